@@ -1,0 +1,44 @@
+"""What a placed pod holds: exact cards, zones, CPUs and the way its instructions run."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CardGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
+    """A share of one card: `milli` thousandths of it and `memory_mib` charged to it."""
+
+    index: int
+    milli: int
+    memory_mib: int
+    uuid: str | None = None
+
+
+class ZoneGrant(msgspec.Struct, frozen=True, rename="camel"):
+    """CPUs and memory taken from one NUMA zone; `cpus` is null where the zone is only counted."""
+
+    name: str
+    cpus: str | None = None
+    cpu_millis: int = 0
+    memory_mib: int = 0
+
+
+class IsaGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
+    """How the pod's instructions run: `mode` is native, emulated or any (nothing was asked)."""
+
+    mode: str
+    required: str | None = None
+    offered: str | None = None
+    slowdown: float | None = None
+
+
+class Allocation(msgspec.Struct, frozen=True, rename="camel"):
+    """Everything exclusive or exact that one pod holds on its node."""
+
+    gpus: tuple[CardGrant, ...] = ()
+    zones: tuple[ZoneGrant, ...] = ()
+    isa: IsaGrant | None = None
+    cpu_policy: str | None = None
+
+
+EMPTY = Allocation()

@@ -1,0 +1,50 @@
+"""CPU lists as Linux writes them.
+
+Problem: "0-3,8" names CPUs in sysfs, cgroups and annotations; ids may be sparse and lists long.
+Rule: comma-separated ids or ascending ranges, each id 0-65535; the written form is sorted and merged.
+Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
+Invariant: `parse_cpuset(format_cpuset(s)) == s`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .errors import InputError
+
+MAX_CPU_ID = 65_535
+_ITEM = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+
+
+def parse_cpuset(text: str) -> frozenset[int]:
+    """Return the CPU ids that `text` names; the empty string names none.
+
+    Raises: InputError `CpusetMalformed`.
+    """
+    stripped = text.strip()
+    if not stripped:
+        return frozenset()
+    cpus: set[int] = set()
+    for item in stripped.split(","):
+        match = _ITEM.fullmatch(item.strip())
+        if match is None:
+            raise InputError("CpusetMalformed", f"{text[:80]!r} is not a CPU list", hint="Write ids and ranges: 0-3,8")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first or last > MAX_CPU_ID:
+            raise InputError("CpusetMalformed", f"{item!r} is not an ascending range up to {MAX_CPU_ID}")
+        cpus.update(range(first, last + 1))
+    return frozenset(cpus)
+
+
+def format_cpuset(cpus: Iterable[int]) -> str:
+    """Write CPU ids as the shortest list: sorted, runs of neighbours merged."""
+    ordered = sorted(set(cpus))
+    runs: list[tuple[int, int]] = []
+    for cpu in ordered:
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], cpu)
+        else:
+            runs.append((cpu, cpu))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

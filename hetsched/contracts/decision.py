@@ -1,0 +1,152 @@
+"""The answer to "where should these pods run?": one document for the command line, REST and the ledger.
+
+Rule: field names and verdicts are the public contract (camelCase JSON); add, never rename. Every refusal carries a
+stable code, the plugin that gave it and the number of nodes it covers.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from .allocation import CardGrant, IsaGrant, ZoneGrant
+
+
+class Verdict(enum.StrEnum):
+    """How one pod, or a whole request, came out; `exit_code` is what a command returns for it."""
+
+    PLACED = "placed"
+    NOT_NOW = "not-now"
+    NEVER_FITS = "never-fits"
+    MISCONFIGURED = "misconfigured"
+
+    @property
+    def exit_code(self) -> int:
+        return {"placed": 0, "not-now": 10, "never-fits": 11, "misconfigured": 12}[self.value]
+
+    @staticmethod
+    def worst(verdicts: list[Verdict]) -> Verdict:
+        """Return the verdict that decides for several pods; no pods at all are placed."""
+        return max(verdicts, key=lambda verdict: verdict.exit_code, default=Verdict.PLACED)
+
+
+class PolicyRef(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    version: int
+
+
+class ZonePlacement(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    cpus: str | None
+
+    @staticmethod
+    def of(grant: ZoneGrant) -> ZonePlacement:
+        return ZonePlacement(grant.name, grant.cpus)
+
+
+class Placement(msgspec.Struct, frozen=True, rename="camel"):
+    """One placed pod; `score` is the weighted total divided by the sum of score weights."""
+
+    pod: str
+    node: str
+    isa: IsaGrant
+    zones: tuple[ZonePlacement, ...]
+    gpus: tuple[CardGrant, ...]
+    score: float
+
+
+class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Why `nodes` nodes were refused by one plugin; `missing` names what they lack, `field` the pod's own error."""
+
+    code: str
+    plugin: str
+    nodes: int
+    message: str
+    missing: tuple[str, ...] = ()
+    field: str | None = None
+
+
+class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    """The smallest change of the request that would make it fit, checked by the real filters."""
+
+    change: str
+    field: str
+    from_: str
+    to: str
+    nodes: tuple[str, ...]
+
+
+class Unplaced(msgspec.Struct, frozen=True, rename="camel"):
+    pod: str
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    nearest_fit: tuple[NearestFit, ...] = ()
+
+
+class PluginScore(msgspec.Struct, frozen=True, rename="camel"):
+    plugin: str
+    raw: float
+    normalized: float
+    weight: float
+    weighted: float
+
+
+class NodeOutcome(msgspec.Struct, frozen=True, rename="camel"):
+    """One cell row of the node x plugin matrix; `refused` is the first reason, rank 1 is the winner."""
+
+    name: str
+    pod: str
+    feasible: bool
+    refused: Reason | None
+    scores: tuple[PluginScore, ...]
+    total: float | None
+    rank: int | None
+
+
+class Displaced(msgspec.Struct, frozen=True, rename={"from_": "from", "blocked_by": "blockedBy"}):
+    """A running pod that would have to move, and where it would go."""
+
+    pod: str
+    from_: str
+    to: str | None
+    verdict: Verdict
+    blocked_by: str | None = None
+
+
+class Evicted(msgspec.Struct, frozen=True, rename="camel"):
+    pod: str
+    node: str
+    priority: int
+    pdb: str | None = None
+
+
+class Balance(msgspec.Struct, frozen=True, rename="camel"):
+    """Mean over Ready nodes of 1 - population variance of the node's utilisations."""
+
+    before: float
+    after: float
+
+
+class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole answer; `nodes` is null (and left out of the JSON) unless an explanation was asked for."""
+
+    verdict: Verdict
+    summary: str
+    policy: PolicyRef
+    evaluated_at: str
+    snapshot: str
+    placements: tuple[Placement, ...]
+    unplaced: tuple[Unplaced, ...]
+    nodes: tuple[NodeOutcome, ...] | None
+    displaced: tuple[Displaced, ...]
+    evictions: tuple[Evicted, ...]
+    balance: Balance
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the contract."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        if self.nodes is None:
+            del built["nodes"]
+        return built

@@ -1,0 +1,101 @@
+"""What a node says about itself, whoever said it: a file, the API server, a trace or the node agent.
+
+Rule: amounts are integers in base units (millicores, bytes). A fact nobody stated is None, never 0 and never "no":
+an unknown does not satisfy a positive demand and never makes a pod *never fits*.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
+    """One whole card. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name."""
+
+    index: int
+    uuid: str | None = None
+    model: str | None = None
+    vendor: str = ""
+    memory_mib: int | None = None
+    cores: int | None = None
+    fp32_tflops: float | None = None
+    bandwidth_gbs: float | None = msgspec.field(default=None, name="bandwidthGBs")
+    clock_mhz: int | None = msgspec.field(default=None, name="clockMHz")
+    numa_zone: str | None = None
+    healthy: bool = True
+
+
+class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
+    """One NUMA zone; `cpus` null means that the zone's CPUs are counted, not named."""
+
+    name: str
+    cpus: str | None = None
+    siblings: str | None = None
+    capacity: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
+    offline_capacity_millis: int | None = None
+    costs: dict[str, int] = {}
+
+
+class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A node's zones and how its kubelet is set up; policies are None where nobody stated them."""
+
+    zones: tuple[NumaZone, ...] = ()
+    cpu_manager_policy: str | None = None
+    topology_manager_policy: str | None = None
+    topology_manager_scope: str | None = None
+    reserved_cpus: str | None = None
+
+
+class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
+    """ISA strings checked by `hetsched.isa`: native, and what emulation or a cross toolchain adds.
+
+    `native` None is unknown. `source` says where the native string was read.
+    """
+
+    native: str | None = None
+    emulated: tuple[str, ...] = ()
+    cross: tuple[str, ...] = ()
+    source: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel"):
+    """Measured use at one moment, integer base units."""
+
+    amounts: dict[str, int] = {}
+    observed_at: str = ""
+
+
+class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
+    """All facts about one node. `gpus` None: nobody listed cards, so allocatable counts them without facts."""
+
+    name: str
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    allocatable: dict[str, int] = {}
+    isa: IsaReport = IsaReport()
+    gpus: tuple[GpuCard, ...] | None = None
+    numa: NumaReport | None = None
+    usage: Usage | None = None
+    problems: tuple[str, ...] = ()
+    source: str = ""
+    observed_at: str = ""
+
+
+CONDITION_TAINTS = frozenset(
+    f"node.kubernetes.io/{name}"
+    for name in (
+        "not-ready", "unreachable", "memory-pressure", "disk-pressure", "pid-pressure", "network-unavailable",
+        "unschedulable",
+    )
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Parameters that a plugin declares about itself.
+
+Problem: the admin form, the REST schema, the docs page and the check of a policy file must never disagree.
+Rule: parameters are one frozen msgspec Struct whose fields carry `Meta(title, description, bounds)`; the JSON Schema,
+the defaults and the checked value all come from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import msgspec
+
+from .errors import InputError
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every plugin's parameters; a plugin without parameters uses it as it is."""
+
+
+ParamsT = TypeVar("ParamsT", bound=Params)
+
+
+def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: str) -> ParamsT:
+    """Turn plain values into checked parameters.
+
+    Raises: InputError `PolicyParamInvalid`, naming the plugin and the field.
+    """
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values.values()):
+        raise InputError("PolicyParamInvalid", f"{plugin}: parameters must be finite numbers", place="params")
+    try:
+        return msgspec.convert(values, declaration, strict=True)
+    except msgspec.ValidationError as error:
+        known = ", ".join(declaration.__struct_fields__) or "none"
+        raise InputError(
+            "PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=f"Known parameters: {known}"
+        ) from None
+
+
+def params_schema(declaration: type[Params]) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a parameter declaration, definitions inlined at the top."""
+    (schema,), components = msgspec.json.schema_components([declaration], ref_template="#/$defs/{name}")
+    name = schema["$ref"].rsplit("/", 1)[1]
+    top = dict(components.pop(name))
+    if components:
+        top["$defs"] = components
+    return top
+
+
+def default_params(declaration: type[Params]) -> dict[str, Any]:
+    """Return every parameter at its default, as plain JSON values."""
+    built: dict[str, Any] = msgspec.to_builtins(declaration())
+    return built

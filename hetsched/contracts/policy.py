@@ -1,0 +1,34 @@
+"""A policy: which plugins decide, in which order, with which weights and parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
+
+
+class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One plugin switched on; `params` are checked against the plugin's own declaration."""
+
+    name: str
+    weight: Weight = 1.0
+    params: dict[str, Any] = {}
+
+
+class Ties(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How equal totals are broken: the lowest node name, or a draw that the seed makes repeatable."""
+
+    by: Literal["name", "random"] = "name"
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An ordered list of plugins; a plugin that is not listed is off."""
+
+    name: str
+    plugins: tuple[PluginUse, ...]
+    ties: Ties = Ties()
+    description: str = ""
+    version: int = 1

@@ -1,0 +1,116 @@
+"""Kubernetes quantities as exact integers.
+
+Problem: "500m", "2Gi" and "1e3" must add up without rounding errors, or a node is booked past its capacity.
+Rule: a quantity is a decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent).
+CPU is kept in millicores, every other resource in its base unit (bytes, cards, Mbit/s); what is finer than the unit
+is rounded up, as Kubernetes does.
+Source: Kubernetes API conventions, resource.Quantity.
+Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer; int64 holds every accepted value.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+
+from .errors import InputError
+
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+EPHEMERAL_STORAGE = "ephemeral-storage"
+NETWORK_MBPS = "hetsched.io/network-mbps"
+DISK_MBPS = "hetsched.io/disk-mbps"
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+
+MIB = 1024 * 1024
+INT64_MAX = 2**63 - 1
+
+_SUFFIX_FACTOR = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
+    "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
+}  # fmt: skip
+_GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_NATIVE = {CPU, MEMORY, PODS, EPHEMERAL_STORAGE}
+
+
+@lru_cache(maxsize=65536)
+def parse_quantity(text: str) -> Decimal:
+    """Read a Kubernetes quantity exactly.
+
+    Raises: InputError `QuantityMalformed` or `QuantityTooLarge`.
+    """
+    match = _GRAMMAR.fullmatch(text) if len(text) <= 64 else None
+    if match is None:
+        raise InputError(
+            "QuantityMalformed",
+            f"{text[:80]!r} is not a quantity",
+            hint="Write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
+        )
+    number, exponent, suffix = match.groups()
+    try:
+        value = Decimal(number + (exponent or "")) * _SUFFIX_FACTOR[suffix or ""]
+    except InvalidOperation:
+        raise InputError("QuantityMalformed", f"{text[:80]!r} is not a quantity") from None
+    if abs(value) * 1000 > INT64_MAX:
+        raise InputError("QuantityTooLarge", f"{text!r} is larger than this program can count")
+    return value
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError("QuantityMalformed", f"{value!r} is not a quantity")
+    return value if isinstance(value, str) else repr(value)
+
+
+@lru_cache(maxsize=65536)
+def _amount(resource: str, text: str) -> int:
+    value = parse_quantity(text)
+    if value < 0:
+        raise InputError("QuantityNegative", f"{resource} may not be negative, it is {text!r}")
+    exact = value * 1000 if resource == CPU else value
+    whole = int(exact)
+    if whole != exact:
+        if is_extended(resource):
+            raise InputError("QuantityNotInteger", f"{resource} is counted in whole units, it is {text!r}")
+        whole += 1
+    return whole
+
+
+def parse_amount(resource: str, value: object) -> int:
+    """Return the amount of `resource` as an integer: millicores for cpu, base units for all others.
+
+    Raises: InputError `QuantityMalformed`, `QuantityNegative`, `QuantityTooLarge`, or `QuantityNotInteger` for an
+    extended resource that is not a whole number.
+    """
+    return _amount(resource, _as_text(value))
+
+
+def is_extended(resource: str) -> bool:
+    """Tell whether Kubernetes counts `resource` in whole units only (anything with a domain that is not its own)."""
+    return "/" in resource and resource.split("/", 1)[0] not in ("kubernetes.io",)
+
+
+def is_native(resource: str) -> bool:
+    """Tell whether every node is expected to state `resource`."""
+    return resource in _NATIVE
+
+
+def format_amount(resource: str, amount: int) -> str:
+    """Write an integer amount as the shortest exact quantity."""
+    if resource == CPU:
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+    if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
+        for suffix, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if amount and amount % factor == 0:
+                return f"{amount // factor}{suffix}"
+    return str(amount)
+
+
+def mib_rounded_up(amount_bytes: int) -> int:
+    """Return whole MiB that hold `amount_bytes`."""
+    return -(-amount_bytes // MIB)

@@ -1,0 +1,170 @@
+"""What is asked for: one pod, reduced to what can influence where it runs.
+
+Problem: the same pod arrives as Kubernetes YAML, as a trace row or over REST; the engine must see one shape.
+Rule: `PodSpec` holds checked values in base units (millicores, bytes). `Shape` is the part that decides feasibility
+and score; pods with equal shapes share cached results, so identity (names, labels, times) stays out of it.
+Invariants: all structs are frozen; a pod with `problems` is never placed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .allocation import Allocation
+from .errors import Problem
+
+
+class Toleration(msgspec.Struct, frozen=True):
+    """A Kubernetes toleration; empty `key` with `Exists` tolerates everything, empty `effect` every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Expression(msgspec.Struct, frozen=True):
+    """A selector requirement: In, NotIn, Exists, DoesNotExist, and for nodes Gt and Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(msgspec.Struct, frozen=True):
+    """All `expressions` (labels) and `fields` (metadata.name) must hold; a term without any matches nothing."""
+
+    expressions: tuple[Expression, ...] = ()
+    fields: tuple[Expression, ...] = ()
+
+
+class PreferredNodeTerm(msgspec.Struct, frozen=True):
+    weight: int
+    term: NodeTerm
+
+
+class LabelSelector(msgspec.Struct, frozen=True):
+    """A label selector as expressions only (`matchLabels` become `In`); null selects nothing, empty everything."""
+
+    expressions: tuple[Expression, ...] = ()
+
+
+class PodTerm(msgspec.Struct, frozen=True):
+    """A pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace."""
+
+    topology_key: str
+    selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    weight: int = 0
+
+
+class SpreadConstraint(msgspec.Struct, frozen=True):
+    """A topology spread constraint; `hard` is DoNotSchedule."""
+
+    topology_key: str
+    max_skew: int
+    hard: bool
+    selector: LabelSelector | None = None
+    min_domains: int = 1
+    honor_node_affinity: bool = True
+    honor_taints: bool = False
+
+
+class HostPort(msgspec.Struct, frozen=True):
+    port: int
+    protocol: str = "TCP"
+    ip: str = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
+
+
+class GpuDemand(msgspec.Struct, frozen=True):
+    """`count` cards, each with these facts; `milli` < 1000 shares one card, `vendor` is set by the resource asked."""
+
+    count: int
+    milli: int = 1000
+    memory_mib: int = 0
+    cores: int = 0
+    models: tuple[str, ...] = ()
+    exact_models: bool = False
+    vendor: str = ""
+
+
+class IsaDemand(msgspec.Struct, frozen=True):
+    """Requirement strings already checked by `hetsched.isa`; `emulated` allows binfmt, `cross` a toolchain.
+
+    `qemu` is ISAMatch's label, which allows either. `source` says which annotation, label or selector stated it.
+    """
+
+    native: str = ""
+    emulated: str = ""
+    cross: str = ""
+    qemu: str = ""
+    source: str = ""
+
+
+class NumaDemand(msgspec.Struct, frozen=True):
+    """Topology awareness (None: the node decides) and the CPU policy none, exclusive, immovable or numa."""
+
+    aware: bool | None = None
+    cpu_policy: str = "none"
+
+
+class GangMember(msgspec.Struct, frozen=True):
+    """The gang a pod belongs to, and how many members must be placed together."""
+
+    name: str
+    min_available: int = 0
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Everything about a pod that can change which nodes fit it or how they score."""
+
+    requests: tuple[tuple[str, int], ...] = ()
+    nonzero_cpu_millis: int = 100
+    nonzero_memory_bytes: int = 200 * 1024 * 1024
+    node_selector: tuple[tuple[str, str], ...] = ()
+    node_terms: tuple[NodeTerm, ...] | None = None
+    preferred_nodes: tuple[PreferredNodeTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    preferred_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    gpu: GpuDemand | None = None
+    isa: IsaDemand | None = None
+    numa: NumaDemand | None = None
+    expected_usage: tuple[tuple[str, int], ...] = ()
+    load_profile: str = ""
+    required_node: str = ""
+
+    def request(self, resource: str) -> int:
+        """Return the amount of one resource asked for, 0 if none."""
+        return next((amount for name, amount in self.requests if name == resource), 0)
+
+
+class PodSpec(msgspec.Struct, frozen=True):
+    """One pod: who it is, what it needs, and, if it already runs, where and with what."""
+
+    namespace: str
+    name: str
+    shape: Shape
+    uid: str = ""
+    labels: dict[str, str] = {}
+    priority: int = 0
+    qos: str = "BestEffort"
+    created_at: str = ""
+    scheduler_name: str = "hetsched"
+    policy: str = ""
+    controller: str = ""
+    gang: GangMember | None = None
+    preemptible: bool = True
+    node_name: str = ""
+    allocation: Allocation | None = None
+    images: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, as results name the pod."""
+        return f"{self.namespace}/{self.name}"
