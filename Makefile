@@ -1,0 +1,10 @@
+# Thin names for dev.py, which also works where there is no make. Arguments: make test ARGS="-k cpuset".
+PYTHON ?= python3
+TARGETS := run test fast lint fmt bench setup lock clean
+
+.PHONY: help $(TARGETS)
+help:
+	@$(PYTHON) dev.py help
+
+$(TARGETS):
+	@$(PYTHON) dev.py $@ $(ARGS)

@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+"""Set up this checkout and run one of its targets.
+
+Problem: a bare Debian 12 has Python 3.11 without pip, venv or make, and PEP 668 closes the system's site-packages.
+Rule: everything goes through uv into `.venv`: the uv on PATH, else the one pinned in requirements/bootstrap.lock,
+fetched by whatever pip can be had: Python's own, the wheel ensurepip carries, or Debian's (unpacked here, not
+installed). Set-up is skipped while the stamp in `.venv`, a hash of the locks and pyproject.toml, still matches.
+Invariants: standard library only; nothing outside this folder is changed, caches aside; every Python package is
+checked against a hash in requirements/; the index is the user's own (PIP_* variables, pip.conf, UV_* variables).
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+TOOLS = ROOT / ".tools"
+STAMP = VENV / "hetsched.stamp"
+REQUIREMENTS = ROOT / "requirements"
+BOOTSTRAP = REQUIREMENTS / "bootstrap.lock"
+DEV_LOCK = REQUIREMENTS / "dev.lock"
+LOCKS = ("bootstrap", "build", "runtime", "dev")  # dev is constrained by runtime, so it comes after it
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_UV = (0, 8)
+SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+# uv reads none of pip's settings, so they are handed over under uv's names.
+UV_NAMES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+}
+# Set by the user for other projects; here they would aim uv at the wrong Python or refuse the project itself.
+UV_DROPPED = {"UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES", "VIRTUAL_ENV"}
+
+
+class SetupError(Exception):
+    """A reason to stop that the user can act on."""
+
+
+# --- telling and running ------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(title: str):
+    """Announce a step, and how long it took when that was noticeable."""
+    say(f"{title} …")
+    start = time.monotonic()
+    yield
+    seconds = time.monotonic() - start
+    if seconds > 2:
+        say(f"  done in {seconds:.0f} s")
+
+
+def run(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT, why: str = "") -> None:
+    """Run a program to its end. Raises SetupError when it fails."""
+    code = subprocess.run([str(a) for a in argv], env=env, cwd=cwd, check=False).returncode
+    if code:
+        raise SetupError(f"{why or Path(argv[0]).name} failed (exit {code}); its own message is above")
+
+
+def become(*argv: str | Path) -> None:
+    """Replace this process, so that signals and the exit code are the program's own."""
+    os.chdir(ROOT)
+    os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
+    os.execve(argv[0], [str(a) for a in argv], os.environ)
+
+
+# --- the user's package index -------------------------------------------------------------------------------------
+
+
+def pip_settings() -> dict[str, str]:
+    """Return pip's own settings, as its files and then its environment variables give them."""
+    home = Path(os.environ.get("HOME") or "/nonexistent")
+    config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", config_home / "pip/pip.conf"]
+    if chosen := os.environ.get("PIP_CONFIG_FILE"):
+        files = [] if chosen == os.devnull else [*files, Path(chosen)]
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(files)
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise SetupError(f"cannot read pip's settings: {error}") from error
+    settings: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            settings.update(parser.items(section))
+    for name, value in os.environ.items():
+        if name.startswith("PIP_") and value:
+            settings[name[4:].lower().replace("_", "-")] = value
+    return settings
+
+
+def uv_environment() -> dict[str, str]:
+    """Return the environment uv runs in: the user's, with pip's settings under uv's names where uv has none."""
+    env = {name: value for name, value in os.environ.items() if name not in UV_DROPPED}
+    env["UV_PYTHON_DOWNLOADS"] = "never"
+    settings = pip_settings()
+    if links := settings.pop("find-links", ""):  # a folder that is not there is a warning to pip, an error to uv
+        present = (link for link in links.split() if "://" in link or Path(link).is_dir())
+        settings["find-links"] = ",".join(present)
+    for name, value in settings.items():
+        if value and name in UV_NAMES:
+            env.setdefault(UV_NAMES[name], " ".join(value.split()))
+    if not SYSTEM_CERTIFICATES.exists() and (TOOLS / "ca.pem").exists():
+        env.setdefault("SSL_CERT_FILE", str(TOOLS / "ca.pem"))
+    return env
+
+
+# --- getting uv ---------------------------------------------------------------------------------------------------
+
+
+def find_uv() -> Path:
+    """Return a uv to run: the one on PATH if recent enough, else the pinned one, fetched once."""
+    if on_path := shutil.which("uv"):
+        told = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
+        if (found := re.search(r"(\d+)\.(\d+)", told)) and tuple(map(int, found.groups())) >= OLDEST_UV:
+            return Path(on_path)
+    version, hashes = pinned_uv()
+    uv = TOOLS / f"uv-{version}"
+    if not uv.exists():
+        with step(f"Fetching uv {version}, the installer"):
+            wheel = fetch_uv_wheel(version)
+            if hashlib.sha256(wheel.read_bytes()).hexdigest() not in hashes:
+                wheel.unlink()
+                raise SetupError(f"{wheel.name} is not the file whose hash {BOOTSTRAP.name} records; nothing was run")
+            unpack_uv(wheel, uv)
+            for leftover in ("wheels", "apt"):
+                shutil.rmtree(TOOLS / leftover, ignore_errors=True)
+    return uv
+
+
+def pinned_uv() -> tuple[str, set[str]]:
+    text = BOOTSTRAP.read_text()
+    return re.search(r"^uv==(\S+)", text, re.MULTILINE)[1], set(re.findall(r"sha256:([0-9a-f]{64})", text))
+
+
+def unpack_uv(wheel: Path, uv: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+        part = uv.with_suffix(".part")
+        part.write_bytes(archive.read(member))
+    part.chmod(0o755)
+    part.replace(uv)
+
+
+def fetch_uv_wheel(version: str) -> Path:
+    """Download uv's wheel for this machine, unchecked, in the first way that this machine offers."""
+    folder = TOOLS / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    if importlib.util.find_spec("pip"):
+        pip_download(folder)
+    elif wheel := bundled_pip():
+        pip_download(folder, pip=wheel)
+    elif index := pip_settings().get("index-url"):
+        download_from(index, version, folder)
+    elif wheel := debian_pip():
+        pip_download(folder, pip=wheel)
+    else:
+        raise SetupError(
+            "no way to fetch packages: Python has neither pip nor ensurepip here. Do one of these, then try again:\n"
+            "  - install pip or uv with this system's packages\n"
+            "  - set PIP_INDEX_URL to the package index to use"
+        )
+    return max(folder.glob(f"uv-{version}-*.whl"), key=lambda path: path.stat().st_mtime)
+
+
+def bundled_pip() -> Path | None:
+    """Return the pip wheel that ensurepip installs from, if this machine has it."""
+    places = [Path("/usr/share/python-wheels")]
+    if ensurepip := importlib.util.find_spec("ensurepip"):
+        places.append(Path(ensurepip.origin).parent / "_bundled")
+    return next((wheel for place in places for wheel in place.glob("pip-*.whl")), None)
+
+
+def pip_download(folder: Path, *, pip: Path | None = None) -> None:
+    """Download the pinned uv with Python's own pip, or with one run straight out of its wheel."""
+    env = dict(os.environ, PIP_REQUIRE_VIRTUALENV="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    if pip:
+        env["PYTHONPATH"] = str(pip)
+    if not SYSTEM_CERTIFICATES.exists() and (TOOLS / "ca.pem").exists():
+        env.setdefault("PIP_CERT", str(TOOLS / "ca.pem"))
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    run(*command, "--require-hashes", "-r", BOOTSTRAP, "-d", folder, env=env, why="pip download")
+
+
+def download_from(index: str, version: str, folder: Path) -> None:
+    """Take the wheel from a simple index's HTML page, for a Python that has no pip at all."""
+    page_url = index.rstrip("/") + "/uv/"
+    try:
+        with urllib.request.urlopen(page_url, timeout=60) as page:
+            links = re.findall(r'href="([^"]+)"', page.read().decode())
+        wanted = re.compile(rf"/uv-{re.escape(version)}-py3-none-manylinux[^/]*_{platform.machine()}\.[^/]*whl(#|$)")
+        link = next((link for link in links if wanted.search(link)), None)
+        if link is None:
+            raise SetupError(f"the package index has no uv {version} for {platform.system()} on {platform.machine()}")
+        url = urllib.parse.urldefrag(urllib.parse.urljoin(page_url, link)).url
+        with urllib.request.urlopen(url, timeout=300) as body:
+            (folder / Path(urllib.parse.urlsplit(url).path).name).write_bytes(body.read())
+    except OSError as error:
+        raise SetupError(f"cannot fetch uv from the index PIP_INDEX_URL names: {error}") from error
+
+
+def debian_pip() -> Path | None:
+    """Unpack Debian's pip wheel, and its certificates if the system has none, under `.tools`; needs no root."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return None
+    apt = TOOLS / "apt"
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (apt / folder).mkdir(parents=True, exist_ok=True)
+    options = [f"Dir::State::lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=root"]
+    apt_get = ["apt-get", "-qq", *(word for option in options for word in ("-o", option))]
+    say("Python has no pip here: unpacking Debian's into .tools (apt-get download; nothing is installed)")
+    run(*apt_get, "update", why="apt-get update")
+    run(*apt_get, "download", "python3-pip-whl", "ca-certificates", cwd=apt, why="apt-get download")
+    for package in apt.glob("*.deb"):
+        run("dpkg-deb", "-x", package, apt / "unpacked")
+    certificates = sorted((apt / "unpacked/usr/share/ca-certificates").rglob("*.crt"))
+    (TOOLS / "ca.pem").write_text("\n".join(path.read_text() for path in certificates))
+    return next((apt / "unpacked/usr/share/python-wheels").glob("pip-*.whl"), None)
+
+
+# --- the environment ----------------------------------------------------------------------------------------------
+
+
+def fingerprint() -> str:
+    parts = [str(ROOT).encode(), *((REQUIREMENTS / f"{name}.lock").read_bytes() for name in LOCKS)]
+    parts.append((ROOT / "pyproject.toml").read_bytes())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def is_current() -> bool:
+    return (BIN / "python").exists() and STAMP.exists() and STAMP.read_text() == fingerprint()
+
+
+def setup() -> None:
+    """Make `.venv` what the locks say; quick when it already is."""
+    if is_current():
+        return
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_current():
+            return
+        uv, env = find_uv(), uv_environment()
+        if not (BIN / "python").exists():
+            interpreter = getattr(sys, "_base_executable", None) or sys.executable
+            run(uv, "venv", "--quiet", "--clear", "--python", interpreter, VENV, env=env, why="making .venv")
+        into = ["--python", BIN / "python"]
+        with step("Installing the packages of requirements/dev.lock (over 200 MB the first time)"):
+            run(uv, "pip", "sync", "--require-hashes", *into, DEV_LOCK, env=env, why="installing packages")
+        command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", *into, "-e", "."]
+        run(uv, *command, env=env, why="installing hetsched")
+        STAMP.write_text(fingerprint())
+        say("Set-up is complete")
+
+
+def relock(*args: str) -> None:
+    """Resolve requirements/*.in again; `--upgrade` moves every pin."""
+    uv, env = find_uv(), uv_environment()
+    flags = "--universal --generate-hashes --no-emit-index-url --no-emit-find-links --quiet --python-version 3.11"
+    for name in LOCKS:
+        with step(f"Locking requirements/{name}.in"):
+            files = [f"requirements/{name}.in", "-o", f"requirements/{name}.lock"]
+            note = ["--custom-compile-command", "python3 dev.py lock"]
+            run(uv, "pip", "compile", *flags.split(), *note, *args, *files, env=env, why="resolving")
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+def start(*args: str) -> None:
+    """Start everything on this machine: web, worker, beat, message store, demo cluster"""
+    setup()
+    become(BIN / "hetsched", "standalone", *args)
+
+
+def test(*args: str) -> None:
+    """Run every test this machine can run; extra arguments go to pytest"""
+    setup()
+    become(BIN / "python", "-m", "pytest", *args)
+
+
+def fast(*args: str) -> None:
+    """Run only tests/unit, in seconds"""
+    setup()
+    become(BIN / "python", "-m", "pytest", "tests/unit", *args)
+
+
+def lint(*args: str) -> None:
+    """Check style, import floors, types, Django's checks and missing migrations"""
+    setup()
+    packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name).is_dir()]
+    checks = {
+        "ruff": ["ruff", "check", "."],
+        "format": ["ruff", "format", "--check", "."],
+        "floors": ["lint-imports"],
+        "types": ["mypy", *packages],
+        "django": ["python", "manage.py", "check"],
+        "migrations": ["python", "manage.py", "makemigrations", "--check", "--dry-run"],
+    }
+    failed = []
+    for name, (program, *rest) in checks.items():
+        say(f"lint: {name}")
+        if subprocess.run([BIN / program, *rest], cwd=ROOT, check=False).returncode:
+            failed.append(name)
+    if failed:
+        raise SetupError(f"lint failed: {', '.join(failed)}")
+    say("lint: all clean")
+
+
+def fmt(*args: str) -> None:
+    """Format and fix what can be fixed"""
+    setup()
+    run(BIN / "ruff", "check", "--fix", "--quiet", ".")
+    run(BIN / "ruff", "format", ".")
+
+
+def bench(*args: str) -> None:
+    """Measure the engine; extra arguments go to `hetsched bench`"""
+    setup()
+    become(BIN / "hetsched", "bench", *(args or ["engine"]))
+
+
+def clean(*args: str) -> None:
+    """Remove what dev.py and the tools made here, data of local runs excepted"""
+    names = [".venv", ".tools", "build", "staticfiles", ".hypothesis", "hetsched.egg-info"]
+    names += [".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache"]
+    for name in names:
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+    for cache in list(ROOT.rglob("__pycache__")):
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def set_up(*args: str) -> None:
+    """Only make .venv"""
+    setup()
+
+
+def lock(*args: str) -> None:
+    """Resolve the locks again; --upgrade moves every pin"""
+    relock(*args)
+
+
+TARGETS = {
+    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt,
+    "bench": bench, "setup": set_up, "lock": lock, "clean": clean,
+}  # fmt: skip
+
+
+def use_newer_python() -> None:
+    for minor in range(20, OLDEST_PYTHON[1] - 1, -1):
+        if newer := shutil.which(f"python3.{minor}"):
+            os.execv(newer, [newer, *sys.argv])
+    raise SetupError(f"Python 3.{OLDEST_PYTHON[1]} or newer is needed; this is {platform.python_version()}")
+
+
+def main() -> int:
+    try:
+        if sys.version_info < OLDEST_PYTHON:
+            use_newer_python()
+        name, *args = sys.argv[1:] or ["help"]
+        if name not in TARGETS:
+            print("Usage: python3 dev.py TARGET [ARGUMENTS]\n")
+            for target, function in TARGETS.items():
+                print(f"  {target:6} {function.__doc__}")
+            return 0 if name in {"help", "-h", "--help"} else 2
+        TARGETS[name](*args)
+    except SetupError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
