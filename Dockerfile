@@ -1,0 +1,34 @@
+# One image for every process: web, worker and beat differ only in their command.
+# It runs as an ordinary user on a read-only root; /data and /tmp are the only places written to.
+
+FROM python:3.11-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/hetsched
+ENV PATH=/opt/hetsched/bin:$PATH
+WORKDIR /app
+# The locks change rarely and the sources often: packages have a layer of their own.
+COPY requirements/ requirements/
+RUN pip install --require-hashes -r requirements/runtime.lock \
+ && pip install --require-hashes --target /opt/build -r requirements/build.lock
+COPY . .
+# Installed as a link to /app, which is at the same place in the image below.
+RUN PYTHONPATH=/opt/build pip install --no-deps --no-build-isolation --editable . \
+ && HETSCHED_DATA=/tmp/data HETSCHED_STATIC=/app/staticfiles python manage.py collectstatic --noinput \
+ && python -m compileall -q /app
+
+FROM python:3.11-slim-bookworm
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data hetsched \
+ && install -d -o hetsched -g hetsched /data
+COPY --from=build /opt/hetsched /opt/hetsched
+COPY --from=build /app /app
+ENV PATH=/opt/hetsched/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/tmp/numba \
+    HETSCHED_DATA=/data \
+    HETSCHED_STATIC=/app/staticfiles
+WORKDIR /app
+USER 10001:10001
+VOLUME /data
+EXPOSE 8000
+CMD ["uvicorn", "hetsched.project.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--ws", "websockets-sansio", "--lifespan", "off"]

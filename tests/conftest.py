@@ -1,0 +1,37 @@
+"""What every test shares: the `needs` marker, its closing summary, and how hypothesis searches."""
+
+import pytest
+from hypothesis import settings
+
+from tests import parts
+
+# Deadlines measure the machine, not the code. CI draws the same examples every time; a developer's runs keep searching.
+settings.register_profile("developer", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if parts.in_ci() else "developer")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for part in _parts_needed(item):
+            if part not in parts.PROGRAMS:
+                raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start what is missing
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for part in _parts_needed(item):
+        parts.require(part)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not parts.skipped:
+        return
+    terminalreporter.section("NOT TESTED HERE: outside programs are missing", sep="!", yellow=True, bold=True)
+    for part, count in sorted(parts.skipped.items()):
+        package = parts.PACKAGES.get(part, part)
+        terminalreporter.write_line(f"  {part}: {count} test(s) skipped; install it with: apt-get install {package}")
+
+
+def _parts_needed(item: pytest.Item) -> list[str]:
+    return [part for mark in item.iter_markers("needs") for part in mark.args]

@@ -1,0 +1,57 @@
+"""Where the outside programs are that some tests drive.
+
+Problem: a test against a real browser, database or message store is worth having only where that program exists.
+Rule: a part is looked up by its usual program names on PATH, then in the folders Debian keeps it in.
+A missing part skips the test with a reason; with CI set it fails it, so that no run there passes by omission.
+"""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "postgres": ("postgres",),
+    "redis-server": ("redis-server", "valkey-server"),
+}
+FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
+PACKAGES = {"postgres": "postgresql"}  # Debian's name, where it differs from ours
+
+skipped: Counter[str] = Counter()  # part -> tests skipped for want of it in this run
+
+
+def find(part: str) -> Path | None:
+    """Return the part's program, the newest where Debian keeps several; None when it is not installed.
+
+    Raises: KeyError for a part nobody declared in PROGRAMS.
+    """
+    names = PROGRAMS[part]
+    on_path = [found for name in names if (found := shutil.which(name))]
+    if on_path:
+        return Path(on_path[0])
+    base, pattern = FOLDERS.get(part, ("/nonexistent", "*"))
+    folders = sorted(Path(base).glob(pattern), key=lambda folder: _version(folder.parent.name), reverse=True)
+    return next((folder / name for folder in folders for name in names if (folder / name).exists()), None)
+
+
+def require(part: str) -> Path:
+    """Return the part's program; skip the test that asks when it is missing, or fail it in CI."""
+    if program := find(part):
+        return program
+    reason = f"{part} is not installed (Debian: apt-get install {PACKAGES.get(part, part)})"
+    if in_ci():
+        pytest.fail(f"{reason}; with CI set every part must be there", pytrace=False)
+    skipped[part] += 1
+    pytest.skip(reason)
+
+
+def in_ci() -> bool:
+    """Tell whether CI is set to something other than no."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}
+
+
+def _version(text: str) -> int:
+    return int(text) if text.isdigit() else 0
