@@ -1,0 +1,155 @@
+"""The snapshot as columns: one array row per fact, one array column per node.
+
+Problem: a decision looks at thousands of nodes; Python objects per node cost a hundred times more than arrays.
+Rule: facts live in two int64 blocks, `static` (what the inventory says) and `load` (what placements change), cut into
+named fields by a `Layout`. Node rows are in name order, so the first maximum of a score is the lowest name.
+A `Window` is the same fields over all rows, a few dirty rows or hypothetical rows; plugins see only windows.
+Invariants: windows are read-only to plugins; a field over a window equals the field over all rows, picked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Rows = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+UNKNOWN = -1
+UNLIMITED = 2**60
+WHOLE_CARD_MILLI = 1000
+
+USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
+
+_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer")
+
+T = TypeVar("T")
+
+
+class Vocabulary(Generic[T]):
+    """Small dense ids for values that many nodes share (ISA offers, taint sets, card models, label values)."""
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        self.values: list[T] = []
+        self.index: dict[T, int] = {}
+        for value in values:
+            self.id(value)
+
+    def id(self, value: T) -> int:
+        found = self.index.get(value)
+        if found is None:
+            found = self.index[value] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Layout:
+    """Which rows of the two blocks hold which field.
+
+    Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
+    ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000 or 0 when absent or
+    unhealthy), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer` (ids), `measured` (4; 0/1).
+    Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
+    `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
+    """
+
+    __slots__ = ("cards", "load", "load_rows", "resources", "static", "static_rows")
+
+    def __init__(self, resources: int, cards: int) -> None:
+        self.resources = resources
+        self.cards = cards
+        self.static, self.static_rows = _slices(
+            ("allocatable", resources), ("card_model", cards), ("card_vendor", cards), ("card_memory", cards),
+            ("card_cores", cards), ("card_milli", cards), ("measured", len(USAGE_RESOURCES)),
+            *((name, 1) for name in _SINGLE),
+        )  # fmt: skip
+        self.load, self.load_rows = _slices(
+            ("requested", resources), ("nonzero", 2), ("card_milli_free", cards), ("card_memory_free", cards),
+            ("used", len(USAGE_RESOURCES)),
+        )  # fmt: skip
+
+
+def _slices(*fields: tuple[str, int]) -> tuple[dict[str, slice | int], int]:
+    """Lay fields one after another and return where each lies, with the number of rows."""
+    cut: dict[str, slice | int] = {}
+    start = 0
+    for name, size in fields:
+        cut[name] = start if name in _SINGLE else slice(start, start + size)
+        start += size
+    return cut, start
+
+
+class Columns:
+    """All fields of all nodes, writable by the ledger alone."""
+
+    __slots__ = ("layout", "load", "names", "static")
+
+    def __init__(self, names: Sequence[str], layout: Layout, static: Ints | None = None, load: Ints | None = None):
+        self.names = list(names)
+        self.layout = layout
+        count = len(self.names)
+        self.static = np.zeros((layout.static_rows, count), np.int64) if static is None else static
+        self.load = np.zeros((layout.load_rows, count), np.int64) if load is None else load
+
+    def field(self, name: str) -> Ints:
+        """Return one field as a writable view, (size, N) or (N,)."""
+        cut = self.layout.static.get(name)
+        block = self.static
+        if cut is None:
+            cut, block = self.layout.load[name], self.load
+        view: Ints = block[cut]
+        return view
+
+    def copy(self) -> Columns:
+        return Columns(self.names, self.layout, self.static.copy(), self.load.copy())
+
+
+class Window:
+    """Read-only fields over some rows.
+
+    Shapes: with n = number of rows in the window, a field of size k is (k, n), a single field (n,).
+    """
+
+    __slots__ = ("_load", "_static", "columns", "n", "rows")
+
+    def __init__(self, columns: Columns, rows: Rows | None = None) -> None:
+        self.columns = columns
+        self.rows = rows
+        if rows is None:
+            self.n = len(columns.names)
+            self._static: Ints | None = columns.static
+            self._load: Ints | None = columns.load
+        else:
+            self.n = len(rows)
+            self._static = None
+            self._load = None
+
+    def static(self, name: str) -> Ints:
+        """Return a field of the inventory."""
+        if self._static is None:
+            self._static = self.columns.static.take(self.rows, axis=1)
+        field: Ints = self._static[self.columns.layout.static[name]]
+        return field
+
+    def load(self, name: str) -> Ints:
+        """Return a field that placements change."""
+        if self._load is None:
+            self._load = self.columns.load.take(self.rows, axis=1)
+        field: Ints = self._load[self.columns.layout.load[name]]
+        return field
+
+    def pick(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return an array over all nodes cut to this window."""
+        return values if self.rows is None else values.take(self.rows)
+
+    def names(self) -> list[str]:
+        names = self.columns.names
+        return names if self.rows is None else [names[row] for row in self.rows]

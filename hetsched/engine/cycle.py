@@ -1,0 +1,177 @@
+"""One scheduling cycle, from a waiting pod to a booked node.
+
+Rule: the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score, NormalizeScore, pick,
+Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after Reserve runs Unreserve and
+forgets the booking. Equal totals go to the lowest node name, or to a draw that depends on the seed and the pod alone.
+Source: Kubernetes documentation, "Scheduling Framework".
+Invariants: a refused pod leaves the state as it was; same state, policy and pod give the same outcome.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
+from hetsched.contracts.workload import PodSpec
+
+from .columns import Floats
+from .explain import diagnose
+from .policy import Policy
+from .request import Request
+from .scoring import INFEASIBLE, Evaluator
+from .state import ClusterState
+from .status import Eviction, Refusal, Wait
+from .waiting import PermitRoom
+
+ANY_ISA = IsaGrant("any")
+
+
+class Outcome:
+    """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit."""
+
+    __slots__ = ("allocation", "eviction", "held", "node", "pod", "refusal", "request", "row", "score")
+
+    def __init__(self, pod: PodSpec) -> None:
+        self.pod = pod
+        self.request: Request | None = None
+        self.node: str | None = None
+        self.row = -1
+        self.allocation: Allocation = EMPTY
+        self.score = 0.0
+        self.held = False
+        self.refusal: tuple[str, Refusal] | None = None
+        self.eviction: Eviction | None = None
+
+
+class Scheduler:
+    """Runs scheduling cycles, one after the other, on one state under one policy."""
+
+    def __init__(self, state: ClusterState, policy: Policy) -> None:
+        self.state = state
+        self.policy = policy
+        self.evaluator = Evaluator(state, policy)
+        self.room = PermitRoom()
+
+    def schedule(self, pod: PodSpec) -> Outcome:
+        """Decide where `pod` runs and book it there; a pod with problems of its own is not tried."""
+        outcome = Outcome(pod)
+        if pod.problems:
+            return outcome
+        request = outcome.request = self.state.compile(pod)
+        evaluation, total = self.evaluator.evaluate(request)
+        row = self._pick(request, total)
+        tried = total
+        while row >= 0:
+            reserved = self._reserve(request, row)
+            if not isinstance(reserved, Refusal):
+                break
+            if tried is total:
+                tried = total.copy()
+            tried[row] = INFEASIBLE
+            row = self._pick(request, tried)
+        else:
+            if evaluation.refusal is not None:
+                outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
+            self._post_filter(outcome, request)
+            return outcome
+        self._book(outcome, request, row, reserved)
+        weights = evaluation.weight_sum + request.cluster_weight
+        outcome.score = float(total[row]) / weights if weights else 0.0
+        return outcome
+
+    def _pick(self, request: Request, total: Floats) -> int:
+        """Return the row with the highest total, -1 if none is feasible."""
+        if not total.size:
+            return -1
+        row = int(total.argmax())
+        best = total[row]
+        if best == INFEASIBLE:
+            return -1
+        ties = self.policy.spec.ties
+        if ties.by == "random":
+            equal = np.flatnonzero(total == best)
+            draw = blake2b(f"{ties.seed}/{request.pod.key}".encode(), digest_size=8).digest()
+            row = int(equal[int.from_bytes(draw) % len(equal)])
+        return row
+
+    def _post_filter(self, outcome: Outcome, request: Request) -> None:
+        """Ask, in order, which pods could leave; the first answer stands."""
+        if not self.policy.post_filters:
+            return
+        diagnosis = diagnose(self, request.pod)
+        for plugin in self.policy.post_filters:
+            outcome.eviction = plugin.instance.post_filter(request, diagnosis, self.state)
+            if outcome.eviction is not None:
+                return
+
+    def _reserve(self, request: Request, row: int) -> Allocation | Refusal:
+        allocation = EMPTY
+        for position, plugin in enumerate(self.policy.reserves):
+            part = plugin.instance.reserve(request, row, self.state)
+            if isinstance(part, Refusal):
+                for earlier in self.policy.reserves[: position + 1]:
+                    earlier.instance.unreserve(request, row, self.state)
+                return part
+            if part is not None:
+                allocation = part if allocation is EMPTY else _merged(allocation, part)
+        return allocation
+
+    def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
+        outcome.row, outcome.node = row, self.state.columns.names[row]
+        outcome.allocation = self.state.assume(request, row, allocation).allocation
+        holders: set[str] = set()
+        until = 0.0
+        for plugin in self.policy.permits:
+            answer = plugin.instance.permit(request, row, self.room)
+            if isinstance(answer, Refusal):
+                outcome.refusal = (plugin.name, answer)
+                self.undo(outcome)
+                return
+            if isinstance(answer, Wait):
+                holders.add(plugin.name)
+                until = min(until or answer.until_seconds, answer.until_seconds)
+        if holders:
+            outcome.held = True
+            self.room.hold(outcome, holders, until)
+
+    def undo(self, outcome: Outcome) -> None:
+        """Take a booking back, whatever came after it; a second call changes nothing."""
+        if outcome.row < 0 or outcome.request is None:
+            return
+        for plugin in self.policy.reserves:
+            plugin.instance.unreserve(outcome.request, outcome.row, self.state)
+        self.state.forget(outcome.pod.key)
+        outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
+
+    def bind(self, outcome: Outcome) -> Refusal | None:
+        """Run the binding cycle of a booked pod; a refusal undoes the booking.
+
+        A policy without a Bind plugin leaves the writing to the caller, who then records the outcome itself.
+        """
+        if outcome.node is None:
+            raise ValueError(f"{outcome.pod.key} is not booked")
+        arguments = (outcome.pod, outcome.node, outcome.allocation)
+        steps = [(plugin, plugin.instance.pre_bind) for plugin in self.policy.pre_binds]
+        steps += [(plugin, plugin.instance.bind) for plugin in self.policy.binds]
+        for plugin, step in steps:
+            refusal: Refusal | None = step(*arguments)
+            if refusal is not None:
+                outcome.refusal = (plugin.name, refusal)
+                self.undo(outcome)
+                return refusal
+        for plugin in self.policy.post_binds:
+            plugin.instance.post_bind(*arguments)
+        return None
+
+
+def _merged(first: Allocation, second: Allocation) -> Allocation:
+    return msgspec.structs.replace(
+        first,
+        gpus=first.gpus + second.gpus,
+        zones=first.zones + second.zones,
+        isa=second.isa or first.isa,
+        cpu_policy=second.cpu_policy or first.cpu_policy,
+    )

@@ -1,0 +1,191 @@
+"""Why this node, why not that one.
+
+Problem: a refusal without numbers is useless; "0/48 nodes are available" has to say which rule took how many, what
+was missing, and whether waiting can help at all.
+Rule: every node is charged to the first filter, in policy order, that refuses it. The verdict is
+    misconfigured  the pod's own request is wrong;
+    never-fits     no node could take it even empty: all pods gone, nodes Ready and uncordoned, condition taints off,
+                   rules between pods taken as satisfiable;
+    not-now        otherwise. A node refused only because a fact is unknown counts as one that could.
+Explanations run the very filters and scores that decided, as full sweeps, outside the hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Unplaced, Verdict
+from hetsched.contracts.workload import PodSpec
+
+from .columns import Bools, Floats, Window
+from .points import Scope
+from .policy import ActivePlugin
+from .request import Request
+from .scoring import INFEASIBLE
+from .status import SKIP, Refusal
+
+if TYPE_CHECKING:
+    from .cycle import Scheduler
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel"):
+    """One step of the funnel: how many nodes were left before and after one filter."""
+
+    plugin: str
+    before: int
+    after: int
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """The whole answer for one unplaced pod; `resolvable` (N,) marks rows that fewer pods could open."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    funnel: tuple[Step, ...]
+    summary: str
+    resolvable: tuple[int, ...] = ()
+
+    def unplaced(self, pod: PodSpec) -> Unplaced:
+        return Unplaced(pod.key, self.verdict, self.reasons)
+
+
+class _Sweep:
+    """All filters over one window: who refused which rows, and why."""
+
+    def __init__(self, scheduler: Scheduler, request: Request, nodes: Window, *, hypothetical: bool) -> None:
+        self.left: Bools = np.ones(nodes.n, np.bool_)
+        self.definite: Bools = np.zeros(nodes.n, np.bool_)
+        self.resolvable: Bools = np.ones(nodes.n, np.bool_)
+        self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
+        self.funnel: list[Step] = []
+        for plugin in scheduler.policy.filters:
+            if hypothetical and plugin.info.scope is Scope.CLUSTER:
+                continue
+            before = int(self.left.sum())
+            for refusal, rows in _refusals(scheduler, plugin, request, nodes):
+                if not refusal.unknown:
+                    self.definite |= rows
+                if not refusal.resolvable:
+                    self.resolvable &= ~rows
+                charged = rows & self.left
+                if charged.any():
+                    self.first.append((plugin, refusal, charged))
+            for charging, _, charged in self.first:
+                if charging is plugin:
+                    self.left &= ~charged
+            self.funnel.append(Step(plugin.name, before, int(self.left.sum())))
+
+    def reasons(self) -> tuple[Reason, ...]:
+        counted: dict[tuple[str, Refusal], int] = {}
+        for plugin, refusal, rows in self.first:
+            counted[plugin.name, refusal] = counted.get((plugin.name, refusal), 0) + int(rows.sum())
+        return tuple(_reason(name, refusal, nodes) for (name, refusal), nodes in counted.items())
+
+
+def _refusals(
+    scheduler: Scheduler, plugin: ActivePlugin, request: Request, nodes: Window
+) -> list[tuple[Refusal, Bools]]:
+    if plugin.serves("pre-filter"):
+        answer = plugin.instance.pre_filter(request, scheduler.state)
+        if answer is SKIP:
+            return []
+        if isinstance(answer, Refusal):
+            return [(answer, np.ones(nodes.n, np.bool_))]
+        if answer is not None:
+            narrowed = np.ones(nodes.n, np.bool_)
+            narrowed[answer] = False
+            return [(Refusal("NarrowedOut", f"{plugin.name} leaves this node out"), narrowed)]
+    return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
+
+
+def _reason(plugin: str, refusal: Refusal, nodes: int) -> Reason:
+    return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field)
+
+
+def misconfigured(pod: PodSpec) -> Diagnosis:
+    """Explain a pod whose own request is wrong."""
+    reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
+    first = pod.problems[0]
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{pod.key} is misconfigured: {first.message}")
+
+
+def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
+    """Explain why no node was feasible for `pod` on the scheduler's present state."""
+    if pod.problems:
+        return misconfigured(pod)
+    state = scheduler.state
+    request = state.compile(pod)
+    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
+    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    never = bool(empty.definite.all())
+    verdict = Verdict.NEVER_FITS if never else Verdict.NOT_NOW
+    sweep = empty if never else now
+    rows = tuple(np.flatnonzero(now.resolvable & ~now.left).tolist())
+    reasons = sweep.reasons()
+    return Diagnosis(verdict, reasons, tuple(sweep.funnel), _sentence(pod, verdict, reasons, len(state.reports)), rows)
+
+
+def _sentence(pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int) -> str:
+    head = {
+        Verdict.NEVER_FITS: f"{pod.key} never fits this cluster, not even empty",
+        Verdict.NOT_NOW: f"{pod.key} does not fit now",
+    }[verdict]
+    if not nodes:
+        return f"{head}: the cluster has no nodes"
+    parts = [f"{r.nodes} {r.message}" for r in sorted(reasons, key=lambda reason: -reason.nodes)[:4]]
+    return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")
+
+
+def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
+    """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
+
+    The state is left as it is: ask before the pod is booked, or on a fork.
+    """
+    if pod.problems:
+        return ()
+    state, names = scheduler.state, scheduler.state.columns.names
+    request = state.compile(pod)
+    evaluation, total = scheduler.evaluator.evaluate(request)
+    feasible = total > INFEASIBLE
+    columns = _score_columns(scheduler, request, feasible)
+    # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
+    order = np.argsort(-total, kind="stable")[:limit]
+    refused = {} if limit is not None and limit <= int(feasible.sum()) else _first_refusal(scheduler, request)
+    rows: list[NodeOutcome] = []
+    for rank, row in enumerate(order.tolist(), start=1):
+        if not feasible[row]:
+            rows.append(NodeOutcome(names[row], pod.key, False, refused.get(row), (), None, None))
+            continue
+        scores = tuple(
+            PluginScore(p.name, float(raw[row]), float(norm[row]), p.weight, p.weight * float(norm[row]))
+            for p, raw, norm in columns
+        )
+        rows.append(NodeOutcome(names[row], pod.key, True, None, scores, float(total[row]), rank))
+    return tuple(rows)
+
+
+def _score_columns(
+    scheduler: Scheduler, request: Request, feasible: Bools
+) -> list[tuple[ActivePlugin, Floats, Floats]]:
+    state = scheduler.state
+    columns: list[tuple[ActivePlugin, Floats, Floats]] = []
+    for plugin in scheduler.policy.scores:
+        if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
+            continue
+        raw = plugin.instance.score(request, state.all_rows)
+        normal = plugin.instance.normalize(raw, feasible) if plugin.serves("normalize-score") else raw
+        columns.append((plugin, raw, normal))
+    return columns
+
+
+def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
+    sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    found: dict[int, Reason] = {}
+    for plugin, refusal, rows in sweep.first:
+        reason = _reason(plugin.name, refusal, 1)
+        for row in np.flatnonzero(rows).tolist():
+            found.setdefault(row, reason)
+    return found

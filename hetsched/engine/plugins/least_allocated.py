@@ -1,0 +1,45 @@
+"""Prefer nodes with more left over.
+
+Rule, per resource with weight w:  score = floor((capacity - requested) * 100 / capacity), 0 if it does not fit or the
+capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without
+a request counts as 100m CPU and 200 MiB memory.
+Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noderesources/least_allocated.go).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.engine.columns import Floats, Ints, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+
+_Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class LeastAllocatedParams(Params, frozen=True):
+    """How much each resource counts."""
+
+    cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1
+    memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1
+
+
+@plugin("least-allocated", summary="Prefer nodes with the most CPU and memory left.", params=LeastAllocatedParams)
+class LeastAllocated:
+    params: LeastAllocatedParams
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        capacity = nodes.static("allocatable")[:2]
+        left: Ints = capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None]
+        np.maximum(left, 0, out=left)
+        left *= 100
+        left //= np.maximum(capacity, 1)
+        cpu, memory = self.params.cpu, self.params.memory
+        if cpu == memory == 1:
+            return ((left[0] + left[1]) >> 1).astype(np.float64)
+        total = left[0] * cpu + left[1] * memory
+        return (total // max(cpu + memory, 1)).astype(np.float64)

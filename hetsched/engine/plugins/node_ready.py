@@ -1,0 +1,52 @@
+"""Keep pods off nodes that cannot take them now.
+
+Problem: a node that is not Ready, or that an operator cordoned, must receive nothing new.
+Rule: ready and not unschedulable, unless the pod tolerates `node.kubernetes.io/unschedulable:NoSchedule`, which lets
+it onto cordoned nodes (never onto nodes that are not Ready).
+Source: kube-scheduler's NodeUnschedulable plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from hetsched.contracts.workload import Toleration
+from hetsched.engine.columns import Bools, Window
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.status import Refusal
+
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+NOT_READY = Refusal("NodeNotReady", "the node is not Ready")
+CORDONED = Refusal("NodeUnschedulable", "the node is cordoned")
+
+
+@plugin("node-ready", summary="Only nodes that are Ready and not cordoned.", reads=Reads.STATIC)
+class NodeReady:
+    def static_key(self, request: Request) -> Hashable:
+        return _tolerates_cordon(request)
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        ready: Bools = nodes.static("ready") != 0
+        if _tolerates_cordon(request):
+            return ready
+        return ready & (nodes.static("unschedulable") == 0)
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        not_ready = nodes.static("ready") == 0
+        yield NOT_READY, not_ready
+        if not _tolerates_cordon(request):
+            yield CORDONED, ~not_ready & (nodes.static("unschedulable") != 0)
+
+
+def _tolerates_cordon(request: Request) -> bool:
+    return any(_matches(toleration) for toleration in request.shape.tolerations)
+
+
+def _matches(toleration: Toleration) -> bool:
+    return (
+        toleration.effect in ("", "NoSchedule")
+        and toleration.key in ("", _UNSCHEDULABLE)
+        and (toleration.operator == "Exists" or (toleration.key != "" and toleration.value == ""))
+    )

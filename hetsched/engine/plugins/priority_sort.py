@@ -1,0 +1,17 @@
+"""Order the queue by priority.
+
+Rule: higher priority first; among equals the one that waited longer, which is submission order.
+Source: kube-scheduler's PrioritySort plugin.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+
+
+@plugin("priority-sort", summary="Higher priority first, then submission order.", reads=Reads.STATIC)
+class PrioritySort:
+    def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
+        return (-pod.priority,)

@@ -1,0 +1,57 @@
+"""Never book more of a resource than a node has.
+
+Rule: for every resource the pod requests, requested + request <= allocatable, extended resources included. GPU
+resources are left to `gpu-fit` where the policy has it, because that plugin knows the single cards.
+Source: kube-scheduler's NodeResourcesFit plugin; requests follow Kubernetes' rules for init and sidecar containers
+and pod overhead (see `adapters.manifests`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hetsched.contracts.units import GPU_RESOURCES, format_amount
+from hetsched.engine.columns import Bools, Ints, Rows, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+
+@plugin("resource-fit", summary="Requests must fit into what the node has left, for every resource.")
+class ResourceFit:
+    peers: frozenset[str] = frozenset()
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        needs = [
+            (name, state.resources.index[name], amount)
+            for name, amount in request.shape.requests
+            if amount > 0 and not ("gpu-fit" in self.peers and name in GPU_RESOURCES)
+        ]
+        request.memo["resource-fit"] = (
+            [name for name, _, _ in needs],
+            np.array([row for _, row, _ in needs], np.intp),
+            np.array([[amount] for _, _, amount in needs], np.int64),
+        )
+        return None if needs else SKIP
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        fits: Bools = np.logical_and.reduce(self._short(request, nodes) <= 0, axis=0)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        names: list[str] = request.memo["resource-fit"][0]
+        needs: Ints = request.memo["resource-fit"][2]
+        for name, need, short in zip(names, needs, self._short(request, nodes), strict=True):
+            message = f"Insufficient {name}: {format_amount(name, int(need[0]))} requested"
+            yield Refusal("InsufficientResource", message, missing=(name,), resolvable=True), short > 0
+
+    @staticmethod
+    def _short(request: Request, nodes: Window) -> Ints:
+        """Return (k, n) how much of each needed resource would be missing; positive means it does not fit."""
+        rows: Rows = request.memo["resource-fit"][1]
+        needs: Ints = request.memo["resource-fit"][2]
+        short: Ints = nodes.load("requested")[rows] - nodes.static("allocatable")[rows] + needs
+        return short

@@ -1,0 +1,123 @@
+"""The extension points: the whole surface that a plugin can serve, on one screen.
+
+Rule: a plugin serves exactly the points whose methods it has. Names and order are those of the Kubernetes Scheduling
+Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score, NormalizeScore, Reserve, Permit | PreBind, Bind,
+PostBind; Unreserve undoes Reserve. What differs: plugins see windows of columns, not one node at a time.
+Source: Kubernetes documentation, "Scheduling Framework" (stable since 1.19).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.workload import PodSpec
+
+from .columns import Bools, Floats, Rows, Window
+from .status import Allow, Eviction, Refusal, Skip, Wait
+
+if TYPE_CHECKING:
+    from .explain import Diagnosis
+    from .request import Request
+    from .state import ClusterState
+    from .waiting import PermitRoom
+
+
+class Reads(enum.StrEnum):
+    """Whether placements can change what a plugin answers; STATIC answers are kept until the inventory changes."""
+
+    STATIC = "static"
+    LOAD = "load"
+
+
+class Scope(enum.StrEnum):
+    """Whether a row's answer depends on that row alone, or on the whole cluster (then it is never reused)."""
+
+    ROW = "row"
+    CLUSTER = "cluster"
+
+
+class QueueSort(Protocol):
+    def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
+        """Order waiting pods, smallest first; submission order breaks ties."""
+
+
+class PreFilter(Protocol):
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal | Rows:
+        """Prepare `request.memo`; SKIP leaves this plugin's filter out, rows narrow the nodes, a refusal ends it."""
+
+
+class Filter(Protocol):
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        """Return (n,) True where the pod may run."""
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        """Yield reasons with the rows (n,) they hold for; together they cover the rows `filter` refuses."""
+
+
+class PostFilter(Protocol):
+    def post_filter(self, request: Request, diagnosis: Diagnosis, state: ClusterState) -> Eviction | None:
+        """Say which pods could leave so that the pod fits; called only when no node was feasible."""
+
+
+class PreScore(Protocol):
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        """Prepare `request.memo`; SKIP leaves this plugin's score out for the request."""
+
+
+class Score(Protocol):
+    def score(self, request: Request, nodes: Window) -> Floats:
+        """Return (n,) scores, 0-100 unless `normalize` follows; more is better."""
+
+
+class NormalizeScore(Protocol):
+    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+        """Map raw scores of all nodes to 0-100, looking at the feasible ones."""
+
+
+class Reserve(Protocol):
+    def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
+        """Choose the exact cards, zones and CPUs on the chosen node."""
+
+    def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
+        """Undo `reserve`; called for every later failure, any number of times."""
+
+
+class Permit(Protocol):
+    def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
+        """Allow the placement, refuse it, or hold it in the room."""
+
+
+class PreBind(Protocol):
+    def pre_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
+        """Make ready what the pod needs on its node."""
+
+
+class Bind(Protocol):
+    def bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
+        """Write the decision outside; exactly one plugin binds."""
+
+
+class PostBind(Protocol):
+    def post_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> None:
+        """Learn that the pod was bound."""
+
+
+POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "queue-sort": ("sort_key", ("pod",)),
+    "pre-filter": ("pre_filter", ("request", "state")),
+    "filter": ("filter", ("request", "nodes")),
+    "post-filter": ("post_filter", ("request", "diagnosis", "state")),
+    "pre-score": ("pre_score", ("request", "state")),
+    "score": ("score", ("request", "nodes")),
+    "normalize-score": ("normalize", ("scores", "feasible")),
+    "reserve": ("reserve", ("request", "row", "state")),
+    "unreserve": ("unreserve", ("request", "row", "state")),
+    "permit": ("permit", ("request", "row", "room")),
+    "pre-bind": ("pre_bind", ("pod", "node", "allocation")),
+    "bind": ("bind", ("pod", "node", "allocation")),
+    "post-bind": ("post_bind", ("pod", "node", "allocation")),
+}
+COMPANIONS = {"refusals": ("request", "nodes"), "static_key": ("request",)}

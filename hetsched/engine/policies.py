@@ -1,0 +1,55 @@
+"""The policies that come with the product.
+
+Rule: a policy is data: ordered plugins, weights, parameters, tie rule. Filters stand first, the cheapest and most
+selective ones in front. Rivals to compare with are policies like any other.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+
+_FILTERS = (
+    PluginUse("priority-sort"),
+    PluginUse("node-ready"),
+    PluginUse("isa-match", weight=100),
+    PluginUse("taints", weight=3),
+    PluginUse("node-affinity", weight=2),
+    PluginUse("resource-fit"),
+    PluginUse("gpu-fit"),
+    PluginUse("host-ports"),
+    PluginUse("pod-affinity", weight=2),
+    PluginUse("topology-spread", weight=2),
+)
+# First-fit and random look at nothing but feasibility, so plugins that both filter and score do not score.
+_FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
+
+BUILTIN: dict[str, PolicySpec] = {
+    policy.name: policy
+    for policy in (
+        PolicySpec(
+            "hetsched",
+            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
+            description="The default for a mixed fleet: every hard rule, native ISA before emulated, even use.",
+        ),
+        PolicySpec(
+            "default-kube",
+            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
+            description="kube-scheduler's default filters and scores, with ISA and card facts as filters.",
+        ),
+        PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
+        PolicySpec(
+            "best-fit",
+            (*_FILTERS_ONLY, PluginUse("tightest-fit")),
+            description="The feasible node with the least left over after placement.",
+        ),
+        PolicySpec(
+            "spread",
+            (*_FILTERS, PluginUse("least-allocated")),
+            description="The feasible node with the most left over.",
+        ),
+        PolicySpec(
+            "random", _FILTERS_ONLY, Ties(by="random", seed=1), description="Any feasible node; the seed repeats a run."
+        ),
+    )
+}
+DEFAULT = "hetsched"

@@ -1,0 +1,60 @@
+"""A pod compiled against one cluster: names become rows, demands become vectors.
+
+Rule: everything that depends on the pod's `Shape` alone is compiled once per shape and shared by all its pods. `memo`
+is where plugins keep what they prepared; the evaluator shares it between pods of one shape under one policy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetsched.contracts.workload import PodSpec, Shape
+
+from .columns import USAGE_RESOURCES, Ints, Rows
+
+if TYPE_CHECKING:
+    from .state import ClusterState
+
+
+class CompiledShape:
+    """What a shape adds to a node, ready for the ledger.
+
+    Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) what one pod
+    adds to a node's load column, `expected_extra` (4,) what its expected use differs from its requests, or None.
+    """
+
+    __slots__ = ("delta", "expected_extra", "needs", "needs_rows", "nonzero", "shape")
+
+    def __init__(self, shape: Shape, state: ClusterState) -> None:
+        self.shape = shape
+        layout = state.columns.layout
+        rows = [(state.resources.index[name], amount) for name, amount in shape.requests if amount > 0]
+        self.needs_rows: Rows = np.array([row for row, _ in rows], np.intp)
+        self.needs: Ints = np.array([amount for _, amount in rows], np.int64)
+        self.nonzero: Ints = np.array([shape.nonzero_cpu_millis, shape.nonzero_memory_bytes], np.int64)
+        self.delta: Ints = np.zeros(layout.load_rows, np.int64)
+        requested = self.delta[layout.load["requested"]]
+        requested[self.needs_rows] = self.needs
+        self.delta[layout.load["nonzero"]] = self.nonzero
+        requests = np.array([shape.request(name) for name in USAGE_RESOURCES], np.int64)
+        self.delta[layout.load["used"]] = requests
+        self.expected_extra: Ints | None = None
+        if shape.expected_usage:
+            expected = dict(shape.expected_usage)
+            amounts = [expected.get(name, shape.request(name)) for name in USAGE_RESOURCES]
+            self.expected_extra = np.array(amounts, np.int64) - requests
+
+
+class Request:
+    """One pod on its way through a scheduling cycle."""
+
+    __slots__ = ("cluster_weight", "compiled", "memo", "pod", "shape")
+
+    def __init__(self, pod: PodSpec, compiled: CompiledShape) -> None:
+        self.pod = pod
+        self.cluster_weight = 0.0  # sum of the weights of the cluster-scoped scores that took part
+        self.shape = compiled.shape
+        self.compiled = compiled
+        self.memo: dict[str, Any] = {}

@@ -1,0 +1,332 @@
+"""The ledger: what every node has, what every pod on it holds.
+
+Problem: a decision must see all earlier ones at once, and a failed one must leave no trace.
+Rule: `assume` books a pod, `forget` takes exactly that back; both write one load column and append the row to `log`,
+so a cached evaluation knows which rows to look at again. The inventory changes only by `apply_report` or by building
+anew, which raises `epoch` and drops everything that was cached about facts.
+Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
+node-name order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.node_report import CONDITION_TAINTS, GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
+from hetsched.contracts.workload import PodSpec, Shape
+
+from .columns import (
+    UNKNOWN,
+    UNLIMITED,
+    USAGE_RESOURCES,
+    WHOLE_CARD_MILLI,
+    Columns,
+    Ints,
+    Layout,
+    Vocabulary,
+    Window,
+)
+from .request import CompiledShape, Request
+
+_COMPILED_LIMIT = 20_000
+_LOG_LIMIT = 1_000_000
+
+
+class Booking:
+    """One pod on one node and what it holds there."""
+
+    __slots__ = ("allocation", "compiled", "pod", "row")
+
+    def __init__(self, pod: PodSpec, compiled: CompiledShape, row: int, allocation: Allocation) -> None:
+        self.pod = pod
+        self.compiled = compiled
+        self.row = row
+        self.allocation = allocation
+
+
+class ClusterState:
+    """The one mutable object of the engine: columns, bookings and the log of changed rows."""
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeReport],
+        running: Iterable[PodSpec] = (),
+        namespaces: dict[str, dict[str, str]] | None = None,
+    ) -> None:
+        self.reports = sorted(nodes, key=lambda report: report.name)
+        self.namespaces = dict(namespaces or {})
+        self.row_of = {report.name: row for row, report in enumerate(self.reports)}
+        self.cards: list[tuple[GpuCard, ...]] = [cards_of(report) for report in self.reports]
+        self.offers: Vocabulary[IsaReport] = Vocabulary()
+        self.taint_sets: Vocabulary[tuple[Taint, ...]] = Vocabulary()
+        self.models: Vocabulary[str] = Vocabulary([""])
+        self.vendors: Vocabulary[str] = Vocabulary([""])
+        self.resources: Vocabulary[str] = Vocabulary(_resource_names(self.reports))
+        self.bookings: dict[str, Booking] = {}
+        self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
+        self.orphans: list[PodSpec] = []
+        self.log: list[int] = []
+        self.epoch = 0
+        self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
+        self._compiled: dict[Shape, CompiledShape] = {}
+        self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
+        self._lay_out()
+        # Pods that say which cards they hold come first: the others take what is left, lowest index first.
+        for pod in sorted(running, key=lambda pod: (pod.allocation is None, pod.created_at, pod.key)):
+            row = self.row_of.get(pod.node_name)
+            if row is None:
+                self.orphans.append(pod)
+            else:
+                self.assume(self.compile(pod), row, pod.allocation or EMPTY)
+        for row in range(len(self.reports)):
+            self._write_usage(row)
+
+    # -- inventory -----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        most_cards = max((card.index + 1 for cards in self.cards for card in cards), default=0)
+        self.columns = Columns([r.name for r in self.reports], Layout(len(self.resources), most_cards))
+        for row in range(len(self.reports)):
+            self._write_facts(row)
+        self.all_rows = Window(self.columns)
+
+    def _write_facts(self, row: int) -> None:
+        """Write one node's inventory; its load is left as it is, except for what follows from the facts."""
+        report, field = self.reports[row], self.columns.field
+        allocatable = field("allocatable")
+        for resource, position in self.resources.index.items():
+            allocatable[position, row] = _allocatable(report, resource, self.cards[row])
+        field("ready")[row] = report.ready
+        field("unschedulable")[row] = report.unschedulable
+        field("taint_set")[row] = self.taint_sets.id(report.taints)
+        field("isa_offer")[row] = self.offers.id(report.isa)
+        held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
+        held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
+        for name in ("card_model", "card_vendor", "card_milli"):
+            field(name)[:, row] = 0
+        for name in ("card_memory", "card_cores"):
+            field(name)[:, row] = UNKNOWN
+        for card in self.cards[row]:
+            field("card_model")[card.index, row] = self.models.id(card.model or "")
+            field("card_vendor")[card.index, row] = self.vendors.id(card.vendor)
+            field("card_memory")[card.index, row] = UNKNOWN if card.memory_mib is None else card.memory_mib
+            field("card_cores")[card.index, row] = UNKNOWN if card.cores is None else card.cores
+            field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
+        field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
+        field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
+
+    def _write_usage(self, row: int) -> None:
+        """Start `used` from the node's sample, which holds all pods booked so far, or from what they requested."""
+        usage, field = self.reports[row].usage, self.columns.field
+        sample = {} if usage is None else usage.amounts
+        for position, name in enumerate(USAGE_RESOURCES):
+            field("measured")[position, row] = name in sample
+            requested = field("requested")[self.resources.index[name], row] if name in self.resources.index else 0
+            field("used")[position, row] = sample.get(name, requested)
+
+    def apply_report(self, report: NodeReport) -> None:
+        """Take in a changed report of a known node whose resources and cards fit the present layout."""
+        row = self.row_of[report.name]
+        self.reports[row] = report
+        self.cards[row] = cards_of(report)
+        self._write_facts(row)
+        self._write_usage(row)
+        self._facts_changed()
+        self.log.append(row)
+
+    def _facts_changed(self) -> None:
+        self.epoch += 1
+        self._labels.clear()
+        self._compiled.clear()
+        self._compiled_by_id.clear()
+
+    def fits_layout(self, report: NodeReport) -> bool:
+        """Tell whether `apply_report` can take this report in, or the state must be built anew."""
+        layout = self.columns.layout
+        return (
+            report.name in self.row_of
+            and all(resource in self.resources.index for resource in report.allocatable)
+            and all(card.index < layout.cards for card in cards_of(report))
+        )
+
+    def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
+        """Return the value ids (N,) of one node label, -1 where absent, and what the ids mean."""
+        found = self._labels.get(key)
+        if found is None:
+            values: Vocabulary[str] = Vocabulary()
+            ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]
+            found = self._labels[key] = (np.array(ids, np.int64), values)
+        return found
+
+    # -- bookings ------------------------------------------------------------------------------------------------
+
+    def compile(self, pod: PodSpec) -> Request:
+        """Compile a pod, reusing the work of earlier pods of the same shape."""
+        shape = pod.shape
+        known = self._compiled_by_id.get(id(shape))
+        if known is not None and known[0] is shape:
+            return Request(pod, known[1])
+        compiled = self._compiled.get(shape)
+        if compiled is None:
+            new = [name for name, _ in shape.requests if name not in self.resources.index]
+            if new:
+                self._add_resources(new)
+            if len(self._compiled_by_id) > _COMPILED_LIMIT:
+                self._compiled.clear()
+                self._compiled_by_id.clear()
+            compiled = self._compiled[shape] = CompiledShape(shape, self)
+        self._compiled_by_id[id(shape)] = (shape, compiled)
+        return Request(pod, compiled)
+
+    def _add_resources(self, names: list[str]) -> None:
+        """Widen the blocks by resources that no node has; bookings keep their amounts."""
+        old = self.columns
+        for name in names:
+            self.resources.id(name)
+        layout = Layout(len(self.resources), old.layout.cards)
+        wider = Columns(old.names, layout)
+        for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
+            for name in fields:
+                rows = old.field(name)
+                if isinstance(other[name], slice):
+                    wider.field(name)[: rows.shape[0]] = rows
+                else:
+                    wider.field(name)[:] = rows
+        self.columns = wider
+        self.all_rows = Window(wider)
+        self._facts_changed()
+        for booking in self.bookings.values():
+            booking.compiled = CompiledShape(booking.compiled.shape, self)
+
+    def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
+        """Book `request` on a row; a pod with a GPU demand and no cards named holds the lowest ones with room."""
+        if request.shape.gpu is not None and not allocation.gpus:
+            cards = self._lowest_cards(request.shape, row)
+            allocation = msgspec.structs.replace(allocation, gpus=cards)
+        booking = Booking(request.pod, request.compiled, row, allocation)
+        key = request.pod.key
+        if key in self.bookings:
+            raise ValueError(f"{key} is booked already")
+        self._charge(booking, 1)
+        self.bookings[key] = self.on_row[row][key] = booking
+        return booking
+
+    def forget(self, key: str) -> Booking | None:
+        """Take a booking back; a pod that is not booked is left alone."""
+        booking = self.bookings.pop(key, None)
+        if booking is not None:
+            del self.on_row[booking.row][key]
+            self._charge(booking, -1)
+        return booking
+
+    def _charge(self, booking: Booking, sign: int) -> None:
+        columns, row, compiled = self.columns, booking.row, booking.compiled
+        layout = columns.layout
+        if sign > 0:
+            columns.load[:, row] += compiled.delta
+        else:
+            columns.load[:, row] -= compiled.delta
+        if compiled.expected_extra is not None:
+            measured = columns.static[layout.static["measured"], row]
+            columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
+        if booking.allocation.gpus:
+            milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
+            for card in booking.allocation.gpus:
+                if card.index < layout.cards:
+                    columns.load[milli + card.index, row] -= sign * card.milli
+                    columns.load[memory + card.index, row] -= sign * card.memory_mib
+        self.log.append(row)
+        if len(self.log) > _LOG_LIMIT:
+            # Nobody's evaluation can be brought up to date from a log this old: start a new epoch instead.
+            self.log.clear()
+            self._facts_changed()
+
+    def _lowest_cards(self, shape: Shape, row: int) -> tuple[CardGrant, ...]:
+        demand = shape.gpu
+        assert demand is not None
+        milli_free = self.columns.field("card_milli_free")[:, row]
+        held: list[CardGrant] = []
+        for card in self.cards[row]:
+            if len(held) < demand.count and milli_free[card.index] >= demand.milli:
+                held.append(grant_card(card, demand.milli, demand.memory_mib))
+        return tuple(held)
+
+    # -- whole-state operations ----------------------------------------------------------------------------------
+
+    def emptied(self) -> Window:
+        """Return all rows as they would be with every pod gone, nodes Ready and uncordoned, condition taints off."""
+        empty = self.columns.copy()
+        layout = empty.layout
+        for field in ("requested", "nonzero"):
+            empty.load[layout.load[field]] = 0
+        empty.field("card_milli_free")[:] = empty.field("card_milli")
+        empty.field("card_memory_free")[:] = np.maximum(empty.field("card_memory"), 0)
+        empty.field("ready")[:] = 1
+        empty.field("unschedulable")[:] = 0
+        stay = [
+            self.taint_sets.id(tuple(taint for taint in taints if taint.key not in CONDITION_TAINTS))
+            for taints in list(self.taint_sets.values)
+        ]
+        empty.field("taint_set")[:] = np.array(stay, np.int64)[empty.field("taint_set")] if stay else 0
+        return Window(empty)
+
+    def fork(self) -> ClusterState:
+        """Return an independent copy: what happens to it never shows here."""
+        other = object.__new__(ClusterState)
+        other.__dict__.update(self.__dict__)
+        other.columns = self.columns.copy()
+        other.all_rows = Window(other.columns)
+        other.reports, other.cards = list(self.reports), list(self.cards)
+        other.bookings = {
+            key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()
+        }
+        other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
+        other.resources = Vocabulary(self.resources.values)
+        other.taint_sets = Vocabulary(self.taint_sets.values)
+        other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
+        other.vendors = Vocabulary(self.vendors.values)
+        other.log, other._labels = [], {}
+        other._compiled, other._compiled_by_id = {}, {}
+        return other
+
+    def digest(self) -> str:
+        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
+        hasher = blake2b(digest_size=12)
+        for report in self.reports:
+            hasher.update(msgspec.json.encode(report, order="sorted"))
+        for key in sorted(self.bookings):
+            booking = self.bookings[key]
+            hasher.update(f"{key}@{self.reports[booking.row].name}".encode())
+            hasher.update(msgspec.json.encode((booking.pod.shape, booking.allocation)))
+        return hasher.hexdigest()
+
+
+def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
+    """Charge a share of a card: all its memory when whole, else the memory asked or the share's part of it."""
+    total = card.memory_mib or 0
+    if milli >= WHOLE_CARD_MILLI:
+        charged = total
+    else:
+        charged = memory_mib or -(-total * milli // WHOLE_CARD_MILLI)
+    return CardGrant(card.index, milli, charged, card.uuid)
+
+
+def _resource_names(reports: list[NodeReport]) -> list[str]:
+    """Return all resource names; CPU and memory are always rows 0 and 1."""
+    names = {name for report in reports for name in report.allocatable} | {PODS, EPHEMERAL_STORAGE, *GPU_RESOURCES}
+    return [CPU, MEMORY, *sorted(names - {CPU, MEMORY})]
+
+
+def _allocatable(report: NodeReport, resource: str, cards: tuple[GpuCard, ...]) -> int:
+    if resource in GPU_RESOURCES and report.gpus is not None:
+        vendor = resource.split(".", 1)[0]
+        return sum(card.healthy and card.vendor in (vendor, "") for card in cards)
+    # A node that does not state how many pods it takes has no known limit.
+    return report.allocatable.get(resource, UNLIMITED if resource == PODS else 0)

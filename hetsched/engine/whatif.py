@@ -1,0 +1,129 @@
+"""What would happen: the scheduling cycle on a copy, nothing written.
+
+Rule: pods are tried in queue order, each seeing the earlier ones, by the same `Scheduler` that decides for real. Pods
+of drained nodes are placed first, as they would have to move before anything new comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hetsched.contracts.decision import (
+    Balance,
+    Displaced,
+    NodeOutcome,
+    Placement,
+    PolicyRef,
+    Unplaced,
+    Verdict,
+    WhatIfAnswer,
+    ZonePlacement,
+)
+from hetsched.contracts.workload import PodSpec
+
+from .balance import cluster_balance
+from .cycle import ANY_ISA, Outcome, Scheduler
+from .explain import diagnose, matrix
+from .policy import Policy
+from .state import ClusterState
+
+_SCORE_DIGITS = 6
+
+
+def what_if(
+    state: ClusterState,
+    policy: Policy,
+    pods: Sequence[PodSpec],
+    *,
+    evaluated_at: str,
+    explain: bool = False,
+    drain: Sequence[str] = (),
+) -> WhatIfAnswer:
+    """Place `pods` on a copy of `state` and return the whole answer; `drain` empties nodes first.
+
+    `evaluated_at` is RFC 3339 UTC, given by the caller because the engine has no clock.
+    """
+    snapshot = state.digest()
+    fork = state.fork()
+    before = cluster_balance(fork)
+    scheduler = Scheduler(fork, policy)
+    displaced = _drain(scheduler, drain)
+    placements: list[Placement] = []
+    unplaced: list[Unplaced] = []
+    nodes: list[NodeOutcome] = []
+    sentences: list[str] = []
+    for pod in sorted(pods, key=policy.sort_key):
+        if explain:
+            nodes.extend(matrix(scheduler, pod))
+        outcome = scheduler.schedule(pod)
+        if outcome.node is None:
+            diagnosis = diagnose(scheduler, pod)
+            unplaced.append(diagnosis.unplaced(pod))
+            sentences.append(diagnosis.summary)
+        else:
+            placements.append(placement(outcome))
+    verdict = Verdict.worst([item.verdict for item in unplaced])
+    return WhatIfAnswer(
+        verdict=verdict,
+        summary=_summary(placements, sentences, len(fork.reports)),
+        policy=PolicyRef(policy.spec.name, policy.spec.version),
+        evaluated_at=evaluated_at,
+        snapshot=snapshot,
+        placements=tuple(placements),
+        unplaced=tuple(unplaced),
+        nodes=tuple(sorted(nodes, key=_matrix_order)) if explain else None,
+        displaced=displaced,
+        evictions=(),
+        balance=Balance(round(before, _SCORE_DIGITS), round(cluster_balance(fork), _SCORE_DIGITS)),
+    )
+
+
+def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:
+    """Cordon nodes, take their pods off and place these again."""
+    state = scheduler.state
+    moving: list[tuple[str, PodSpec]] = []
+    for name in names:
+        row = state.row_of[name]
+        state.apply_report(msgspec.structs.replace(state.reports[row], unschedulable=True))
+        for key in list(state.on_row[row]):
+            booking = state.forget(key)
+            if booking is not None:
+                moving.append((name, booking.pod))
+    moving.sort(key=lambda item: scheduler.policy.sort_key(item[1]))
+    displaced: list[Displaced] = []
+    for name, pod in moving:
+        outcome = scheduler.schedule(pod)
+        verdict = Verdict.PLACED if outcome.node else diagnose(scheduler, pod).verdict
+        displaced.append(Displaced(pod.key, name, outcome.node, verdict))
+    return tuple(displaced)
+
+
+def placement(outcome: Outcome) -> Placement:
+    """Write a booked outcome as the contract's placement."""
+    held = outcome.allocation
+    return Placement(
+        pod=outcome.pod.key,
+        node=outcome.node or "",
+        isa=held.isa or ANY_ISA,
+        zones=tuple(ZonePlacement.of(zone) for zone in held.zones),
+        gpus=held.gpus,
+        score=round(outcome.score, _SCORE_DIGITS),
+    )
+
+
+def _summary(placements: list[Placement], sentences: list[str], nodes: int) -> str:
+    total = len(placements) + len(sentences)
+    if not sentences:
+        if total == 1:
+            only = placements[0]
+            return f"{only.pod} fits on {only.node} with score {only.score:g}, out of {nodes} nodes"
+        return f"all {total} pods fit, on {len({p.node for p in placements})} of {nodes} nodes"
+    if total == 1:
+        return sentences[0]
+    return f"{len(placements)} of {total} pods fit; {sentences[0]}"
+
+
+def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:
+    return (row.pod, row.rank is None, row.rank or 0, row.name)
