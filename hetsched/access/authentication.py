@@ -1,0 +1,32 @@
+"""Bearer tokens for REST.
+
+Rule: one answer for every bad token, whatever is wrong with it; never backed by a cookie, hence free of CSRF.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from .models import Token
+from .tokens import resolve
+
+
+class BearerAuthentication(BaseAuthentication):
+    """Read `Authorization: Bearer hs_…`; `request.auth` is then the `Token`."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Token] | None:
+        kind, _space, value = get_authorization_header(request).partition(b" ")
+        if kind.lower() != b"bearer":
+            return None
+        token = resolve(value.strip().decode("latin-1"))
+        if token is None:
+            raise AuthenticationFailed(_("The token is not valid."), code="TokenInvalid")
+        return token.user, token
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="hetsched"'

@@ -1,0 +1,47 @@
+"""API tokens and the memory of failed logins.
+
+Rule: a token's plaintext exists only in the answer that created it; the row holds its SHA-512 digest and the first
+characters, by which it is found. A token never may more than its owner: rights are the intersection of both.
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+from knox.models import AbstractAuthToken
+
+from .roles import Role
+
+
+class Token(AbstractAuthToken):
+    """A bearer token `hs_…` with one role, optionally limited to namespaces."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="auth_token_set")
+    name = models.CharField(_("name"), max_length=100)
+    role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])
+    namespaces = models.JSONField(_("namespaces"), default=list, blank=True, help_text=_("Empty means all."))
+    last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = _("token")
+        verbose_name_plural = _("tokens")
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="access_token_role_known"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.token_key}…)"
+
+
+class LoginFailure(models.Model):
+    """Recent failed logins under one key: an account, or a client address."""
+
+    key = models.CharField(max_length=300, primary_key=True)
+    count = models.PositiveIntegerField(default=0)
+    window_ends_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.count}"

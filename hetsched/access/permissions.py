@@ -1,0 +1,28 @@
+"""Permission by action: a REST view says which action each method needs.
+
+Rule: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view; HEAD counts as GET, OPTIONS as any method
+that is listed; a method that is not listed is denied to everybody. `public = True` opens a view to all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from .subject import subject_of
+
+
+class RolePermission(BasePermission):
+    """Deny by default; ask the table of roles."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if getattr(view, "public", False):
+            return True
+        needed: dict[str, str] = getattr(view, "actions", {})
+        subject = subject_of(request)
+        if request.method == "OPTIONS":
+            return any(subject.may(action) for action in needed.values())
+        action = needed.get("GET" if request.method == "HEAD" else str(request.method))
+        return action is not None and subject.may(action)

@@ -1,0 +1,41 @@
+"""The one table of what each role may do.
+
+Rule: a view, a task or a socket asks for an action, never for a role. A superuser may do everything; everybody else
+has the union of the actions of their groups, which bear the names of the roles. Whatever is not in the table is denied.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+
+class Action(enum.StrEnum):
+    VIEW = "view"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    EDIT_POLICY = "edit-policy"
+    REPORT = "report"
+    ADMIN = "admin"
+
+
+class Role(enum.StrEnum):
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    POLICY_ADMIN = "policy-admin"
+    AGENT = "agent"
+
+
+MAY: dict[Role, frozenset[Action]] = {
+    Role.VIEWER: frozenset({Action.VIEW}),
+    Role.SUBMITTER: frozenset({Action.VIEW, Action.SUBMIT}),
+    Role.OPERATOR: frozenset({Action.VIEW, Action.SUBMIT, Action.OPERATE}),
+    Role.POLICY_ADMIN: frozenset({Action.VIEW, Action.EDIT_POLICY}),
+    Role.AGENT: frozenset({Action.REPORT}),
+}
+
+
+def actions_of(names: Iterable[str]) -> frozenset[Action]:
+    """Return what these roles may do together; a name that is no role adds nothing."""
+    return frozenset().union(*(MAY[Role(name)] for name in names if name in set(Role)))

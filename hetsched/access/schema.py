@@ -1,0 +1,15 @@
+"""How the bearer token appears in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+
+
+class BearerScheme(OpenApiAuthenticationExtension):
+    target_class = "hetsched.access.authentication.BearerAuthentication"
+    name = "bearer"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "hs_…"}

@@ -1,0 +1,78 @@
+"""Who is asking: a person with a session, or a program with a token, under one small face.
+
+Rule: `may` is the table of `roles.py`; namespaces limit what a token sees and touches, people are not limited.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+
+from .models import Token
+from .roles import Action, actions_of
+
+
+class Subject:
+    """One asker for the length of one request or socket check."""
+
+    def __init__(self, user: Any, token: Token | None = None) -> None:
+        self.user: AbstractBaseUser | AnonymousUser = user
+        self.token = token
+        self.actions = _actions(user, token)
+
+    @property
+    def name(self) -> str:
+        """Return the name for the audit trail."""
+        if not self.user.is_authenticated:
+            return "anonymous"
+        name = self.user.get_username()
+        return f"{name}/{self.token.name}" if self.token else name
+
+    @property
+    def role(self) -> str:
+        """Return the role, or roles, under which it acts, for the audit trail."""
+        if self.token:
+            return self.token.role
+        if getattr(self.user, "is_superuser", False):
+            return "superuser"
+        return ",".join(sorted(_group_names(self.user)))
+
+    @property
+    def owner(self) -> str:
+        """Return a stable identity, under which idempotency keys are kept apart."""
+        return f"token:{self.token.pk}" if self.token else f"user:{self.user.pk}"
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """Return the only namespaces it may see, or None for all."""
+        return frozenset(self.token.namespaces) if self.token and self.token.namespaces else None
+
+    def may(self, action: str) -> bool:
+        return action in self.actions
+
+    def may_in(self, namespace: str) -> bool:
+        """Say whether its rights reach into this namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
+
+def _group_names(user: Any) -> list[str]:
+    return list(user.groups.values_list("name", flat=True))
+
+
+def _actions(user: Any, token: Token | None) -> frozenset[Action]:
+    if not (user.is_authenticated and user.is_active):
+        return frozenset()
+    own = frozenset(Action) if user.is_superuser else actions_of(_group_names(user))
+    return own & actions_of([token.role]) if token else own
+
+
+def subject_of(request: Any) -> Subject:
+    """Return the asker of a Django or REST request, worked out once per request."""
+    plain = getattr(request, "_request", request)
+    found = getattr(plain, "access_subject", None)
+    token = getattr(request, "auth", None)
+    if found is None or found.user != request.user or found.token != token:
+        found = Subject(request.user, token if isinstance(token, Token) else None)
+        plain.access_subject = found
+    return found

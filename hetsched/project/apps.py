@@ -1,0 +1,9 @@
+from django.apps import AppConfig
+
+
+class ProjectConfig(AppConfig):
+    name = "hetsched.project"
+    verbose_name = "Project"
+
+    def ready(self) -> None:
+        from . import checks  # noqa: F401

@@ -1,0 +1,41 @@
+"""The Celery application: `celery -A hetsched.project.celery:app worker|beat`.
+
+Rule: settings hold every option; the tasks lie in `workers` and are found by name. `ping` is the round trip by which
+a supervisor or a probe learns that the broker and a worker both answer.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.signals import setup_logging, task_postrun, task_prerun
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
+
+app = Celery("hetsched")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+
+
+@app.task(name="hetsched.ping", ignore_result=False, expires=60)
+def ping() -> str:
+    """Answer, to prove that a worker is there."""
+    return "pong"
+
+
+@setup_logging.connect
+def keep_our_logging(**_: Any) -> None:
+    """Leave logging to the settings; connecting to this signal stops Celery from adding its own handlers."""
+
+
+@task_prerun.connect
+def bind_task(task_id: str, task: Any, **_: Any) -> None:
+    """Put the task's name and id on every record that it logs."""
+    structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
+
+
+@task_postrun.connect
+def unbind_task(**_: Any) -> None:
+    structlog.contextvars.unbind_contextvars("task", "task_id")

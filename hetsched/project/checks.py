@@ -1,0 +1,74 @@
+"""System checks: a deployment that cannot work says so, with an id and a hint, before it serves anybody.
+
+Rule: a wrong value is refused while reading it (`environment.py`); what only shows in combination is checked here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+# Read by the client commands and the tests, not by the settings.
+FOREIGN = frozenset({"HETSCHED_SERVER", "HETSCHED_TOKEN"})
+
+Configs = Sequence[AppConfig] | None
+
+
+@register(Tags.security)
+def secret_key_is_shared(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse several machines that would each make up their own key."""
+    if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
+        return []
+    hint = "Set SECRET_KEY to 40 random characters or more, the same for every process."
+    return [Error("SECRET_KEY is not set, so every process has its own.", hint=hint, id="hetsched.E001")]
+
+
+@register(Tags.security)
+def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse a wildcard host, which would let any page pass as ours."""
+    if settings.DEBUG or "*" not in settings.ALLOWED_HOSTS:
+        return []
+    hint = "List the host names under which people reach this server, comma-separated."
+    return [Error("ALLOWED_HOSTS allows every host.", hint=hint, id="hetsched.E002")]
+
+
+@register(Tags.compatibility)
+def data_folder_is_usable(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse an embedded database whose folder cannot be written."""
+    if not settings.EMBEDDED:
+        return []
+    folder = settings.DATA_DIR
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.access(nearest, os.W_OK | os.X_OK):
+        return []
+    hint = "Set HETSCHED_DATA to a folder of your own."
+    return [Error(f"The data folder {folder} cannot be written.", hint=hint, id="hetsched.E003")]
+
+
+@register(Tags.compatibility)
+def lease_outlives_sweep(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Warn when leases end before a sweep can look: clusters would change leaders for nothing."""
+    if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
+        return []
+    hint = "Make HETSCHED_LEASE_SECONDS at least as long as HETSCHED_SWEEP_SECONDS."
+    return [Warning("The leader's lease is shorter than the sweep.", hint=hint, id="hetsched.W001")]
+
+
+@register(Tags.compatibility)
+def variables_are_known(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Warn about a HETSCHED_ variable that nothing reads, most often a slip of the pen."""
+    known = settings.ENV.asked | FOREIGN
+    found: list[CheckMessage] = []
+    for name in sorted(os.environ):
+        if not name.startswith("HETSCHED_") or name.startswith("HETSCHED_TEST_") or name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "Remove it."
+        found.append(Warning(f"The environment variable {name} is not known.", hint=hint, id="hetsched.W002"))
+    return found

@@ -1,0 +1,158 @@
+"""Environment variables, read once and refused at the door.
+
+Problem: a wrong variable must stop every process (web, worker, beat, a command) the same way: one line that names the
+variable, the reason and the remedy, exit code 2, and no traceback.
+Rule: settings ask for typed values here and nowhere else; an empty variable counts as absent. Addresses are plain
+URLs: databases go through django-environ, Redis addresses through `RedisAddress`, which knows the spellings that
+Celery, Channels and redis-py each want.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import environ
+import msgspec
+
+from hetsched.contracts.errors import InputError
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+DATABASES = {"sqlite": "sqlite:////path/to/file", "postgres": "postgres://user:password@host:5432/name"}
+
+
+def exit_with_message(error: InputError) -> NoReturn:
+    """Print the refusal on standard error and leave with exit code 2."""
+    sys.stderr.write(f"hetsched: {error}\n")
+    raise SystemExit(2)
+
+
+def _raise(error: InputError) -> NoReturn:
+    raise error
+
+
+class RedisAddress(msgspec.Struct, frozen=True):
+    """One Redis (or Valkey) database: `redis://`, `rediss://`, `unix:///socket?db=N`, or `memory://` for tests."""
+
+    url: str
+
+    @property
+    def in_memory(self) -> bool:
+        return self.url == "memory://"
+
+    def for_celery(self) -> str:
+        """Return the spelling of kombu, which calls a unix socket `redis+socket` and its database `virtual_host`."""
+        if not self.url.startswith("unix://"):
+            return self.url
+        return self.url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
+
+
+class Environment:
+    """Typed access to a mapping of variables.
+
+    Raises: InputError `EnvInvalid`, or `EnvMissing`, through `refuse`; `place` is the variable's name.
+    """
+
+    def __init__(self, source: Mapping[str, str], refuse: Callable[[InputError], NoReturn] = _raise) -> None:
+        self._source = source
+        self._refuse = refuse
+        self.asked: set[str] = set()
+
+    def _get(self, name: str) -> str:
+        self.asked.add(name)
+        return self._source.get(name, "").strip()
+
+    def _invalid(self, name: str, message: str, hint: str) -> NoReturn:
+        self._refuse(InputError("EnvInvalid", message, place=name, hint=hint))
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._get(name) or default
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._get(name).lower()
+        if value in TRUE or value in FALSE:
+            return value in TRUE
+        if value:
+            self._invalid(name, f"{value!r} is not a yes or no", "Use 1 or 0")
+        return default
+
+    def choice(self, name: str, options: tuple[str, ...]) -> str:
+        """Return one of the options; the first is the default."""
+        value = self._get(name).lower() or options[0]
+        if value not in options:
+            self._invalid(name, f"{value!r} is not known", f"Use one of: {', '.join(options)}")
+        return value
+
+    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+        value = self._get(name)
+        if not value:
+            return default
+        if not (value.isascii() and value.isdigit() and len(value) < 19 and least <= int(value) <= most):
+            self._invalid(name, f"{value[:40]!r} is not a whole number from {least} to {most}", f"Default: {default}")
+        return int(value)
+
+    def names(self, name: str, default: tuple[str, ...] = ()) -> list[str]:
+        """Return a comma-separated list without blanks."""
+        value = self._get(name)
+        return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
+
+    def origins(self, name: str) -> list[str]:
+        """Return a list of web origins such as `https://hetsched.example.org`."""
+        found = self.names(name)
+        for origin in found:
+            parts = urlsplit(origin)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+                self._invalid(name, f"{origin!r} is not a web origin", "Write scheme://host[:port], comma-separated")
+        return [origin.rstrip("/") for origin in found]
+
+    def folder(self, name: str, default: Path) -> Path:
+        value = self._get(name)
+        path = Path(value).expanduser() if value else default
+        if not path.is_absolute():
+            self._invalid(name, f"{value!r} is not an absolute path", "Write the whole path, starting with /")
+        if path.exists() and not path.is_dir():
+            self._invalid(name, f"{path} is not a folder", "Name a folder; it is made when it does not exist")
+        return path
+
+    def secret(self, name: str, *, least_characters: int) -> str:
+        """Return a secret, or an empty string when none is set; the message never shows the value."""
+        value = self._get(name)
+        if value and len(value) < least_characters:
+            self._invalid(name, f"it has {len(value)} characters", f"Use {least_characters} random ones or more")
+        return value
+
+    def redis(self, name: str, default: RedisAddress) -> RedisAddress:
+        value = self._get(name)
+        if not value:
+            return default
+        try:
+            parts = urlsplit(value)
+            port = parts.port
+        except ValueError:
+            self._invalid(name, "its port is not a port number", "Example: redis://127.0.0.1:6379/0")
+        if value == "memory://" or (parts.scheme in {"redis", "rediss"} and parts.hostname and port != 0):
+            return RedisAddress(value)
+        if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+            return RedisAddress(value)
+        self._invalid(
+            name, f"the scheme {parts.scheme!r} or its host is not usable", "Use redis://, rediss:// or unix:///"
+        )
+
+    def database(self, name: str, default: str) -> dict[str, Any]:
+        """Return Django's description of the database behind a URL, without engine options of our own."""
+        value = self._get(name) or default
+        scheme = value.partition(":")[0]
+        if scheme not in {"sqlite", "postgres", "postgresql"}:
+            self._invalid(name, f"the scheme {scheme[:20]!r} is not supported", " or ".join(DATABASES.values()))
+        try:
+            config: dict[str, Any] = environ.Env.db_url_config(value)
+        except ValueError:
+            self._invalid(name, "it is not a database URL", " or ".join(DATABASES.values()))
+        if not config["NAME"]:
+            self._invalid(name, "it names no database", f"Example: {DATABASES[scheme.removesuffix('ql')]}")
+        config["HOST"] = unquote(config["HOST"])
+        return config

@@ -1,0 +1,87 @@
+"""Structured logs that never hold a secret.
+
+Rule: every record, ours or a library's, passes one chain of processors; values under a secret's name are replaced,
+and so are bearer tokens and passwords of URLs found inside any text. JSON escapes line breaks, so one record stays one
+line; the console form is for people at a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+HIDDEN = "[hidden]"
+_SECRET_NAME = re.compile(r"authorization|cookie|token|passw|secret|csrf|api[-_]?key", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    r"hs_[0-9a-f]{8,}|(?<=bearer[ .])[\w.~+/=-]{8,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)", re.IGNORECASE
+)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(HIDDEN, value)
+    if isinstance(value, dict):
+        return {key: HIDDEN if _SECRET_NAME.search(str(key)) else _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return value
+
+
+def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace secrets in one log record, by the name of the field and by the shape of the text."""
+    for key, value in event.items():
+        if key.startswith("_"):
+            continue  # structlog's own record and formatter
+        event[key] = HIDDEN if _SECRET_NAME.search(key) else _clean(value)
+    return event
+
+
+SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+]
+
+
+def logging_config(form: str, level: str) -> dict[str, Any]:
+    """Return Django's LOGGING for `form` json or console; configures structlog to feed it."""
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    # Tracebacks become text before the redaction, so that a secret inside an exception's message is caught too.
+    last: list[Any] = [structlog.processors.format_exc_info, redact]
+    if form == "json":
+        last.append(structlog.processors.JSONRenderer())
+    else:
+        last.append(structlog.dev.ConsoleRenderer(colors=False))
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "structured": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+                "foreign_pre_chain": SHARED,
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+        "root": {"handlers": ["stderr"], "level": level},
+        "loggers": {
+            # Django installs its own handlers for these two; ours is on the root.
+            "django": {"handlers": [], "propagate": True},
+            "django.server": {"handlers": [], "propagate": True, "level": "WARNING"},
+            # Every start of a task and every connection is a debug fact.
+            "celery.worker.strategy": {"level": "WARNING"},
+            "celery.app.trace": {"level": "WARNING"},
+            "celery.beat": {"level": "WARNING"},
+        },
+    }

@@ -1,0 +1,44 @@
+"""A request id on every answer, and one log record per request.
+
+Rule: a caller's own `X-Request-ID` is kept when it is plain (8-64 letters, digits, `-`, `_`), otherwise a new one is
+made; problem documents and logs carry the same id.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+
+PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+log = structlog.get_logger(__name__)
+
+
+class RequestLog:
+    """Outermost middleware: sets `request.request_id` and the header, logs method, path, status and duration."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("X-Request-ID", "")
+        request_id = given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+        request.request_id = request_id  # type: ignore[attr-defined]
+        started = time.perf_counter()
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            response = self.get_response(request)
+            response["X-Request-ID"] = request_id
+            record = log.debug if request.path in QUIET_PATHS else log.info
+            record(
+                "request",
+                method=request.method,
+                path=request.path,
+                status=response.status_code,
+                milliseconds=round((time.perf_counter() - started) * 1000, 1),
+            )
+        return response

@@ -1,0 +1,259 @@
+"""One settings module for every process and every deployment; only URLs differ.
+
+Rule: whatever a deployment may choose is an environment variable read through `ENV`; the rest is fixed here. SQLite
+runs in WAL mode with immediate transactions (readers never block, writers queue instead of failing); PostgreSQL runs
+behind a pool per process. Celery acknowledges late and takes one task at a time, so a killed worker loses nothing; the
+messages are hints and the database sweeps stand behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from csp.constants import NONE, SELF
+from django.utils.translation import gettext_lazy as _
+
+from . import logs
+from .environment import Environment, RedisAddress, exit_with_message
+
+ENV = Environment(os.environ, refuse=exit_with_message)
+BASE_DIR = Path(__file__).resolve().parents[2]
+DATA_DIR = ENV.folder(
+    "HETSCHED_DATA", Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hetsched"
+)
+
+# --- Who we are -------------------------------------------------------------------------------------------------------
+DEBUG = ENV.flag("HETSCHED_DEBUG", default=False)
+HTTPS = ENV.choice("HETSCHED_HTTPS", ("off", "on", "proxy"))
+SECRET_KEY_GIVEN = bool(ENV.text("SECRET_KEY"))
+# Without a key each process has its own: good for one-off commands, refused by a check where people log in.
+SECRET_KEY = ENV.secret("SECRET_KEY", least_characters=40) or secrets.token_urlsafe(48)
+ALLOWED_HOSTS = ENV.names("ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+ROOT_URLCONF = "hetsched.project.urls"
+ASGI_APPLICATION = "hetsched.project.asgi.application"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "csp",
+    "knox",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "hetsched.project",
+    "hetsched.journal",
+    "hetsched.access",
+    "hetsched.inventory",
+    "hetsched.policies",
+    "hetsched.placement",
+    "web",
+]
+INSTALLED_APPS = [name for name in INSTALLED_APPS if _exists(name)]
+MIDDLEWARE = [
+    "hetsched.project.middleware.RequestLog",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.template.context_processors.i18n",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# --- Where the truth lies ---------------------------------------------------------------------------------------------
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+_database = ENV.database("DATABASE_URL", f"sqlite:///{DATA_DIR / 'hetsched.sqlite3'}")
+EMBEDDED = _database["ENGINE"].endswith("sqlite3")
+if EMBEDDED:
+    with contextlib.suppress(OSError):  # the check hetsched.E003 tells
+        DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _database["OPTIONS"] = {
+        "timeout": 20,
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA temp_store=MEMORY;"
+        "PRAGMA mmap_size=134217728;PRAGMA journal_size_limit=67108864;PRAGMA cache_size=-20000;",
+    }
+else:
+    # Opened in each process at its first query, hence after the worker's fork.
+    _pool = {"min_size": 1, "max_size": ENV.number("HETSCHED_DB_POOL", 10, least=2, most=200), "timeout": 10}
+    _database.setdefault("OPTIONS", {})["pool"] = _pool
+DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": 0}}
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+# --- Messages: hints between processes --------------------------------------------------------------------------------
+REDIS = ENV.redis("REDIS_URL", RedisAddress("redis://127.0.0.1:6379/0"))
+BROKER = ENV.redis("HETSCHED_BROKER_URL", REDIS)
+CHANNEL = ENV.redis("HETSCHED_CHANNEL_URL", REDIS)
+CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
+    "default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+    if CHANNEL.in_memory
+    # Survives a restart of Redis; each web process holds one subscription and fans out itself.
+    else {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [CHANNEL.url]}}
+}
+
+# --- The scheduler's own pace -----------------------------------------------------------------------------------------
+HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
+HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
+HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
+HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
+
+CELERY_BROKER_URL = BROKER.for_celery()
+CELERY_RESULT_BACKEND = "cache+memory://" if BROKER.in_memory else BROKER.for_celery()
+CELERY_RESULT_EXPIRES = 300
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = CELERY_RESULT_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Longer than any task; the restore sweep of the broker runs every 10 s instead of every 100.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 120, "unacked_restore_throttle": 1}
+CELERY_TASK_DEFAULT_QUEUE = "io"
+CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
+CELERY_TASK_CREATE_MISSING_QUEUES = False
+CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
+CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.sweep", "workers.demo"]
+CELERY_IMPORTS = [name for name in CELERY_IMPORTS if _exists(name)]
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
+
+
+def _every(task: str, seconds: int) -> dict[str, Any]:
+    """Send `task` periodically; a tick that no worker took before the one after next is dropped."""
+    return {"task": task, "schedule": timedelta(seconds=seconds), "options": {"expires": 2 * seconds}}
+
+
+CELERY_BEAT_SCHEDULE = {
+    "sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS),
+    "demo": _every("workers.demo.tick", HETSCHED_DEMO_SECONDS),
+}
+
+# --- Doors ------------------------------------------------------------------------------------------------------------
+# Manifests and cluster files may be large; everything else is small.
+HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
+HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
+HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
+DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
+
+AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+] + [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}}]
+KNOX_TOKEN_MODEL = "access.Token"  # noqa: S105
+REST_KNOX = {"TOKEN_PREFIX": "hs_", "AUTH_HEADER_PREFIX": "Bearer", "TOKEN_TTL": timedelta(days=90)}
+REST_FRAMEWORK = {
+    # Bearer first: its challenge makes an anonymous request a 401 instead of a 403.
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "hetsched.access.authentication.BearerAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["hetsched.access.permissions.RolePermission"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "web.api.problems.handler",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "hetsched",
+    "DESCRIPTION": "Submit workloads, read decisions, ask what-if.",
+    "VERSION": "1.0.0",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "connect-src": [SELF],
+        "object-src": [NONE],
+        "base-uri": [NONE],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 12 * 3600
+_secure = HTTPS != "off" and not DEBUG
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _secure
+SESSION_COOKIE_NAME = "__Host-hetsched" if _secure else "hetsched"
+CSRF_COOKIE_NAME = "__Host-csrftoken" if _secure else "csrftoken"
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _secure else 0
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]  # asked by probes inside the deployment, without TLS
+if HTTPS == "proxy":
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# --- Pages ------------------------------------------------------------------------------------------------------------
+USE_TZ = True
+TIME_ZONE = "UTC"
+USE_I18N = True
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+STATIC_URL = "/static/"
+STATIC_ROOT = ENV.folder("HETSCHED_STATIC", DATA_DIR / "static")
+STATICFILES_DIRS = [BASE_DIR / "static"] if (BASE_DIR / "static").is_dir() else []
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+# Straight from the source folders where nothing was collected: while developing, and in tests.
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG
+
+LOGGING = logs.logging_config(
+    ENV.choice("HETSCHED_LOG_FORMAT", ("json", "console")),
+    ENV.choice("HETSCHED_LOG_LEVEL", ("info", "debug", "warning", "error")).upper(),
+)
