@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -123,6 +124,8 @@ def uv_environment() -> dict[str, str]:
     """Return the environment uv runs in: the user's, with pip's settings under uv's names where uv has none."""
     env = {name: value for name, value in os.environ.items() if name not in UV_DROPPED}
     env["UV_PYTHON_DOWNLOADS"] = "never"
+    if not env.get("HOME"):
+        env.setdefault("UV_CACHE_DIR", str(TOOLS / "cache"))
     settings = pip_settings()
     if links := settings.pop("find-links", ""):  # a folder that is not there is a warning to pip, an error to uv
         present = (link for link in links.split() if "://" in link or Path(link).is_dir())
@@ -216,17 +219,18 @@ def download_from(index: str, version: str, folder: Path) -> None:
     """Take the wheel from a simple index's HTML page, for a Python that has no pip at all."""
     page_url = index.rstrip("/") + "/uv/"
     try:
-        with urllib.request.urlopen(page_url, timeout=60) as page:
+        trust = ssl.create_default_context(cafile=pip_settings().get("cert"))
+        with urllib.request.urlopen(page_url, timeout=60, context=trust) as page:
             links = re.findall(r'href="([^"]+)"', page.read().decode())
         wanted = re.compile(rf"/uv-{re.escape(version)}-py3-none-manylinux[^/]*_{platform.machine()}\.[^/]*whl(#|$)")
         link = next((link for link in links if wanted.search(link)), None)
         if link is None:
             raise SetupError(f"the package index has no uv {version} for {platform.system()} on {platform.machine()}")
         url = urllib.parse.urldefrag(urllib.parse.urljoin(page_url, link)).url
-        with urllib.request.urlopen(url, timeout=300) as body:
+        with urllib.request.urlopen(url, timeout=300, context=trust) as body:
             (folder / Path(urllib.parse.urlsplit(url).path).name).write_bytes(body.read())
-    except OSError as error:
-        raise SetupError(f"cannot fetch uv from the index PIP_INDEX_URL names: {error}") from error
+    except (OSError, ValueError) as error:
+        raise SetupError(f"cannot fetch uv from the package index that pip's settings name: {error}") from error
 
 
 def debian_pip() -> Path | None:
@@ -318,7 +322,7 @@ def fast(*args: str) -> None:
 def lint(*args: str) -> None:
     """Check style, import floors, types, Django's checks and missing migrations"""
     setup()
-    packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name).is_dir()]
+    packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name / "__init__.py").exists()]
     checks = {
         "ruff": ["ruff", "check", "."],
         "format": ["ruff", "format", "--check", "."],
@@ -377,8 +381,11 @@ TARGETS = {
 
 
 def use_newer_python() -> None:
+    """Start again under the newest suitable Python on PATH. Raises SetupError when there is none."""
     for minor in range(20, OLDEST_PYTHON[1] - 1, -1):
-        if newer := shutil.which(f"python3.{minor}"):
+        newer = shutil.which(f"python3.{minor}")
+        # Version managers put names on PATH that lead to no Python.
+        if newer and subprocess.run([newer, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
             os.execv(newer, [newer, *sys.argv])
     raise SetupError(f"Python 3.{OLDEST_PYTHON[1]} or newer is needed; this is {platform.python_version()}")
 
