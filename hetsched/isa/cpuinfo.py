@@ -1,0 +1,186 @@
+"""What a /proc/cpuinfo text says about a machine's instruction set.
+
+Problem: cores of one machine differ, and a program may be moved between them at any time.
+Rule: only what every CPU has counts. RISC-V: the `isa` lines (`hart isa` where there are none), intersected; a machine
+whose `cpu-vector` is 0.7, or whose cores have mvendorid 0x5b7 with marchid 0, has no `v`, whatever its string says.
+x86: `flags`; Arm: `Features`; the level by the ladder of the family. A machine without a place in the lattice (32-bit
+x86 and Arm, POWER, s390x, LoongArch) is reported with its features, and its ISA is unknown, not "none".
+Source: Linux Documentation/arch/riscv/uabi.rst, arch/riscv/kernel/cpufeature.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from .arm import ARM
+from .codes import refuse
+from .levelled import Family, levelled_isa
+from .requirement import parse
+from .riscv import riscv_isa
+from .riscv_table import closure, implied
+from .value import Isa
+from .x86 import X86
+
+_THEAD_VENDOR_ID = 0x5B7
+Block = dict[str, str]
+
+
+class CpuReport(msgspec.Struct, frozen=True):
+    """A machine as its kernel shows it.
+
+    `isa` None: the machine has no place in the lattice. `level` is null on RISC-V. `features` are the names common to
+    all CPUs, as the kernel prints them; `notes` say what was disbelieved or differs between CPUs.
+    """
+
+    family: str
+    xlen: int
+    level: str | None
+    features: tuple[str, ...]
+    isa: Isa | None
+    cpus: int
+    notes: tuple[str, ...] = ()
+
+
+def detect(cpuinfo_text: str) -> Isa:
+    """Return the instruction set of the machine. Raises: InputError (IsaNotDetected)."""
+    report = read_cpuinfo(cpuinfo_text)
+    if report.isa is None:
+        refuse("IsaNotDetected", f"a {report.xlen}-bit {report.family} machine has no place in the ISA lattice")
+    return report.isa
+
+
+def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
+    """Report family, level and features. Raises: InputError where the text shows no CPU."""
+    blocks = _blocks(cpuinfo_text)
+    cpus = sum("processor" in block or "cpu number" in block for block in blocks) or 1
+    if harts := _values(blocks, "isa", prefix="rv") or _values(blocks, "hart isa", prefix="rv"):
+        return _riscv(harts, blocks, cpus)
+    if flags := _values(blocks, "flags"):
+        features, notes = _common(flags)
+        xlen = 64 if "lm" in features else 32
+        return _levelled(X86, xlen, features, notes, cpus)
+    if words := _values(blocks, "features"):
+        features, notes = _common(words)
+        family = _other_family(blocks)
+        if family != "arm":
+            return CpuReport(family, 64, None, tuple(sorted(features)), None, cpus, notes)
+        return _levelled(ARM, 64 if "asimd" in features else 32, features, notes, cpus)
+    if power := [value for value in _values(blocks, "cpu") if value.upper().startswith("POWER")]:
+        level, _, rest = power[0].partition(",")
+        features = frozenset(word for word in rest.split() if word != "supported")
+        return CpuReport("power", 64, level.strip(), tuple(sorted(features)), None, cpus)
+    refuse("IsaNotDetected", "the text shows no CPU: no isa, flags, Features or cpu line")
+
+
+def _blocks(text: str) -> list[Block]:
+    """Return the key-value lines of each CPU; a second `processor` line opens a new block too."""
+    blocks: list[Block] = [{}]
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        name = key.strip().lower()
+        if not colon:
+            if not name:
+                blocks.append({})
+            continue
+        if name in blocks[-1] and name == "processor":
+            blocks.append({})
+        blocks[-1].setdefault(name, value.strip())
+    return [block for block in blocks if block]
+
+
+def _values(blocks: Iterable[Block], key: str, *, prefix: str = "") -> list[str]:
+    return [block[key] for block in blocks if block.get(key) and block[key].lower().startswith(prefix)]
+
+
+def _common(lines: list[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    sets = [frozenset(line.split()) for line in dict.fromkeys(lines)]
+    common = frozenset.intersection(*sets)
+    differing = frozenset.union(*sets) - common
+    return common, (f"not on every CPU: {' '.join(sorted(differing))}",) if differing else ()
+
+
+def _levelled(family: Family, xlen: int, features: frozenset[str], notes: tuple[str, ...], cpus: int) -> CpuReport:
+    level = family.highest_level(features) if xlen == 64 else None
+    shown = tuple(sorted(features))
+    if level is None:
+        return CpuReport(family.arch, xlen, None, shown, None, cpus, notes)
+    isa = levelled_isa(family, level, "cpuinfo", features, explicit=features)
+    return CpuReport(family.arch, xlen, level, shown, msgspec.structs.replace(isa, input=isa.canonical), cpus, notes)
+
+
+def _other_family(blocks: Iterable[Block]) -> str:
+    keys = {key for block in blocks for key in block}
+    if "loongarch" in " ".join(_values(blocks, "isa")).lower():
+        return "loongarch"
+    return "s390" if {"vendor_id", "bogomips per cpu"} & keys and "cpu implementer" not in keys else "arm"
+
+
+def _riscv(strings: list[str], blocks: list[Block], cpus: int) -> CpuReport:
+    distinct = list(dict.fromkeys(strings))
+    harts = [parse(string, source="cpuinfo") for string in distinct]
+    if len({(hart.xlen, hart.base) for hart in harts}) > 1:
+        refuse("IsaNotDetected", f"the harts have different bases: {', '.join(distinct)}")
+    isa = harts[0] if len(harts) == 1 else _intersect(harts)
+    notes = []
+    if len(harts) > 1:
+        differing = frozenset.union(*(hart.extensions for hart in harts)) - isa.extensions
+        notes.append(f"not on every CPU: {' '.join(sorted(differing))}")
+    if _has_draft_vector(blocks) and any(_needs_vector(name) for name in isa.explicit):
+        notes.append("v is not believed: the cores have the draft vector extension 0.7")
+        isa = _without_vector(isa)
+    if isa.untrusted:
+        notes.append(f"not believed: {' '.join(isa.untrusted)}")
+    return CpuReport("riscv", isa.xlen, None, tuple(sorted(isa.explicit - {isa.base})), isa, cpus, tuple(notes))
+
+
+def _intersect(harts: list[Isa]) -> Isa:
+    common = frozenset.intersection(*(hart.extensions for hart in harts))
+    first = harts[0]
+    named = frozenset.union(*(hart.explicit for hart in harts)) & common
+    # What two harts imply by different names is named itself, or it would be lost.
+    explicit = named | (common - closure(named, first.xlen)) | {first.base}
+    versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))
+    untrusted = frozenset.union(*(frozenset(hart.untrusted) for hart in harts))
+    return riscv_isa(
+        " & ".join(hart.input for hart in harts),
+        "cpuinfo",
+        first.xlen,
+        first.base,
+        explicit,
+        versions=tuple(sorted(versions)),
+        untrusted=untrusted,
+    )
+
+
+def _has_draft_vector(blocks: Iterable[Block]) -> bool:
+    return any(
+        block.get("cpu-vector", "").startswith("0.7")
+        or (_number(block.get("mvendorid")) == _THEAD_VENDOR_ID and _number(block.get("marchid")) == 0)
+        for block in blocks
+    )
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text, 0) if text else None
+    except ValueError:
+        return None
+
+
+def _needs_vector(name: str) -> bool:
+    return name.startswith("zvl") or "zve32x" in implied((name,), 64)
+
+
+def _without_vector(isa: Isa) -> Isa:
+    dropped = frozenset(name for name in isa.explicit if _needs_vector(name))
+    return riscv_isa(
+        isa.input,
+        isa.source,
+        isa.xlen,
+        isa.base,
+        isa.explicit - dropped,
+        versions=isa.versions,
+        untrusted={*isa.untrusted, *dropped},
+    )

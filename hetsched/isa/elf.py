@@ -1,0 +1,219 @@
+"""What an ELF program needs, from its bytes alone.
+
+Rule: the machine of the header; on RISC-V the attribute Tag_RISCV_arch (without it, what e_flags admit); on x86-64 the
+GNU property ISA-needed (without it, level 1); on Arm the first level. The result is a requirement in the notation of
+this package. Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
+Invariant: any bytes give a result or an `InputError`; nothing beyond the file is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from .codes import refuse
+from .requirement import parse
+from .riscv_table import VERSIONS
+
+MACHINES = {
+    3: "386", 8: "mips", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv",
+    258: "loongarch",
+}  # fmt: skip
+_SHT_NOTE, _SHT_RISCV_ATTRIBUTES = 7, 0x7000_0003
+_PT_NOTE, _PT_GNU_PROPERTY, _PT_RISCV_ATTRIBUTES = 4, 0x6474_E553, 0x7000_0003
+_NT_GNU_PROPERTY_TYPE_0 = 5
+_X86_ISA_1_NEEDED = 0xC000_8002
+_TAG_FILE, _TAG_RISCV_ARCH = 1, 5
+_EF_RVC, _EF_FLOAT_ABI, _EF_RVE = 0x1, 0x6, 0x8
+_FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
+
+
+class ElfNeed(msgspec.Struct, frozen=True):
+    """`requirement` None: the machine has no place in the lattice. `evidence` says where the requirement was read."""
+
+    machine: str
+    bits: int
+    requirement: str | None
+    evidence: str
+    arch_attribute: str | None = None
+
+
+class _Header(NamedTuple):
+    data: memoryview
+    order: str
+    bits: int
+    machine: int
+    flags: int
+    # (type, file offset, size) of each segment or section.
+    segments: list[tuple[int, int, int]]
+    sections: list[tuple[int, int, int]]
+
+
+def inspect_elf(data: bytes | memoryview) -> ElfNeed:
+    """Return what the program needs. Raises: InputError (ElfMalformed, or a code of its RISC-V attribute)."""
+    try:
+        header = _read_header(memoryview(data))
+        machine = MACHINES.get(header.machine, f"machine-{header.machine}")
+        if machine == "riscv":
+            return _riscv_need(header)
+        if machine == "x86-64":
+            return _x86_need(header)
+    except (struct.error, IndexError) as error:
+        refuse("ElfMalformed", f"the ELF file is cut short or inconsistent: {error}")
+    requirement = "armv8.0-a" if machine == "aarch64" else None
+    return ElfNeed(machine=machine, bits=header.bits, requirement=requirement, evidence="ELF header")
+
+
+def _read_header(data: memoryview) -> _Header:
+    if bytes(data[:4]) != b"\x7fELF" or len(data) < 20 or data[4] not in (1, 2) or data[5] not in (1, 2):
+        refuse("ElfMalformed", "the file is no ELF file")
+    bits, order = 32 * data[4], "<" if data[5] == 1 else ">"
+    wide = bits == 64
+    (machine,) = struct.unpack_from(order + "H", data, 18)
+    fields = struct.unpack_from(order + ("QQIHHHHHH" if wide else "IIIHHHHHH"), data, 32 if wide else 28)
+    segments_at, sections_at, flags, _, segment_size, segments, section_size, sections, _ = fields
+    if sections == 0 and sections_at:
+        # More sections than the header can count: the first section's size holds the number.
+        (sections,) = struct.unpack_from(order + ("Q" if wide else "I"), data, sections_at + (32 if wide else 20))
+    # Type, then file offset and size, by class.
+    segment_form = order + ("I4xQ16xQ" if wide else "II8xI")
+    section_form = order + ("4xI16xQQ" if wide else "4xI8xII")
+    return _Header(
+        data,
+        order,
+        bits,
+        machine,
+        flags,
+        list(_table(data, segment_form, segments_at, segments, segment_size)),
+        list(_table(data, section_form, sections_at, sections, section_size)),
+    )
+
+
+def _table(data: memoryview, form: str, start: int, count: int, size: int) -> Iterator[tuple[int, int, int]]:
+    least = struct.calcsize(form)
+    if count and (size < least or start + count * size > len(data)):
+        refuse("ElfMalformed", "a header table lies outside the ELF file")
+    for index in range(count):
+        kind, offset, length = struct.unpack_from(form, data, start + index * size)
+        yield kind, offset, length
+
+
+def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -> Iterator[memoryview]:
+    """Yield the contents of the wanted segments and sections; a stripped file may have only one of the two."""
+    wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
+    wanted += [entry for entry in header.sections if entry[0] == section_kind]
+    for _, offset, length in wanted:
+        if offset + length > len(header.data):
+            refuse("ElfMalformed", "a part of the ELF file lies outside of it")
+        yield header.data[offset : offset + length]
+
+
+def _riscv_need(header: _Header) -> ElfNeed:
+    for blob in _blobs(header, (_PT_RISCV_ATTRIBUTES,), _SHT_RISCV_ATTRIBUTES):
+        arch = _arch_attribute(blob, header.order)
+        if arch:
+            return ElfNeed("riscv", header.bits, _requirement(arch), "Tag_RISCV_arch", arch)
+    letters = "e" if header.flags & _EF_RVE else "i"
+    letters += _FLOAT_ABI_LETTERS[header.flags & _EF_FLOAT_ABI] + ("c" if header.flags & _EF_RVC else "")
+    return ElfNeed("riscv", header.bits, parse(f"rv{header.bits}{letters}").canonical, "e_flags")
+
+
+def _requirement(arch: str) -> str:
+    """Return the canonical text, with the version kept where the table's is incompatible (a draft)."""
+    isa = parse(arch)
+    stated = {name: (major, minor) for name, major, minor in isa.versions}
+    drafts = {name for name, version in stated.items() if name in VERSIONS and version[0] != VERSIONS[name][0]}
+    if not drafts:
+        return isa.canonical
+    words = sorted(isa.explicit - {isa.base})
+    versioned = [name + "{}p{}".format(*stated[name]) if name in drafts else name for name in words]
+    return "_".join((f"rv{isa.xlen}{isa.base}", *versioned))
+
+
+def _arch_attribute(blob: memoryview, order: str) -> str | None:
+    """Walk format version, vendor sub-sections, then tagged attributes: even tags are numbers, odd ones strings."""
+    if len(blob) == 0 or blob[0] != ord("A"):
+        return None
+    at = 1
+    while at + 4 <= len(blob):
+        (length,) = struct.unpack_from(order + "I", blob, at)
+        section = blob[at + 4 : at + length]
+        vendor, body = _string(section, 0)
+        if vendor == "riscv":
+            while body < len(section):
+                tag, start = _uleb(section, body)
+                (size,) = struct.unpack_from(order + "I", section, start)
+                if size <= start + 4 - body - 1:
+                    raise IndexError("an attribute block without content")
+                if tag == _TAG_FILE:
+                    found = _find_arch(section[start + 4 : body + size])
+                    if found is not None:
+                        return found
+                body += size
+        at += max(length, 4)
+    return None
+
+
+def _find_arch(attributes: memoryview) -> str | None:
+    at = 0
+    while at < len(attributes):
+        tag, at = _uleb(attributes, at)
+        if tag % 2 == 0:
+            _, at = _uleb(attributes, at)
+            continue
+        text, at = _string(attributes, at)
+        if tag == _TAG_RISCV_ARCH:
+            return text
+    return None
+
+
+def _uleb(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")
+
+
+def _string(data: memoryview, at: int) -> tuple[str, int]:
+    end = bytes(data[at:]).find(b"\0")
+    if end < 0:
+        raise IndexError("a string without end")
+    return bytes(data[at : at + end]).decode("ascii", "replace"), at + end + 1
+
+
+def _x86_need(header: _Header) -> ElfNeed:
+    needed = 0
+    if header.bits == 64:
+        for blob in _blobs(header, (_PT_NOTE, _PT_GNU_PROPERTY), _SHT_NOTE):
+            for bits in _needed_bits(blob, header.order):
+                needed |= bits
+    level = max(needed.bit_length(), 1)
+    if level > 4:
+        refuse("IsaUnknownLevel", f"the program needs x86-64 level bits {needed:#x}, levels 1 to 4 are known")
+    return ElfNeed("x86-64", header.bits, f"x86-64-v{level}", "GNU property ISA needed" if needed else "ELF header")
+
+
+def _needed_bits(blob: memoryview, order: str) -> Iterator[int]:
+    """Yield the ISA-needed masks of the GNU property notes; entries are padded to 8 bytes in 64-bit files."""
+    at = 0
+    while at + 12 <= len(blob):
+        name_size, size, kind = struct.unpack_from(order + "III", blob, at)
+        name = bytes(blob[at + 12 : at + 12 + name_size])
+        start = at + 12 + (name_size + 3) // 4 * 4
+        if kind == _NT_GNU_PROPERTY_TYPE_0 and name == b"GNU\0":
+            inner = start
+            while inner + 8 <= start + size:
+                property_kind, data_size = struct.unpack_from(order + "II", blob, inner)
+                if property_kind == _X86_ISA_1_NEEDED and data_size >= 4:
+                    yield struct.unpack_from(order + "I", blob, inner + 8)[0]
+                inner += 8 + (data_size + 7) // 8 * 8
+        at = start + (size + 7) // 8 * 8 if kind == _NT_GNU_PROPERTY_TYPE_0 else start + (size + 3) // 4 * 4

@@ -1,0 +1,107 @@
+"""Architectures whose sets are a level plus features: x86-64 and Arm.
+
+Problem: `X86`, `amd64`, `x86_64_v3`, `x86-64-v3+avx512f` and, in label values, `x86-64-v3_avx512f` are one notation.
+Rule: the longest spelling of a level that the first words form, then features. Where `+` is used it alone separates
+features; a part before the first `+`, or a whole text without one, is cut at `_` into the longest known names
+(`avx512_vnni` is one feature). The canonical text is the highest level whose features are all there, then the rest,
+sorted.
+Invariant: no two known names joined by `_` can be cut in another way (a test tries every pair).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import msgspec
+
+from .codes import refuse
+from .value import STRICT_SOURCES, Arch, Isa, Source
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One architecture. `levels` ascend; `spellings` and `features` map every accepted word to its own name."""
+
+    arch: Arch
+    levels: dict[str, frozenset[str]]
+    spellings: dict[str, str]
+    features: dict[str, str]
+
+    def highest_level(self, features: frozenset[str]) -> str | None:
+        """Return the last level all of whose features are present."""
+        for level in reversed(self.levels):
+            if self.levels[level] <= features:
+                return level
+        return None
+
+
+def parse_levelled(family: Family, original: str, text: str, source: Source) -> Isa:
+    """Parse lower-case `text`, trimmed and in ASCII. Raises: InputError."""
+    strict = source in STRICT_SOURCES
+    first, *plus_parts = text.split("+")
+    level, words = _cut_head(family, first.split("_"))
+    stated = _cut_features(family, words, strict=strict)
+    stated += [family.features.get(part) or _unknown(family, part, strict=strict) for part in plus_parts]
+    if strict and len(set(stated)) != len(stated):
+        twice = next(name for name in stated if stated.count(name) > 1)
+        refuse("IsaRepeatedItem", f"{twice} is stated twice")
+    named = frozenset(stated) - {""}
+    return levelled_isa(family, original, source, family.levels[level] | named, explicit=named)
+
+
+def levelled_isa(
+    family: Family, original: str, source: Source, extensions: frozenset[str], *, explicit: frozenset[str]
+) -> Isa:
+    """Build the value from its features. Raises: InputError where not even the lowest level holds."""
+    level = family.highest_level(extensions)
+    if level is None:
+        refuse("IsaUnknownLevel", f"the features of {original!r} do not make a 64-bit {family.arch} level")
+    return Isa(
+        input=original,
+        source=source,
+        arch=family.arch,
+        xlen=64,
+        base=level,
+        explicit=explicit,
+        extensions=extensions,
+        canonical="+".join((level, *sorted(extensions - family.levels[level]))),
+        needed=extensions,
+    )
+
+
+def _cut_head(family: Family, words: list[str]) -> tuple[str, list[str]]:
+    for count in range(len(words), 0, -1):
+        level = family.spellings.get("_".join(words[:count]))
+        if level is not None:
+            return level, words[count:]
+    known = ", ".join(family.levels)
+    refuse("IsaUnknownLevel", f"{'_'.join(words)!r} is no known level of {family.arch}", hint=f"known: {known}")
+
+
+def _cut_features(family: Family, words: list[str], *, strict: bool) -> list[str]:
+    names: list[str] = []
+    at = 0
+    while at < len(words):
+        for stop in range(len(words), at, -1):
+            name = family.features.get("_".join(words[at:stop]))
+            if name is not None:
+                names.append(name)
+                at = stop
+                break
+        else:
+            names.append(_unknown(family, words[at], strict=strict))
+            at += 1
+    return names
+
+
+def _unknown(family: Family, name: str, *, strict: bool) -> str:
+    """Refuse an unknown feature, or keep it as an opaque name (lenient)."""
+    if not strict:
+        return name
+    if not name:
+        refuse("IsaEmptyItem", "an item is empty: two separators in a row, or one at the end")
+    near = get_close_matches(name, family.features, n=1, cutoff=0.75)
+    refuse(
+        "IsaUnknownExtension",
+        f"{name} is no known feature of {family.arch}",
+        hint=f"did you mean {family.features[near[0]]}?" if near else "",
+    )

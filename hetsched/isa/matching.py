@@ -1,0 +1,79 @@
+"""Does an offer cover a requirement, what is missing, and how much of the machine is used.
+
+Rule: same architecture and width; base e runs on i, not the reverse; needed names within the offer's closure; stated
+versions compatible (same major; minor at least the asked one where both state it; a silent side has the table's major).
+RV32 does not run on RV64 nodes here. Affinity: for RISC-V explicit items asked / offered (g and profiles expanded, the
+base counts, zicsr and zifencei do not), at most 1; elsewhere the sizes of the closures.
+Invariant: match is reflexive, and transitive where no profile asks softly.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .riscv_table import VERSIONS, closure
+from .value import Isa, Match
+
+_NOT_COUNTED = frozenset({"zicsr", "zifencei"})
+
+
+@lru_cache(maxsize=65536)
+def match(required: Isa, offered: Isa) -> Match:
+    """Compare a requirement with what a machine offers."""
+    if required.arch != offered.arch:
+        return Match(satisfied=False, missing=(required.arch,))
+    if required.xlen != offered.xlen:
+        return Match(satisfied=False, missing=(f"rv{required.xlen}",))
+    unreported = tuple(sorted(required.soft - offered.extensions))
+    missing = required.needed - offered.extensions
+    incompatible = _incompatible(required, offered)
+    if required.base == "i" and offered.base == "e":
+        incompatible.add("i")
+    if missing or incompatible:
+        smallest = _smallest(missing, required, offered) if required.arch == "riscv" else missing
+        return Match(satisfied=False, missing=tuple(sorted(smallest | incompatible)), unreported=unreported)
+    return Match(satisfied=True, affinity=_affinity(required, offered), unreported=unreported)
+
+
+def _incompatible(required: Isa, offered: Isa) -> set[str]:
+    """Return the names whose versions do not go together."""
+    if not required.versions and not offered.versions:
+        return set()
+    asked = {name: (major, minor) for name, major, minor in required.versions}
+    has = {name: (major, minor) for name, major, minor in offered.versions}
+    found = set()
+    for name in asked.keys() | has.keys():
+        if name not in required.needed and name != required.base:
+            continue
+        if name in asked and name in has:
+            compatible = asked[name][0] == has[name][0] and has[name][1] >= asked[name][1]
+        else:
+            stated = asked.get(name) or has[name]
+            compatible = name not in VERSIONS or stated[0] == VERSIONS[name][0]
+        if not compatible:
+            found.add(name)
+    return found
+
+
+def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
+    """Reduce `missing` to a smallest set that, added to the offer, implies the rest; prefer names that were asked."""
+    xlen = required.xlen
+    kept = set(missing)
+    for name in sorted(missing, key=lambda name: (len(closure(frozenset((name,)), xlen)), name in required.explicit)):
+        if name in closure(offered.extensions | (kept - {name}), xlen):
+            kept.discard(name)
+    for name in sorted(kept - required.explicit):
+        for other in sorted((missing & required.explicit) - kept):
+            swapped = kept - {name} | {other}
+            if missing <= closure(offered.extensions | swapped, xlen):
+                kept = swapped
+                break
+    return kept
+
+
+def _affinity(required: Isa, offered: Isa) -> float:
+    if required.arch == "riscv":
+        asked, has = len(required.explicit - _NOT_COUNTED), len(offered.explicit - _NOT_COUNTED)
+    else:
+        asked, has = len(required.extensions), len(offered.extensions)
+    return round(min(1.0, asked / has), 4)

@@ -1,0 +1,80 @@
+"""ISAMatch as published: labels of letters, subset by letters, affinity by counting.
+
+Problem: the experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is free).
+Rule (its Algorithm 1): a pod label with "RV" fits a node whose label starts with RV and whose letters include the
+pod's; any other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = pod modules / node
+modules, I included. Source: Jiang et al., Computer Systems & Applications 2022 31(9). Two hardenings that change none of its
+numbers: widths must be equal, and modules are compared as sets (upper case, versions dropped, G expanded, D gives F,
+Q gives D, longer names after `_`).
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from .codes import refuse
+
+_LABEL = re.compile(r"RV(32|64)([A-Z0-9_]*)")
+_LETTERS = re.compile(r"[A-RT-WY0-9]*")
+_NUMBER = re.compile(r"[0-9]+(?:P[0-9]+)?")
+_VERSION = re.compile(r"[0-9]+(?:P[0-9]+)?$")
+_NEEDS = {"D": "F", "Q": "D"}
+_LETTER_ORDER = "IEMAFDQLCBKJTPVH"
+
+
+def modules(label: str) -> frozenset[str]:
+    """Return the modules of a RISC-V label, closed; empty where it names none."""
+    found = _LABEL.fullmatch(label.strip().upper())
+    if found is None:
+        refuse("IsaUnknownArchitecture", f"{label!r} is no RISC-V label of the form RV64IMFDV")
+    names: set[str] = set()
+    for word in found[2].split("_"):
+        letters = _LETTERS.match(word)
+        assert letters is not None  # it matches the empty string too
+        names |= {*_NUMBER.sub("", letters[0]), _VERSION.sub("", word[letters.end() :])}
+    names.discard("")
+    if "G" in names:
+        names = names - {"G"} | set("IMAFD")
+    for name in ("Q", "D"):
+        if name in names:
+            names.add(_NEEDS[name])
+    return frozenset(names)
+
+
+def letters_subset(pod_label: str, node_label: str) -> bool:
+    """Say whether the node's modules include the pod's; a node without modules is no candidate."""
+    return bool(modules(node_label)) and modules(pod_label) <= modules(node_label)
+
+
+def paper_match(pod_label: str, node_label: str) -> bool:
+    """Apply Algorithm 1 to two labels. Raises: InputError where a RISC-V pod label names no module."""
+    pod, node = pod_label.strip().upper(), node_label.strip().upper()
+    if "RV" not in pod:
+        return bool(pod) and pod in node
+    if not modules(pod):
+        refuse("IsaMissingBase", f"{pod_label!r} names no module", hint="write at least RV64I")
+    if _LABEL.fullmatch(node) is None:
+        return False
+    return pod[:4] == node[:4] and letters_subset(pod, node)
+
+
+def paper_affinity(pod_label: str, node_label: str) -> float | None:
+    """Return the affinity, 0-1, 1 for labels without modules that match, None where they do not match."""
+    if not paper_match(pod_label, node_label):
+        return None
+    if "RV" not in pod_label.upper():
+        return 1.0
+    return len(modules(pod_label)) / len(modules(node_label))
+
+
+def runnable_isas(label: str) -> tuple[str, ...]:
+    """List every label that the machine runs: subsets of its letters with the base fixed, closed under D needs F."""
+    letters = sorted((name for name in modules(label) if len(name) == 1), key=_LETTER_ORDER.find)
+    head, base, optional = label.strip().upper()[:4], letters[0], letters[1:]
+    runnable = []
+    for count in range(len(optional) + 1):
+        for chosen in combinations(optional, count):
+            if all(_NEEDS[name] in chosen for name in chosen if name in _NEEDS):
+                runnable.append(head + base + "".join(chosen))
+    return tuple(runnable)

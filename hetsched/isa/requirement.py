@@ -1,0 +1,57 @@
+"""Any ISA requirement or offer, whatever the architecture.
+
+Rule: the first letters tell the architecture: `rv`, `x86`/`amd64`, `arm`/`aarch64`. Case never matters, spaces around
+are trimmed. How strictly a string is read and whether a node's string is amended depends on where it comes from.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .arm import ARM
+from .codes import refuse
+from .levelled import parse_levelled
+from .riscv import parse_riscv
+from .value import SOURCES, Isa, Source
+from .x86 import X86
+
+MAX_LENGTH = 4096
+MAX_LABEL_LENGTH = 63
+
+
+@lru_cache(maxsize=8192)
+def parse(text: str, *, source: Source = "pod-label") -> Isa:
+    """Parse a requirement or an offer.
+
+    `pod-label` and `node-label` are read strictly, `cpuinfo`, `dt-isa`, `dt-isa-extensions` and `gcc` leniently.
+    Raises: InputError with one of `codes.CODES`.
+    """
+    if source not in SOURCES:
+        refuse("IsaUnknownSource", f"{source!r} is no source of ISA strings", hint=f"known: {', '.join(SOURCES)}")
+    if len(text) > MAX_LENGTH:
+        refuse("IsaTooLong", f"the ISA string has {len(text)} characters, at most {MAX_LENGTH} are read")
+    # Non-ASCII letters must not turn into ASCII ones by lower-casing (the Kelvin sign would become a k).
+    plain = text.strip().encode("ascii", "replace").decode().lower()
+    if not plain:
+        refuse("IsaEmpty", "the ISA string is empty")
+    if plain.startswith("rv"):
+        return parse_riscv(text, plain, source)
+    if plain.startswith(("x86", "amd64")):
+        return parse_levelled(X86, text, plain, source)
+    if plain.startswith(("arm", "aarch64")):
+        return parse_levelled(ARM, text, plain, source)
+    refuse(
+        "IsaUnknownArchitecture",
+        f"{_shown(text)} is no instruction set known here",
+        hint="write a RISC-V string or profile (rv64gc, rva22u64), amd64 or x86-64-v1 to v4, arm64 or armv8.2-a",
+    )
+
+
+def label_value(isa: Isa) -> str | None:
+    """Return the canonical text as a Kubernetes label value, or None where it is longer than one may be."""
+    value = isa.canonical.replace("+", "_")
+    return value if len(value) <= MAX_LABEL_LENGTH else None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")

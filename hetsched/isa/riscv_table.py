@@ -1,0 +1,142 @@
+"""What RISC-V extension names imply, exclude and need, and the order in which they are written.
+
+Problem: `rv64gcv` and a node that lists twenty names must be compared as sets, so both are closed under implication.
+Rule: (1) `implies` and `conditional` (all names of `if` present, width fits) until nothing changes; (2) then each
+bundle whose applying parts are all present is named too; repeat. `v` is no bundle. Source: riscv-isa-manual, LLVM's
+RISCVISAInfo; table riscv_extensions.json.
+Invariant: closure is idempotent. It only grows with its argument, save that `c` and `zce` are named beside `zca` and
+the rest only while `d` (or, on rv32, `f`) does not ask for `zcd` (`zcf`) as a further part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from .codes import refuse
+from .tables import load
+
+EXTENSIONS = load("riscv_extensions")
+PROFILES = load("riscv_profiles")
+
+G_LETTERS = ("i", "m", "a", "f", "d")
+G_EXPANSION = frozenset((*G_LETTERS, "zicsr", "zifencei"))
+BEFORE_2019_PART_OF_I = frozenset({"zicsr", "zifencei", "zicntr", "zihpm"})
+SOFT = frozenset(name for name, row in EXTENSIONS.items() if row.get("soft") or row.get("hint"))
+
+# Single letters in the manual's order, with the letters that only Linux orders (l k j t) where Linux puts them; groups
+# of Z names in the order of Linux and LLVM. The two orders differ in v and p.
+_LETTER_ORDER = {letter: rank for rank, letter in enumerate("mafdqlcbkjtvph")}
+_Z_GROUP_ORDER = {letter: rank for rank, letter in enumerate("imafdqlcbkjtpvh")}
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+VERSIONS = {name: _version(row["version"]) for name, row in EXTENSIONS.items() if "version" in row}
+
+
+class Condition(NamedTuple):
+    """`name` implies `part` where all of `given` is present too and the width is `xlen` (None: any)."""
+
+    name: str
+    given: frozenset[str]
+    xlen: int | None
+    part: str
+
+
+_CONDITIONS = tuple(
+    Condition(name, frozenset(rule["if"]), rule.get("xlen"), rule["implies"])
+    for name, row in EXTENSIONS.items()
+    for rule in row.get("conditional", ())
+)
+_BUNDLES = {name: frozenset(row["implies"]) for name, row in EXTENSIONS.items() if row.get("bundle")}
+
+
+def _all_implied(name: str) -> frozenset[str]:
+    found, waiting = {name}, [name]
+    while waiting:
+        for implied in EXTENSIONS[waiting.pop()]["implies"]:
+            if implied not in found:
+                found.add(implied)
+                waiting.append(implied)
+    return frozenset(found)
+
+
+_IMPLIED = {name: _all_implied(name) for name, row in EXTENSIONS.items() if not row.get("shorthand")}
+
+
+def implied(names: Iterable[str], xlen: int) -> set[str]:
+    """Return `names` with everything they imply, bundles not yet named."""
+    closed: set[str] = set()
+    for name in names:
+        closed |= _IMPLIED.get(name) or {name}
+    size = -1
+    while size != len(closed):
+        size = len(closed)
+        for name, given, width, part in _CONDITIONS:
+            if name in closed and given <= closed and width in (None, xlen):
+                closed |= _IMPLIED[part]
+    return closed
+
+
+@lru_cache(maxsize=8192)
+def closure(names: frozenset[str], xlen: int) -> frozenset[str]:
+    """Return the closure of `names`; a base letter among them stays."""
+    closed = implied(names, xlen)
+    size = -1
+    while size != len(closed):
+        size = len(closed)
+        for bundle, parts in _BUNDLES.items():
+            if bundle not in closed and parts <= closed and _applying_parts(bundle, closed, xlen) <= closed:
+                closed.add(bundle)
+        if size != len(closed):
+            closed = implied(closed, xlen)
+    return frozenset(closed)
+
+
+def _applying_parts(bundle: str, closed: set[str], xlen: int) -> set[str]:
+    return {
+        part for name, given, width, part in _CONDITIONS if name == bundle and given <= closed and width in (None, xlen)
+    }
+
+
+def canonical_text(prefix: str, names: Iterable[str]) -> str:
+    """Write `names` behind `prefix` (`rv64i` or a profile) in canonical order, without versions."""
+    letters = sorted((name for name in names if len(name) == 1), key=_letter_key)
+    longer = sorted((name for name in names if len(name) > 1), key=_longer_key)
+    if prefix in PROFILES:
+        return "_".join((prefix, *letters, *longer))
+    return "_".join((prefix + "".join(letters), *longer))
+
+
+def _letter_key(letter: str) -> tuple[int, str]:
+    return _LETTER_ORDER.get(letter, len(_LETTER_ORDER)), letter
+
+
+def _longer_key(name: str) -> tuple[int, int, str]:
+    if name[0] == "z":
+        return 0, _Z_GROUP_ORDER.get(name[1], len(_Z_GROUP_ORDER)), name
+    return 1 + (name[0] == "x"), 0, name
+
+
+def check_coherent(extensions: frozenset[str], xlen: int) -> None:
+    """Refuse a closed set that no machine can have: conflicts, the other width's names, a vector length alone."""
+    for name in sorted(extensions):
+        row = EXTENSIONS.get(name)
+        if row is None:
+            continue
+        if row.get("xlen", xlen) != xlen:
+            refuse("IsaWrongXlen", f"{name} exists on rv{row['xlen']} only, this is rv{xlen}")
+        for other in row.get("conflicts", ()):
+            if other in extensions:
+                refuse("IsaConflict", f"{name} and {other} exclude each other")
+        needs = row.get("needs_any")
+        if needs and not any(
+            any(has.startswith(need[:-1]) for has in extensions) if need.endswith("*") else need in extensions
+            for need in needs
+        ):
+            refuse("IsaMissingDependency", f"{name} needs one of {', '.join(needs)} beside it")

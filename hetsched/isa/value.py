@@ -1,0 +1,59 @@
+"""One point of the lattice, and the result of comparing two.
+
+Rule: `extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it holds
+Linux flag names. `needed` is what must be on the other side for a match: all of `extensions`, less what a RISC-V
+profile asks softly. `soft` is that remainder: its absence is reported, never a refusal.
+Invariant: `parse(isa.canonical, source=isa.source)` has the same extensions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Source = Literal["pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc"]
+Arch = Literal["riscv", "x86", "arm"]
+Version = tuple[str, int, int]
+
+SOURCES: tuple[Source, ...] = ("pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc")
+STRICT_SOURCES = frozenset({"pod-label", "node-label"})
+# Sources of nodes whose RISC-V strings may predate 2019, when these four were still part of I. The newer device-tree
+# list is exact, and a pod never gets more than it wrote.
+AMENDED_SOURCES = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
+
+
+class Isa(msgspec.Struct, frozen=True, cache_hash=True):
+    """A requirement or an offer; which of the two is the caller's business.
+
+    `explicit` holds the names as stated, g and profiles expanded, the RISC-V base letter included. `versions` holds
+    the stated ones. `untrusted` holds names that were stated but belong to a draft or are unreadable: not in the set.
+    """
+
+    input: str
+    source: Source
+    arch: Arch
+    xlen: int
+    base: str
+    explicit: frozenset[str]
+    extensions: frozenset[str]
+    canonical: str
+    needed: frozenset[str]
+    soft: frozenset[str] = frozenset()
+    profile: str | None = None
+    versions: tuple[Version, ...] = ()
+    untrusted: tuple[str, ...] = ()
+
+
+class Match(msgspec.Struct, frozen=True):
+    """Whether an offer covers a requirement.
+
+    `missing` is the smallest set of names that would make it so, sorted: of another architecture the architecture
+    (`x86`), of another width `rv32` or `rv64`, of a 16-register base `i`. `affinity` is 0-1, None unless satisfied.
+    `unreported` are soft names of a profile that the node does not report.
+    """
+
+    satisfied: bool
+    missing: tuple[str, ...] = ()
+    affinity: float | None = None
+    unreported: tuple[str, ...] = ()
