@@ -26,6 +26,7 @@ CODES: dict[str, str] = {
     "IsaMissingPair": "A line of `isa check -` is REQUIRED, tab, OFFERED.",
     "IsaNotDetected": "The cpuinfo text shows no instruction set of this lattice.",
     "PlatformMalformed": "A platform is os/architecture or os/architecture/variant.",
+    "OciMalformed": "The files are no complete OCI image layout.",
     "ElfMalformed": "The file is no ELF file or is cut short.",
     "BinfmtMalformed": "The text is no binfmt_misc entry.",
 }

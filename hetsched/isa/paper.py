@@ -3,9 +3,9 @@
 Problem: the experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is free).
 Rule (its Algorithm 1): a pod label with "RV" fits a node whose label starts with RV and whose letters include the
 pod's; any other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = pod modules / node
-modules, I included. Source: Jiang et al., Computer Systems & Applications 2022 31(9). Two hardenings that change none of its
-numbers: widths must be equal, and modules are compared as sets (upper case, versions dropped, G expanded, D gives F,
-Q gives D, longer names after `_`).
+modules, I included. Two hardenings that change none of its numbers: widths must be equal, and modules are compared as
+sets (upper case, versions dropped, G expanded, D gives F, Q gives D, longer names after `_`).
+Source: Jiang et al., Computer Systems & Applications 2022 31(9).
 """
 
 from __future__ import annotations

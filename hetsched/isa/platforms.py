@@ -73,6 +73,17 @@ def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
     return dict(sorted(floors.items()))
 
 
+def image_warnings(platforms: Iterable[str]) -> list[str]:
+    """Name the nodes that meet a floor and whose stock containerd refuses the image all the same."""
+    offered = {normalise(platform) for platform in platforms}
+    return [
+        f"stock containerd takes this image on no linux/{architecture} node: the index has variants only"
+        for architecture in ("amd64", "riscv64")
+        if any(platform[:2] == ("linux", architecture) for platform in offered)
+        and ("linux", architecture, "") not in offered
+    ]
+
+
 def pod_floors(images: Iterable[Mapping[str, Isa | None]]) -> dict[str, Isa | None]:
     """Combine the floors of a pod's images: architectures that all offer, each at the highest floor."""
     combined: dict[str, Isa | None] | None = None
