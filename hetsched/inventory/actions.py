@@ -1,0 +1,208 @@
+"""The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
+
+Rule: an inventory change raises `inventory_revision` to the cluster's new revision, so warm copies rebuild, and sends
+the signal by which waiting pods are looked at again. `replace_nodes` is the part of an import that concerns nodes; the
+import itself also brings running pods and lies in the app above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+from django.db import IntegrityError, transaction
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.journal.audit import Actor, record
+from hetsched.journal.publish import publish_many
+
+from .ledger import advance
+from .models import DNS_LABEL, Cluster, ClusterKind, Node
+from .signals import inventory_changed
+from .tiles import cluster_head, isa_of, node_load, pool_of, tile
+
+
+def cluster_topic(cluster: Cluster) -> str:
+    return f"cluster:{cluster.name}"
+
+
+def node_topic(cluster: Cluster, node_name: str) -> str:
+    return f"node:{cluster.name}/{node_name}"
+
+
+def require_reason(reason: str) -> str:
+    """Return the reason, trimmed.
+
+    Raises: InputError `ReasonMissing`.
+    """
+    text = reason.strip()
+    if not text:
+        raise InputError("ReasonMissing", "say why", place="reason", hint="The reason is kept in the audit trail")
+    return text[:2000]
+
+
+def create_cluster(
+    *, name: str, kind: str = ClusterKind.OFFLINE, policy_name: str = "hetsched", actor: Actor, reason: str = ""
+) -> Cluster:
+    """Add an empty cluster.
+
+    Raises: InputError `ClusterNameInvalid`, `ClusterKindUnknown` or `ClusterExists`.
+    """
+    if not re.fullmatch(DNS_LABEL.regex, name):
+        raise InputError(
+            "ClusterNameInvalid", f"{name[:80]!r} is not a cluster name", place="name", hint=str(DNS_LABEL.message)
+        )
+    if kind not in ClusterKind.values:
+        raise InputError(
+            "ClusterKindUnknown", f"{kind!r} is no kind of cluster", place="kind", hint=f"Use {ClusterKind.values}"
+        )
+    try:
+        with transaction.atomic():
+            cluster = Cluster.objects.create(name=name, kind=kind, policy_name=policy_name)
+            record(actor=actor.name, role=actor.role, action="cluster.create", obj=cluster, reason=reason)
+            publish_many({cluster_topic(cluster): cluster_head(cluster)})
+    except IntegrityError:
+        raise InputError("ClusterExists", f"there is a cluster {name!r} already", place="name") from None
+    return cluster
+
+
+def describe(node: Node, report: NodeReport) -> Node:
+    """Set the report and the columns that are drawn from it."""
+    node.report = report
+    node.isa_family, isa = isa_of(report)
+    node.isa = isa[:400]
+    node.pool = pool_of(report)
+    node.ready = report.ready
+    node.unschedulable = report.unschedulable or node.cordoned_by_operator
+    node.card_count = len(cards_of(report))
+    node.allocatable = dict(report.allocatable)
+    return node
+
+
+_FACT_COLUMNS = (
+    "report", "isa_family", "isa", "pool", "ready", "unschedulable", "card_count", "allocatable", "updated_at",
+)  # fmt: skip
+
+
+def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
+    """Make the cluster's nodes what the reports say, inside the caller's transaction; return the names that left.
+
+    The cluster must be locked by `advance`; nodes keep their load and an operator's cordon. Nodes that left must hold
+    nothing any more.
+    """
+    known = {node.name: node for node in cluster.nodes.defer("report")}
+    added: list[Node] = []
+    changed: list[Node] = []
+    names: set[str] = set()
+    for report in reports:
+        names.add(report.name)
+        node = known.get(report.name)
+        if node is None:
+            added.append(describe(Node(cluster=cluster, name=report.name), report))
+        else:
+            changed.append(describe(node, report))
+    Node.objects.bulk_create(added, batch_size=200)
+    Node.objects.bulk_update(changed, [column for column in _FACT_COLUMNS if column != "updated_at"], batch_size=100)
+    gone = sorted(known.keys() - names)
+    cluster.nodes.filter(name__in=gone).delete()
+    total_up(cluster)
+    return gone
+
+
+def total_up(cluster: Cluster) -> None:
+    """Write the cluster's totals anew from its nodes, and mark the inventory as changed."""
+    capacity: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
+    cluster.node_count = cluster.ready_count = cluster.card_count = cluster.gpu_milli_used = 0
+    for node in cluster.nodes.defer("report").iterator(chunk_size=1000):
+        capacity.update(node.allocatable)
+        requested.update(node.requested)
+        cluster.node_count += 1
+        cluster.ready_count += node.ready and not node.unschedulable
+        cluster.card_count += node.card_count
+        cluster.gpu_milli_used += node.gpu_milli_used
+    cluster.capacity = dict(sorted(capacity.items()))
+    cluster.requested = {name: amount for name, amount in sorted(requested.items()) if amount}
+    cluster.inventory_revision = cluster.revision
+    cluster.save(
+        update_fields=[
+            "node_count", "ready_count", "card_count", "gpu_milli_used", "capacity", "requested", "inventory_revision",
+        ]
+    )  # fmt: skip
+
+
+def cordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
+    """Keep new pods off a node; what runs there stays.
+
+    Raises: InputError `NodeUnknown` or `ReasonMissing`.
+    """
+    return _set_cordon(cluster, node_name, True, "node.cordon", actor, reason)
+
+
+def uncordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
+    """Take an operator's cordon back; a node that reports itself unschedulable stays so.
+
+    Raises: InputError `NodeUnknown` or `ReasonMissing`.
+    """
+    return _set_cordon(cluster, node_name, False, "node.uncordon", actor, reason)
+
+
+def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, actor: Actor, reason: str) -> Node:
+    reason = require_reason(reason)
+    with transaction.atomic():
+        locked = advance(cluster.pk)
+        node = Node.objects.filter(cluster=locked, name=node_name).first()
+        if node is None:
+            raise InputError("NodeUnknown", f"cluster {locked.name} has no node {node_name[:80]!r}", place="node")
+        node.cordoned_by_operator = cordoned
+        node.unschedulable = node.report.unschedulable or cordoned
+        node.save(update_fields=["cordoned_by_operator", "unschedulable"])
+        total_up(locked)
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action=action,
+            obj=("node", f"{locked.name}/{node_name}"),
+            reason=reason,
+        )
+        inventory_changed.send(sender=Cluster, cluster=locked)
+        publish_many(
+            {
+                cluster_topic(locked): {**cluster_head(locked), "nodes": {node_name: tile(node)}},
+                node_topic(locked, node_name): {**node_load(node), "cordonedByOperator": cordoned},
+            }
+        )
+    return node
+
+
+def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reason: str) -> Cluster:
+    """Say which policy pods get that name none; the caller has checked that there is one of this name.
+
+    Raises: InputError `ReasonMissing`.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
+        before, locked.policy_name = locked.policy_name, policy_name
+        locked.save(update_fields=["policy_name"])
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="cluster.policy",
+            obj=locked,
+            reason=reason,
+            details={"before": before, "after": policy_name},
+        )
+        publish_many({cluster_topic(locked): {"policy": policy_name}})
+    return locked
+
+
+def effective_report(node: Node) -> NodeReport:
+    """Return the node's report with an operator's cordon applied, as the engine sees the node."""
+    if node.unschedulable and not node.report.unschedulable:
+        return msgspec.structs.replace(node.report, unschedulable=True)
+    return node.report

@@ -1,0 +1,97 @@
+"""Change what nodes hold, under the cluster's lock.
+
+Rule: `advance` is the first statement of every transaction that changes a cluster's inventory or bookings. It raises
+the revision by 1 where it is what the caller saw, and so locks the row: whoever comes next waits, then sees the new
+revision. Loads are then added to the node columns and to the cluster's totals.
+Invariant: a lost comparison writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from django.db import connection
+from django.db.models import F
+
+from .models import Cluster, Node
+
+_NODES_PER_QUERY = 500
+
+
+class Conflict(Exception):
+    """Another writer was faster, or a newer leader decides: nothing was written, look again."""
+
+
+class Load(msgspec.Struct):
+    """What comes onto a node, or leaves it when negative."""
+
+    requests: dict[str, int] = msgspec.field(default_factory=dict)
+    pods: int = 0
+    gpu_milli: int = 0
+
+    def add(self, requests: Mapping[str, int], gpu_milli: int, sign: int = 1) -> None:
+        for name, amount in requests.items():
+            self.requests[name] = self.requests.get(name, 0) + sign * amount
+        self.pods += sign
+        self.gpu_milli += sign * gpu_milli
+
+
+def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
+    """Raise the cluster's revision by 1, lock its row, and return it as it is now.
+
+    Raises: Conflict when `revision` or the leader's `epoch` is no longer the cluster's.
+    """
+    expected: dict[str, Any] = {"pk": cluster_id}
+    if revision is not None:
+        expected["revision"] = revision
+    if epoch is not None:
+        expected["leader_epoch"] = epoch
+    if not Cluster.objects.filter(**expected).update(revision=F("revision") + 1):
+        raise Conflict(f"cluster {cluster_id} is no longer at revision {revision}, epoch {epoch}")
+    return Cluster.objects.get(pk=cluster_id)
+
+
+def nodes_by_id(ids: Iterable[int], *, reports: bool = False) -> dict[int, Node]:
+    """Load nodes by id, without their reports unless asked."""
+    wanted = sorted(set(ids))
+    rows = Node.objects.all() if reports else Node.objects.defer("report")
+    found: dict[int, Node] = {}
+    for start in range(0, len(wanted), _NODES_PER_QUERY):
+        found.update(rows.in_bulk(wanted[start : start + _NODES_PER_QUERY]))
+    return found
+
+
+def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
+    """Add loads to nodes and to the cluster's totals; return the changed nodes."""
+    nodes = nodes_by_id(loads)
+    totals: dict[str, int] = defaultdict(int, cluster.requested)
+    for node_id, load in loads.items():
+        node = nodes[node_id]
+        requested = dict(node.requested)
+        for name, amount in load.requests.items():
+            requested[name] = requested.get(name, 0) + amount
+            totals[name] += amount
+        node.requested = {name: amount for name, amount in requested.items() if amount}
+        node.pods += load.pods
+        node.gpu_milli_used += load.gpu_milli
+        cluster.gpu_milli_used += load.gpu_milli
+    cluster.requested = {name: amount for name, amount in sorted(totals.items()) if amount}
+    cluster.save(update_fields=["requested", "gpu_milli_used"])
+    _write_loads(nodes.values())
+    return nodes
+
+
+def _write_loads(nodes: Iterable[Node]) -> None:
+    rows = [
+        (msgspec.json.encode(node.requested, order="sorted").decode(), node.pods, node.gpu_milli_used, node.pk)
+        for node in nodes
+    ]
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {Node._meta.db_table} SET requested = %s, pods = %s, gpu_milli_used = %s "  # noqa: S608
+            "WHERE id = %s",
+            rows,
+        )

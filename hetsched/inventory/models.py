@@ -1,0 +1,98 @@
+"""Clusters and nodes.
+
+Rule: a node row keeps its whole report; what pages and queries ask for often stands in columns beside it. `requested`,
+`pods` and `gpu_milli_used` are written by the transaction that books or frees, never by anyone else. Every change of
+what a cluster has or holds raises `Cluster.revision` by 1 first, which also locks the row: writers of one cluster
+follow one another.
+Units: cpu in millicores, memory in bytes, cards in thousandths.
+Invariants: a node's load columns equal the sum over its active reservations; a cluster's totals the sum over its nodes.
+"""
+
+from __future__ import annotations
+
+from django.core.validators import RegexValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.journal.fields import StructField
+
+DNS_LABEL = RegexValidator(
+    r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", _("Lower-case letters, digits and '-', at most 63 characters.")
+)
+
+
+class ClusterKind(models.TextChoices):
+    OFFLINE = "offline", _("offline: from files, placements exist only here")
+    DEMO = "demo", _("demo: simulated, with a stream of workloads")
+    KUBERNETES = "kubernetes", _("Kubernetes")
+
+
+class Cluster(models.Model):
+    """One fleet with one ledger; at most one leader decides for it at any time."""
+
+    name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
+    kind = models.CharField(_("kind"), max_length=12, choices=ClusterKind, default=ClusterKind.OFFLINE)
+    policy_name = models.CharField(_("policy"), max_length=63, default="hetsched")
+    namespaces = StructField(dict[str, dict[str, str]], verbose_name=_("namespace labels"), default=dict, blank=True)
+
+    revision = models.BigIntegerField(_("revision"), default=0)
+    inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
+    # The revision at which the usage samples of the nodes were taken: they hold what was booked then.
+    baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
+
+    leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
+    leader_id = models.CharField(_("leader"), max_length=120, blank=True)
+    leader_until = models.DateTimeField(_("lease ends"), null=True, blank=True)
+
+    node_count = models.IntegerField(_("nodes"), default=0)
+    ready_count = models.IntegerField(_("ready nodes"), default=0)
+    card_count = models.IntegerField(_("cards"), default=0)
+    capacity = StructField(dict[str, int], verbose_name=_("capacity"), default=dict, blank=True)
+    requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict, blank=True)
+    gpu_milli_used = models.BigIntegerField(_("GPU thousandths in use"), default=0)
+
+    demo_seed = models.BigIntegerField(_("demo seed"), default=0)
+    demo_sequence = models.BigIntegerField(_("next demo workload"), default=0)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        verbose_name = _("cluster")
+        verbose_name_plural = _("clusters")
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(kind__in=ClusterKind.values), name="inventory_cluster_kind")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Node(models.Model):
+    """One node: its report, the columns drawn from it, and what is booked on it."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes", verbose_name=_("cluster"))
+    name = models.CharField(_("name"), max_length=253)
+    report = StructField(NodeReport, verbose_name=_("report"))
+    isa_family = models.CharField(_("ISA family"), max_length=12, default="unknown")
+    isa = models.CharField(_("ISA"), max_length=400, blank=True)
+    pool = models.CharField(_("pool"), max_length=63)
+    ready = models.BooleanField(_("ready"), default=True)
+    unschedulable = models.BooleanField(_("unschedulable"), default=False)
+    cordoned_by_operator = models.BooleanField(_("cordoned by an operator"), default=False)
+    card_count = models.IntegerField(_("cards"), default=0)
+    allocatable = StructField(dict[str, int], verbose_name=_("allocatable"), default=dict)
+
+    requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict)
+    pods = models.IntegerField(_("pods"), default=0)
+    gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
+    updated_at = models.DateTimeField(_("reported"), auto_now=True)
+
+    class Meta:
+        verbose_name = _("node")
+        verbose_name_plural = _("nodes")
+        ordering = ["cluster_id", "name"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="inventory_node_name")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,110 @@
+"""What pages show of a node and a cluster: pure functions from rows to JSON documents.
+
+Rule: snapshot and delta of a live topic come from the same function. A document always has the same keys, None where
+there is nothing; as a merge patch None clears the key, and `without_nulls` makes the snapshot of it.
+Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None where a node has none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.isa import parse
+
+from .models import Cluster, Node
+
+POOL_LABELS = (
+    "hetsched.io/pool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "node.kubernetes.io/instance-type",
+)
+_FAMILY_OF_ARCH = {"amd64": "x86", "386": "x86", "arm64": "arm", "arm": "arm", "riscv64": "riscv"}
+
+
+def isa_of(report: NodeReport) -> tuple[str, str]:
+    """Return (family, native ISA) of a node; family is riscv, arm, x86 or unknown."""
+    native = report.isa.native
+    if native:
+        try:
+            return parse(native).arch, native
+        except InputError:
+            return "unknown", native
+    return _FAMILY_OF_ARCH.get(report.labels.get("kubernetes.io/arch", ""), "unknown"), ""
+
+
+def pool_of(report: NodeReport) -> str:
+    """Name the group a node belongs to: its pool label, else its card model, else `general`."""
+    for label in POOL_LABELS:
+        if report.labels.get(label):
+            return report.labels[label][:63]
+    model = next((card.model for card in cards_of(report) if card.model), None)
+    return model[:63] if model else "general"
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def tile(node: Node) -> dict[str, Any]:
+    """Return the node's tile of the live grid; needs no report."""
+    return {
+        "name": node.name,
+        "family": node.isa_family,
+        "isa": node.isa or None,
+        "pool": node.pool,
+        "ready": node.ready,
+        "cordoned": node.unschedulable,
+        "cpu": _ratio(node.requested.get("cpu", 0), node.allocatable.get("cpu", 0)),
+        "memory": _ratio(node.requested.get("memory", 0), node.allocatable.get("memory", 0)),
+        "gpu": _ratio(node.gpu_milli_used, node.card_count * 1000),
+        "cards": node.card_count,
+        "pods": node.pods,
+    }
+
+
+def node_load(node: Node) -> dict[str, Any]:
+    """Return what placements change on a node's page."""
+    return {"tile": tile(node), "requested": {"pods": node.pods, **node.requested}, "gpuMilliUsed": node.gpu_milli_used}
+
+
+def node_facts(node: Node) -> dict[str, Any]:
+    """Return what the inventory says about a node; keys vary, so a changed report is told as a difference."""
+    return {
+        "name": node.name,
+        "cluster": node.cluster.name,
+        "cordonedByOperator": node.cordoned_by_operator,
+        "reportedAt": node.updated_at.isoformat(),
+        "report": msgspec.to_builtins(node.report),
+    }
+
+
+def cluster_head(cluster: Cluster) -> dict[str, Any]:
+    """Return everything about a cluster that stands in its own row."""
+    capacity, requested = cluster.capacity, cluster.requested
+    return {
+        "name": cluster.name,
+        "kind": cluster.kind,
+        "policy": cluster.policy_name,
+        "revision": cluster.revision,
+        "inventoryRevision": cluster.inventory_revision,
+        "nodeCount": cluster.node_count,
+        "readyCount": cluster.ready_count,
+        "cardCount": cluster.card_count,
+        "cpu": _ratio(requested.get("cpu", 0), capacity.get("cpu", 0)),
+        "memory": _ratio(requested.get("memory", 0), capacity.get("memory", 0)),
+        "gpu": _ratio(cluster.gpu_milli_used, cluster.card_count * 1000),
+    }
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a document as a snapshot shows it: keys without a value are left out."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return value

@@ -1,0 +1,55 @@
+"""Write the audit trail.
+
+Rule: whoever changes something calls `record` inside the same transaction, so that no change is without its entry
+and no entry without its change.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+from django.db import models
+
+from .models import AuditEntry
+
+
+class Actor(Protocol):
+    """Who acts: a name and the role under which it acts. A request's subject and `Program` are actors."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A part of the product that acts by itself, or someone outside a request."""
+
+    name: str
+    role: str = "system"
+
+
+SYSTEM = Program("hetsched")
+
+
+def record(
+    *,
+    actor: str,
+    action: str,
+    obj: models.Model | tuple[str, str],
+    role: str = "",
+    reason: str = "",
+    details: dict[str, Any] | None = None,
+) -> AuditEntry:
+    """Add one entry; `obj` is a model row, or its kind and name."""
+    kind, name = obj if isinstance(obj, tuple) else (obj._meta.model_name or "", str(getattr(obj, "name", obj.pk)))
+    return AuditEntry.objects.create(
+        actor=actor[:255],
+        role=role[:100],
+        action=action,
+        object_kind=kind,
+        object_name=name[:400],
+        reason=reason,
+        details=details or {},
+    )

@@ -1,0 +1,48 @@
+"""A JSON column that is a contract type in Python.
+
+Problem: dictionaries out of the database lose their types, and decoding them twice costs more than the query.
+Rule: `StructField(PodSpec)` stores the type's JSON and gives the very type back, checked while it is decoded. The
+database sees a plain JSON column, so migrations do not know the type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.db import models
+
+
+class StructField(models.JSONField):
+    """A JSON column holding one msgspec type; None is SQL NULL."""
+
+    def __init__(self, struct: Any = Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.struct = struct
+        self._decode = msgspec.json.Decoder(struct).decode
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, str | bytes):
+            return msgspec.convert(value, self.struct)
+        return self._decode(value)
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if value is None or hasattr(value, "as_sql"):
+            return value
+        return msgspec.json.encode(value).decode()
+
+    def to_python(self, value: Any) -> Any:
+        return value
+
+    def validate(self, value: Any, model_instance: Any) -> None:
+        """Accept what the type accepts; the decoder has the last word."""
+        msgspec.convert(msgspec.to_builtins(value), self.struct)
+
+    def value_to_string(self, obj: Any) -> Any:
+        return msgspec.to_builtins(self.value_from_object(obj))

@@ -1,0 +1,74 @@
+"""Rules the database itself keeps: rows that never change, and states that change only along the table.
+
+Problem: `QuerySet.update` and raw SQL go past `save`.
+Rule: an app registers its guards; after every migration the triggers are made anew from them, so they follow the code
+and survive a table that SQLite rebuilt. Deleting stays possible: retention and removing a cluster need it.
+Invariant: a refused statement changes nothing and names the guard in its error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.db import DEFAULT_DB_ALIAS, connections, models
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """Refuse an UPDATE of `columns` (any, if empty) for rows where the SQL `condition` over OLD and NEW holds."""
+
+    name: str
+    model: type[models.Model]
+    message: str
+    columns: tuple[str, ...] = ()
+    condition: str = ""
+
+
+_guards: dict[str, Guard] = {}
+
+
+def guard(rule: Guard) -> None:
+    """Register a guard; the same name replaces it."""
+    _guards[rule.name] = rule
+
+
+def append_only(model: type[models.Model]) -> None:
+    """Refuse every UPDATE of the model's rows."""
+    table = model._meta.db_table
+    guard(Guard(f"{table}_append_only", model, f"{table} rows are only ever added"))
+
+
+def install_of(sender: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:
+    """Make the triggers of one app's guards; called after every migration."""
+    connection = connections[using]
+    statements = {"sqlite": _sqlite, "postgresql": _postgres}[connection.vendor]
+    with connection.cursor() as cursor:
+        for rule in _guards.values():
+            if rule.model._meta.app_config is sender:
+                for statement in statements(rule):
+                    cursor.execute(statement)
+
+
+def _of(rule: Guard) -> str:
+    return f" OF {', '.join(rule.columns)}" if rule.columns else ""
+
+
+def _sqlite(rule: Guard) -> list[str]:
+    when = f" WHEN {rule.condition}" if rule.condition else ""
+    return [
+        f"DROP TRIGGER IF EXISTS {rule.name}",
+        f"CREATE TRIGGER {rule.name} BEFORE UPDATE{_of(rule)} ON {rule.model._meta.db_table} FOR EACH ROW{when} "
+        f"BEGIN SELECT RAISE(ABORT, '{rule.message}'); END",
+    ]
+
+
+def _postgres(rule: Guard) -> list[str]:
+    table = rule.model._meta.db_table
+    when = f" WHEN ({rule.condition})" if rule.condition else ""
+    return [
+        f"CREATE OR REPLACE FUNCTION {rule.name}() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{rule.message}' USING ERRCODE = 'check_violation'; END $$",
+        f"DROP TRIGGER IF EXISTS {rule.name} ON {table}",
+        f"CREATE TRIGGER {rule.name} BEFORE UPDATE{_of(rule)} ON {table} FOR EACH ROW{when} "
+        f"EXECUTE FUNCTION {rule.name}()",
+    ]

@@ -1,0 +1,87 @@
+"""Topics, the outbox and the audit trail.
+
+Rule: a topic's revision rises by exactly 1 with each event; an event is written in the transaction of the change that
+it tells and sent after the commit, so it is told at least once and never for a change that did not happen. Audit
+entries are only ever added.
+Invariants: (topic, revision) is unique and without gaps; `Topic.revision` is the highest revision of its events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Topic(models.Model):
+    """What live clients subscribe to, with the number of its latest event."""
+
+    name = models.CharField(_("name"), max_length=400, primary_key=True)
+    revision = models.BigIntegerField(_("revision"), default=0)
+
+    class Meta:
+        verbose_name = _("topic")
+        verbose_name_plural = _("topics")
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}"
+
+
+class OutboxEvent(models.Model):
+    """One event of a topic; `data` is an RFC 7396 merge patch of the topic's document."""
+
+    topic = models.CharField(_("topic"), max_length=400)
+    revision = models.BigIntegerField(_("revision"))
+    data = models.JSONField(_("data"))
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    published_at = models.DateTimeField(_("published"), null=True)
+
+    class Meta:
+        verbose_name = _("outbox event")
+        verbose_name_plural = _("outbox events")
+        constraints = [models.UniqueConstraint(fields=["topic", "revision"], name="journal_event_once")]
+        indexes = [
+            models.Index(fields=["id"], name="journal_event_unsent", condition=models.Q(published_at=None)),
+            models.Index(fields=["created_at"], name="journal_event_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.revision}"
+
+
+class AppendOnly(models.Model):
+    """A row that is written once; a database trigger refuses later updates whoever sends them (`guards.py`)."""
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise TypeError(f"{self._meta.verbose_name} {self.pk} is only ever added, never changed")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self._meta.verbose_name} {self.pk} is only ever added, never deleted")
+
+
+class AuditEntry(AppendOnly):
+    """Who did what to which object, and why."""
+
+    at = models.DateTimeField(_("time"), auto_now_add=True, db_index=True)
+    actor = models.CharField(_("actor"), max_length=255)
+    role = models.CharField(_("role"), max_length=100, blank=True)
+    action = models.CharField(_("action"), max_length=60, db_index=True)
+    object_kind = models.CharField(_("object kind"), max_length=60)
+    object_name = models.CharField(_("object"), max_length=400)
+    reason = models.TextField(_("reason"), blank=True)
+    details = models.JSONField(_("details"), default=dict)
+
+    class Meta:
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit entries")
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["object_kind", "object_name"], name="journal_audit_object")]
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.action} {self.object_kind} {self.object_name}"

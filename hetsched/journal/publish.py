@@ -1,0 +1,148 @@
+"""Tell live clients what changed.
+
+Problem: a message sent before the commit may tell of a change that never happens; one sent after it may be lost.
+Rule: `publish` numbers the event and writes it to the outbox inside the caller's transaction; after the commit all
+events of the transaction go to the channel layer in one message, and what was not sent is sent by `relay`, which a
+sweep calls. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before
+patches are computed, in name order, so patches of one topic are computed one after the other and never deadlock.
+Invariants: every event is sent at least once; a receiver drops what it has seen by (topic, revision).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import structlog
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import connection, transaction
+from django.utils import timezone
+
+from .models import OutboxEvent, Topic
+
+GROUP = "live"
+MESSAGE_TYPE = "live.events"
+_CHUNK = 400
+_MESSAGE_EVENTS = 200
+
+Patch = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+
+def publish(topic: str, patch: Patch | Callable[[], Patch]) -> int:
+    """Tell one topic of a change, inside a transaction; return the event's revision."""
+    return publish_many({topic: patch})[topic]
+
+
+def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str, int]:
+    """Tell several topics at once; call it once, last, in a transaction.
+
+    A callable patch is computed when its topic is locked: use it where other transactions change the same document.
+    """
+    if not connection.in_atomic_block:
+        raise transaction.TransactionManagementError("publish belongs into the transaction of the change")
+    names = sorted(patches)
+    revisions = _numbered(names)
+    events = [
+        OutboxEvent(topic=name, revision=revisions[name], data=patch() if callable(patch) else patch)
+        for name in names
+        for patch in (patches[name],)
+    ]
+    OutboxEvent.objects.bulk_create(events)
+    transaction.on_commit(lambda: _send_and_mark(events))
+    return revisions
+
+
+def _numbered(names: list[str]) -> dict[str, int]:
+    """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
+    revisions: dict[str, int] = {}
+    table = Topic._meta.db_table
+    with connection.cursor() as cursor:
+        for start in range(0, len(names), _CHUNK):
+            part = names[start : start + _CHUNK]
+            rows = ", ".join(["(%s, 1)"] * len(part))
+            cursor.execute(
+                f"INSERT INTO {table} (name, revision) VALUES {rows} ON CONFLICT (name) "  # noqa: S608
+                f"DO UPDATE SET revision = {table}.revision + 1 RETURNING name, revision",
+                part,
+            )
+            revisions.update(cursor.fetchall())
+    return revisions
+
+
+def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
+    """Write one message of the live contract as JSON text."""
+    return msgspec.json.encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
+
+
+def _send_and_mark(events: list[OutboxEvent]) -> bool:
+    """Send committed events and note it; on failure they stay for `relay`."""
+    try:
+        _send(events)
+        OutboxEvent.objects.filter(pk__in=[event.pk for event in events]).update(published_at=timezone.now())
+    except Exception as error:  # whatever the channel layer or the database raises: the sweep tries again
+        log.warning("live events not sent", events=len(events), error=repr(error))
+        return False
+    return True
+
+
+def _send(events: list[OutboxEvent]) -> None:
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    send = async_to_sync(layer.group_send)
+    for start in range(0, len(events), _MESSAGE_EVENTS):
+        part = events[start : start + _MESSAGE_EVENTS]
+        texts = [[event.topic, message(event.topic, event.revision, event.data)] for event in part]
+        send(GROUP, {"type": MESSAGE_TYPE, "events": texts})
+
+
+def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
+    """Send events whose own process did not get to it; return how many went out."""
+    before = timezone.now() - timedelta(seconds=older_than_seconds)
+    unsent = OutboxEvent.objects.filter(published_at=None, created_at__lt=before).order_by("id")
+    events = list(unsent[:limit])
+    return len(events) if events and _send_and_mark(events) else 0
+
+
+def prune(keep_seconds: float = 3600.0) -> int:
+    """Delete events sent long ago; a client that missed them takes a fresh snapshot."""
+    before = timezone.now() - timedelta(seconds=keep_seconds)
+    deleted, _ = OutboxEvent.objects.filter(published_at__isnull=False, created_at__lt=before).delete()
+    return deleted
+
+
+def revision_of(topic: str) -> int:
+    """Return the number of the topic's latest event, 0 when nothing was ever told."""
+    found: int | None = Topic.objects.filter(name=topic).values_list("revision", flat=True).first()
+    return found or 0
+
+
+def merge(document: Any, patch: Any) -> Any:
+    """Apply an RFC 7396 merge patch and return the new document; the old one is left alone."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Patch:
+    """Return the merge patch that turns `old` into `new`; neither holds nulls."""
+    patch: Patch = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if key in old and before == value:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict):
+            patch[key] = difference(before, value)
+        else:
+            patch[key] = value
+    return patch

@@ -1,0 +1,6 @@
+"""Lives here: workloads, pods, decisions and reservations; the actions that are their only writers.
+
+May import: hetsched.policies, hetsched.inventory, hetsched.journal, hetsched.engine, hetsched.adapters,
+hetsched.contracts.
+Never: rendering, task bodies, calls to an outside system inside a transaction.
+"""

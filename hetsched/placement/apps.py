@@ -1,0 +1,25 @@
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class PlacementConfig(AppConfig):
+    name = "hetsched.placement"
+    verbose_name = _("Placement")
+
+    def ready(self) -> None:
+        from hetsched.journal.guards import Guard, append_only, guard
+
+        from .lifecycle import pairs
+        from .models import Decision, Pod
+
+        append_only(Decision)
+        allowed = ", ".join(f"'{source}>{target}'" for source, target in pairs())
+        guard(
+            Guard(
+                "placement_pod_lifecycle",
+                Pod,
+                "this change of a pod state is not in the lifecycle table",
+                columns=("state",),
+                condition=f"OLD.state <> NEW.state AND (OLD.state || '>' || NEW.state) NOT IN ({allowed})",
+            )
+        )

@@ -1,0 +1,270 @@
+"""Workloads, pods, decisions, reservations and idempotency keys.
+
+Problem: a card or a core booked twice is the one mistake that a scheduler may not make, whatever crashed or raced.
+Rule: the database has the last word: partial unique indexes admit one active reservation per pod, one live pod per
+name, one exclusive holder per card and per CPU. A pod's id is its place in submission order. Reservations carry the
+cluster revisions at which they began and ended, so any past state is a query and a warm copy catches up by one.
+Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes
+have none); decisions are never changed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import NodeOutcome, Reason
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.fields import StructField
+from hetsched.journal.models import AppendOnly
+
+from .lifecycle import CHOICES, LIVE, State
+
+_CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
+_live = sorted(state.value for state in LIVE)
+_known = models.Q(state__in=sorted(state.value for state in State))
+
+
+def new_workload_id() -> str:
+    """Return a name that sorts by time: `w-`, 48 bits of milliseconds, 80 random bits, base 32."""
+    value = int(time.time() * 1000) << 80 | secrets.randbits(80)
+    return "w-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+class Workload(models.Model):
+    """One submission: a manifest and the pods it expanded to."""
+
+    id = models.CharField(max_length=40, primary_key=True, default=new_workload_id, editable=False)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="workloads", verbose_name=_("cluster"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    name = models.CharField(_("name"), max_length=253)
+    manifest = models.TextField(_("manifest"), blank=True)
+    policy = models.CharField(_("policy asked for"), max_length=63, blank=True)
+    priority = models.IntegerField(_("priority"), default=0)
+    state = models.CharField(_("state"), max_length=16, choices=CHOICES, default=State.PENDING.value, db_index=True)
+    pod_count = models.IntegerField(_("pods"), default=0)
+    submitted_by = models.CharField(_("submitted by"), max_length=255)
+    owner = models.CharField(_("owner"), max_length=200, blank=True, db_index=True)
+    callback_url = models.URLField(_("callback"), max_length=2000, blank=True)
+    history = models.JSONField(_("states"), default=list)
+    created_at = models.DateTimeField(_("submitted"))
+    decided_at = models.DateTimeField(_("decided"), null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+    revision = models.IntegerField(_("revision"), default=1)
+
+    class Meta:
+        verbose_name = _("workload")
+        verbose_name_plural = _("workloads")
+        ordering = ["-id"]
+        constraints = [models.CheckConstraint(condition=_known, name="placement_workload_state")]
+        indexes = [models.Index(fields=["cluster", "-id"], name="placement_workload_recent")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Pod(models.Model):
+    """One pod. `queued` says that the scheduler still has to look at it, `not_before` from when on."""
+
+    SUBMITTED, IMPORTED = "submitted", "imported"
+
+    workload = models.ForeignKey(
+        Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
+    )
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="pods", verbose_name=_("cluster"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    name = models.CharField(_("name"), max_length=253)
+    uid = models.CharField(_("uid"), max_length=64, blank=True)
+    origin = models.CharField(_("origin"), max_length=10, default=SUBMITTED)
+    spec = StructField(PodSpec, verbose_name=_("request"))
+    policy = models.CharField(_("policy"), max_length=63, blank=True)
+    policy_rule = models.CharField(_("policy rule"), max_length=20, blank=True)
+    priority = models.IntegerField(_("priority"), default=0)
+    state = models.CharField(_("state"), max_length=16, choices=CHOICES, default=State.PENDING.value)
+    queued = models.BooleanField(_("queued"), default=True)
+    attempts = models.IntegerField(_("attempts"), default=0)
+    not_before = models.DateTimeField(_("not before"), null=True)
+    node = models.ForeignKey(Node, on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("node"))
+    allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
+    decision = models.ForeignKey(
+        "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
+    )
+    message = models.TextField(_("message"), blank=True)
+    created_at = models.DateTimeField(_("created"))
+    decided_at = models.DateTimeField(_("decided"), null=True)
+    started_at = models.DateTimeField(_("started"), null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+
+    class Meta:
+        verbose_name = _("pod")
+        verbose_name_plural = _("pods")
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(condition=_known, name="placement_pod_state"),
+            models.UniqueConstraint(
+                fields=["cluster", "namespace", "name"],
+                condition=models.Q(state__in=_live),
+                name="placement_pod_live_name",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["cluster", "-priority", "id"], name="placement_pod_queue", condition=models.Q(queued=True)
+            ),
+            models.Index(
+                fields=["cluster", "state"],
+                name="placement_pod_live_state",
+                condition=models.Q(state__in=[*_live, State.MISCONFIGURED.value]),
+            ),
+            models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, as results name the pod."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Decision(AppendOnly):
+    """What was decided for one pod, on which state, by which policy revision, and why."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"))
+    workload = models.ForeignKey(
+        Workload, on_delete=models.CASCADE, null=True, related_name="decisions", verbose_name=_("workload")
+    )
+    pod = models.ForeignKey(Pod, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("pod"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    pod_name = models.CharField(_("pod name"), max_length=253)
+    verdict = models.CharField(_("verdict"), max_length=16)
+    node_name = models.CharField(_("node"), max_length=253, blank=True)
+    policy_name = models.CharField(_("policy"), max_length=63)
+    policy_version = models.IntegerField(_("policy version"))
+    policy_rule = models.CharField(_("policy rule"), max_length=20, blank=True)
+    snapshot = models.CharField(_("snapshot"), max_length=64)
+    cluster_revision = models.BigIntegerField(_("cluster revision"))
+    inventory_revision = models.BigIntegerField(_("inventory revision"))
+    score = models.FloatField(_("score"), null=True)
+    summary = models.TextField(_("summary"))
+    allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
+    reasons = StructField(tuple[Reason, ...], verbose_name=_("reasons"), default=tuple)
+    top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
+    created_at = models.DateTimeField(_("decided"))
+
+    class Meta:
+        verbose_name = _("decision")
+        verbose_name_plural = _("decisions")
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["cluster", "-id"], name="placement_decision_recent")]
+
+    def __str__(self) -> str:
+        return f"{self.pk}: {self.verdict} {self.namespace}/{self.pod_name}"
+
+
+class Reservation(models.Model):
+    """What one pod holds on one node, from one cluster revision to another."""
+
+    pod = models.ForeignKey(Pod, on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod"))
+    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="reservations", verbose_name=_("node"))
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
+    requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
+    allocation = StructField(Allocation, verbose_name=_("allocation"))
+    active = models.BooleanField(_("active"), default=True)
+    revision = models.BigIntegerField(_("since revision"))
+    released_revision = models.BigIntegerField(_("until revision"), null=True)
+    leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
+    created_at = models.DateTimeField(_("created"))
+    released_at = models.DateTimeField(_("released"), null=True)
+    release_reason = models.CharField(_("release reason"), max_length=60, blank=True)
+
+    class Meta:
+        verbose_name = _("reservation")
+        verbose_name_plural = _("reservations")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["pod"], condition=models.Q(active=True), name="placement_reservation_one_active"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["cluster", "revision"], name="placement_reservation_since"),
+            models.Index(fields=["cluster", "released_revision"], name="placement_reservation_until"),
+            models.Index(fields=["node"], name="placement_reservation_node", condition=models.Q(active=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pod_id} on {self.node_id}"
+
+
+class ReservedCard(models.Model):
+    """One card, or a share of it, that a reservation holds."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cards")
+    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="+")
+    card_index = models.IntegerField()
+    card_uuid = models.CharField(max_length=120, blank=True)
+    milli = models.IntegerField()
+    memory_mib = models.BigIntegerField()
+    exclusive = models.BooleanField()
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["node", "card_index"], name="placement_card", condition=models.Q(active=True))]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "card_index"],
+                condition=models.Q(active=True, exclusive=True),
+                name="placement_card_one_holder",
+            ),
+            models.UniqueConstraint(
+                fields=["node", "card_uuid"],
+                condition=models.Q(active=True, exclusive=True) & ~models.Q(card_uuid=""),
+                name="placement_card_uuid_one_holder",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"card {self.card_index}: {self.milli}/1000"
+
+
+class ReservedCpu(models.Model):
+    """One CPU that a reservation holds."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cpus")
+    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="+")
+    cpu = models.IntegerField()
+    exclusive = models.BooleanField()
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "cpu"], condition=models.Q(active=True, exclusive=True), name="placement_cpu_one_holder"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"cpu {self.cpu}"
+
+
+class IdempotencyKey(models.Model):
+    """The first answer under a key, kept apart per owner."""
+
+    owner = models.CharField(max_length=200)
+    key = models.CharField(max_length=255)
+    body_hash = models.CharField(max_length=64)
+    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="+")
+    response = models.JSONField()
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["owner", "key"], name="placement_idempotency_once")]
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.key}"

@@ -1,0 +1,174 @@
+"""The only writers of policies; each action is one transaction with its audit entry and live event.
+
+Rule: `save_draft` adds a revision that decides nothing; `activate` makes one decide, with a reason; `rollback`
+activates what decided before. Workers read the active version before each batch, so a change needs no restart.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import MAX_WEIGHT, compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import DNS_LABEL
+from hetsched.journal.audit import Actor, Program, record
+from hetsched.journal.publish import publish_many
+
+from .documents import TOPIC, policy_document
+from .models import Policy, PolicyRevision, RevisionState
+from .signals import policy_activated
+
+BUILT_IN = Program("built-in")
+
+
+def check(spec: PolicySpec) -> PolicySpec:
+    """Return the policy if it can run.
+
+    Raises: InputError `PolicyNameInvalid`, or what `compile_policy` raises.
+    """
+    if not re.fullmatch(DNS_LABEL.regex, spec.name):
+        raise InputError(
+            "PolicyNameInvalid", f"{spec.name[:80]!r} is not a policy name", place="name", hint=str(DNS_LABEL.message)
+        )
+    for use in spec.plugins:
+        if not math.isfinite(use.weight) or not 0 <= use.weight <= MAX_WEIGHT:
+            raise InputError(
+                "PolicyWeightInvalid",
+                f"{use.name}: weight {use.weight} is not between 0 and {MAX_WEIGHT:g}",
+                place=f"plugins.{use.name}.weight",
+            )
+    compile_policy(spec, load_registry())
+    return spec
+
+
+def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "") -> PolicyRevision:
+    """Keep a new revision of the policy `spec.name`, which is made if there is none; nothing decides by it yet.
+
+    Raises: InputError, as `check` does.
+    """
+    check(spec)
+    with transaction.atomic():
+        Policy.objects.get_or_create(name=spec.name)
+        policy = Policy.objects.select_for_update().get(name=spec.name)
+        latest = policy.revisions.order_by("-version").values_list("version", flat=True).first() or 0
+        numbered = msgspec.structs.replace(spec, version=latest + 1)
+        revision = PolicyRevision.objects.create(
+            policy=policy, version=latest + 1, spec=numbered, author=actor.name, reason=reason
+        )
+        if not policy.active_version:
+            policy.description = spec.description[:400]
+            policy.save(update_fields=["description"])
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="policy.draft",
+            obj=policy,
+            reason=reason,
+            details={"version": revision.version},
+        )
+        publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
+    return revision
+
+
+def activate(
+    name: str, version: int, *, actor: Actor, reason: str, expected_active: int | None = None
+) -> PolicyRevision:
+    """Let a revision decide from the next batch on.
+
+    `expected_active` is the active version that the caller saw; a different one now is refused.
+    Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyVersionUnknown`, `PolicyChanged`, or what `check`
+    raises when the revision cannot run any more.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        policy = _locked(name)
+        if expected_active is not None and policy.active_version != expected_active:
+            raise InputError(
+                "PolicyChanged",
+                f"version {policy.active_version} of policy {name} is active, not {expected_active}",
+                hint="Look at the present version, then decide again",
+            )
+        revision = policy.revisions.filter(version=version).first()
+        if revision is None:
+            raise InputError("PolicyVersionUnknown", f"policy {name} has no version {version}", place="version")
+        check(revision.spec)
+        before = policy.active_version
+        policy.revisions.filter(state=RevisionState.ACTIVE).update(state=RevisionState.RETIRED)
+        revision.state, revision.reason, revision.activated_at = RevisionState.ACTIVE, reason, timezone.now()
+        revision.save(update_fields=["state", "reason", "activated_at"])
+        policy.active_version, policy.description = version, revision.spec.description[:400]
+        policy.save(update_fields=["active_version", "description"])
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="policy.activate",
+            obj=policy,
+            reason=reason,
+            details={"before": before, "after": version},
+        )
+        policy_activated.send(sender=Policy, name=name)
+        publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
+    return revision
+
+
+def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | None = None) -> PolicyRevision:
+    """Activate the revision that decided before the present one.
+
+    Raises: InputError `PolicyNothingToRollBack`, or what `activate` raises.
+    """
+    require_reason(reason)
+    retired = PolicyRevision.objects.filter(policy__name=name, state=RevisionState.RETIRED)
+    previous = retired.order_by("-activated_at", "-version").first()
+    if previous is None:
+        raise InputError("PolicyNothingToRollBack", f"policy {name} has no earlier version that was active")
+    return activate(name, previous.version, actor=actor, reason=reason, expected_active=expected_active)
+
+
+def ensure_builtins() -> list[str]:
+    """Bring the built-in policies in, and new revisions of those that a release changed; return the names touched.
+
+    A built-in that people changed keeps their active revision; the new one stays a draft beside it.
+    """
+    touched: list[str] = []
+    for spec in BUILTIN.values():
+        own = PolicyRevision.objects.filter(policy__name=spec.name, author=BUILT_IN.name).order_by("-version").first()
+        if own is not None and _same(own.spec, spec):
+            continue
+        revision = save_draft(spec, actor=BUILT_IN, reason="comes with the product")
+        active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
+        if active is None or active.author == BUILT_IN.name:
+            activate(spec.name, revision.version, actor=BUILT_IN, reason="comes with the product")
+        touched.append(spec.name)
+    return touched
+
+
+def _same(one: PolicySpec, other: PolicySpec) -> bool:
+    return msgspec.structs.replace(one, version=0) == msgspec.structs.replace(other, version=0)
+
+
+def _locked(name: str) -> Policy:
+    policy = Policy.objects.select_for_update().filter(name=name).first()
+    if policy is None:
+        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+    return policy
+
+
+def known_policies() -> str:
+    """Name the policies there are, for a hint."""
+    return f"Known policies: {', '.join(Policy.objects.values_list('name', flat=True)) or 'none'}"
+
+
+def spec_document(spec: PolicySpec) -> dict[str, Any]:
+    """Return the policy as plain JSON values."""
+    built: dict[str, Any] = msgspec.to_builtins(spec)
+    return built

@@ -1,0 +1,86 @@
+"""Which policy decides for a pod.
+
+Rule: the first found wins: the request's own choice, the pod's annotation or scheduler name, the namespace's default,
+the cluster's default. The decision records which rule it was. A name that nobody knows, or that the namespace may not
+use, is the pod's own mistake when the pod names it, and a refused request when the request does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from django.db.models import F
+
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster
+
+from .actions import known_policies
+from .models import NamespaceRule, Policy, PolicyRevision
+
+ANNOTATION = "metadata.annotations[hetsched.io/policy]"
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """A policy's name and the rule that chose it: request, pod, namespace or cluster."""
+
+    name: str
+    rule: str
+
+
+class Chooser:
+    """Chooses policies for the pods of one submission, with two queries in all."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.known = set(Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
+        self.rules = {rule.namespace: rule for rule in NamespaceRule.objects.filter(cluster=cluster)}
+
+    def choose(self, pod: PodSpec, requested: str = "") -> tuple[Chosen, Problem | None]:
+        """Return the policy of `pod`, and what is wrong with the pod's own choice, if anything.
+
+        Raises: InputError `PolicyUnknown` or `PolicyNotAllowed` for the request's choice.
+        """
+        rule = self.rules.get(pod.namespace)
+        allowed = set(rule.allowed_policies) if rule else set()
+        default = Chosen(self.cluster.policy_name, "cluster")
+        if rule and rule.default_policy:
+            default = Chosen(rule.default_policy, "namespace")
+        name = requested or pod.policy
+        if not name:
+            return default, None
+        if name not in self.known:
+            code, message = "PolicyUnknown", f"there is no policy {name[:80]!r}"
+        elif allowed and name not in allowed:
+            code, message = "PolicyNotAllowed", f"namespace {pod.namespace} may not use policy {name!r}"
+        else:
+            return Chosen(name, "request" if requested else "pod"), None
+        if requested:
+            raise InputError(code, message, place="policy", hint=known_policies())
+        return default, Problem(code, ANNOTATION, message)
+
+
+def active_specs(names: set[str]) -> dict[str, PolicySpec]:
+    """Return the active content of these policies; `spec.version` is the version that decides. Unknown ones lack."""
+    rows = PolicyRevision.objects.filter(policy__name__in=names, version=F("policy__active_version"))
+    return {
+        row.spec.name: row.spec
+        if row.spec.version == row.version
+        else msgspec.structs.replace(row.spec, version=row.version)
+        for row in rows
+    }
+
+
+def effective(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
+    """Return the active policy that a request in this namespace gets, for what-if and pages.
+
+    Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
+    """
+    from hetsched.contracts.workload import Shape
+
+    probe = PodSpec(namespace=namespace, name="probe", shape=Shape())
+    chosen, _ = Chooser(cluster).choose(probe, requested)
+    specs = active_specs({chosen.name})
+    if chosen.name not in specs:
+        raise InputError("PolicyUnknown", f"there is no policy {chosen.name!r}", place="policy", hint=known_policies())
+    return specs[chosen.name]

@@ -1,0 +1,83 @@
+"""Policies and their revisions.
+
+Rule: a revision's content is written once; changing a policy adds a revision, activating one moves a pointer. A
+decision cites (name, version), so it can be repeated as long as the row is there.
+Invariant: at most one revision of a policy is active, and `Policy.active_version` names it (0: none yet).
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.policy import PolicySpec
+from hetsched.inventory.models import DNS_LABEL, Cluster
+from hetsched.journal.fields import StructField
+
+
+class Policy(models.Model):
+    """A named policy."""
+
+    name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
+    description = models.CharField(_("description"), max_length=400, blank=True)
+    active_version = models.IntegerField(_("active version"), default=0)
+
+    class Meta:
+        verbose_name = _("policy")
+        verbose_name_plural = _("policies")
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RevisionState(models.TextChoices):
+    DRAFT = "draft", _("draft")
+    ACTIVE = "active", _("active")
+    RETIRED = "retired", _("retired")
+
+
+class PolicyRevision(models.Model):
+    """One version of a policy, with who wrote it; `reason` says why it was last activated."""
+
+    policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="revisions", verbose_name=_("policy"))
+    version = models.IntegerField(_("version"))
+    spec = StructField(PolicySpec, verbose_name=_("content"))
+    state = models.CharField(_("state"), max_length=8, choices=RevisionState, default=RevisionState.DRAFT)
+    author = models.CharField(_("author"), max_length=255)
+    reason = models.TextField(_("reason"), blank=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    activated_at = models.DateTimeField(_("activated"), null=True)
+
+    class Meta:
+        verbose_name = _("policy revision")
+        verbose_name_plural = _("policy revisions")
+        ordering = ["policy_id", "-version"]
+        constraints = [
+            models.UniqueConstraint(fields=["policy", "version"], name="policies_revision_version"),
+            models.UniqueConstraint(
+                fields=["policy"], condition=models.Q(state="active"), name="policies_revision_one_active"
+            ),
+            models.CheckConstraint(condition=models.Q(state__in=RevisionState.values), name="policies_revision_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.policy_id}@{self.version}"
+
+
+class NamespaceRule(models.Model):
+    """Which policy the pods of a namespace get by default, and which ones they may name (none listed: all)."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rules", verbose_name=_("cluster"))
+    namespace = models.CharField(_("namespace"), max_length=63, validators=[DNS_LABEL])
+    default_policy = models.CharField(_("default policy"), max_length=63, blank=True)
+    allowed_policies = StructField(list[str], verbose_name=_("allowed policies"), default=list, blank=True)
+
+    class Meta:
+        verbose_name = _("namespace rule")
+        verbose_name_plural = _("namespace rules")
+        ordering = ["cluster_id", "namespace"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "namespace"], name="policies_rule_namespace")]
+
+    def __str__(self) -> str:
+        return self.namespace
