@@ -1,0 +1,44 @@
+"""The installer is run, so a file whose hash the lock does not hold must not be."""
+
+import hashlib
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import dev
+
+
+@pytest.fixture
+def no_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Leave this machine without uv, and let every fetch yield a wheel that nobody pinned."""
+
+    def fetch(version: str) -> Path:
+        wheel = tmp_path / f"uv-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"uv-{version}.data/scripts/uv", "#!/bin/sh\n")
+        return wheel
+
+    monkeypatch.setattr(dev, "TOOLS", tmp_path)
+    monkeypatch.setattr(dev, "fetch_uv_wheel", fetch)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    return tmp_path
+
+
+def test_an_altered_wheel_is_deleted_and_nothing_is_unpacked(no_uv: Path) -> None:
+    with pytest.raises(dev.SetupError, match="is not the file whose hash"):
+        dev.find_uv()
+
+    assert list(no_uv.iterdir()) == []
+
+
+def test_the_pinned_wheel_is_unpacked_ready_to_run(no_uv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, _ = dev.pinned_uv()
+    known = hashlib.sha256(dev.fetch_uv_wheel(version).read_bytes()).hexdigest()
+    monkeypatch.setattr(dev, "pinned_uv", lambda: (version, {known}))
+
+    uv = dev.find_uv()
+
+    assert uv.read_text() == "#!/bin/sh\n"
+    assert uv.stat().st_mode & 0o111
