@@ -61,7 +61,7 @@ class _Sweep:
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
         self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
         self.funnel: list[Step] = []
-        for plugin in scheduler.policy.filters:
+        for plugin in scheduler.policy.gates:
             if hypothetical and plugin.info.scope is Scope.CLUSTER:
                 continue
             before = int(self.left.sum())
@@ -98,6 +98,8 @@ def _refusals(
             narrowed = np.ones(nodes.n, np.bool_)
             narrowed[answer] = False
             return [(Refusal("NarrowedOut", f"{plugin.name} leaves this node out"), narrowed)]
+    if not plugin.serves("filter"):
+        return []
     return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
 
 

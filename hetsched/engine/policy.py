@@ -26,7 +26,7 @@ MAX_WEIGHT = 1000.0
 class ActivePlugin:
     """One plugin of a policy: its declaration, an instance with checked parameters, and its weight."""
 
-    __slots__ = ("info", "instance", "name", "row_load", "static", "weight")
+    __slots__ = ("info", "instance", "name", "static", "weight")
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
         self.info = info
@@ -34,7 +34,6 @@ class ActivePlugin:
         self.instance = instance
         self.weight = weight
         self.static = info.reads is Reads.STATIC and info.scope is Scope.ROW
-        self.row_load = info.reads is Reads.LOAD and info.scope is Scope.ROW
 
     def serves(self, point: str) -> bool:
         return point in self.info.points
@@ -48,6 +47,7 @@ class Policy:
         self.plugins = tuple(plugins)
         self.filters = self._serving("filter")
         self.pre_filters = self._serving("pre-filter")
+        self.gates = tuple(plugin for plugin in self.plugins if plugin in self.filters + self.pre_filters)
         self.post_filters = self._serving("post-filter")
         self.scores = tuple(plugin for plugin in self._serving("score") if plugin.weight > 0)
         self.reserves = self._serving("reserve")

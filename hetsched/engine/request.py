@@ -12,7 +12,7 @@ import numpy as np
 
 from hetsched.contracts.workload import PodSpec, Shape
 
-from .columns import USAGE_RESOURCES, Ints, Rows
+from .columns import USAGE_RESOURCES, Bools, Ints, Rows
 
 if TYPE_CHECKING:
     from .state import ClusterState
@@ -23,12 +23,14 @@ class CompiledShape:
 
     Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) what one pod
     adds to a node's load column, `expected_extra` (4,) what its expected use differs from its requests, or None.
+    `has_rules` tells whether it makes demands on its neighbours.
     """
 
-    __slots__ = ("delta", "expected_extra", "needs", "needs_rows", "nonzero", "shape")
+    __slots__ = ("delta", "expected_extra", "has_rules", "needs", "needs_rows", "nonzero", "shape")
 
     def __init__(self, shape: Shape, state: ClusterState) -> None:
         self.shape = shape
+        self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
         layout = state.columns.layout
         rows = [(state.resources.index[name], amount) for name, amount in shape.requests if amount > 0]
         self.needs_rows: Rows = np.array([row for row, _ in rows], np.intp)
@@ -48,13 +50,14 @@ class CompiledShape:
 
 
 class Request:
-    """One pod on its way through a scheduling cycle."""
+    """One pod on its way through a scheduling cycle; `feasible` (N,) is known to cluster-scoped PreScore steps."""
 
-    __slots__ = ("cluster_weight", "compiled", "memo", "pod", "shape")
+    __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "pod", "shape")
 
     def __init__(self, pod: PodSpec, compiled: CompiledShape) -> None:
         self.pod = pod
         self.cluster_weight = 0.0  # sum of the weights of the cluster-scoped scores that took part
         self.shape = compiled.shape
         self.compiled = compiled
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[Any, Any] = {}
+        self.feasible: Bools | None = None

@@ -31,18 +31,20 @@ _REBUILD_SHARE = 3
 class Evaluation:
     """What is known about one shape on one state under one policy.
 
+    `row_refusal` is a PreFilter's answer about the shape, `refusal` the one about the pod that was evaluated last.
     Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
     __slots__ = (
         "cluster_filters", "cluster_scores", "epoch", "feasible", "load_filters", "load_scores", "memo", "normalized",
-        "refusal", "seen", "static_mask", "static_total", "total", "weight_sum",
+        "refusal", "row_refusal", "seen", "static_mask", "static_total", "total", "weight_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = -1
         self.seen = 0
         self.memo: dict[str, Any] = {}
+        self.row_refusal: tuple[ActivePlugin, Refusal] | None = None
         self.refusal: tuple[ActivePlugin, Refusal] | None = None
         self.load_filters: list[ActivePlugin] = []
         self.load_scores: list[ActivePlugin] = []
@@ -79,6 +81,7 @@ class Evaluator:
             if len(self._kept) >= _KEPT_SHAPES:
                 self._kept.popitem(last=False)
             self._kept[id(compiled)] = (compiled, evaluation)
+        evaluation.refusal = evaluation.row_refusal
         if evaluation.normalized or evaluation.cluster_filters or evaluation.cluster_scores:
             return evaluation, self._vary(request, evaluation)
         return evaluation, evaluation.total
@@ -94,15 +97,17 @@ class Evaluator:
         count = len(state.reports)
         mask: Bools = np.ones(count, np.bool_)
         skipped = self._pre_filter(request, evaluation, mask)
-        for plugin in self.policy.filters:
+        for plugin in self.policy.gates:
             if plugin.name in skipped:
                 continue
-            if plugin.static:
-                mask &= self.static_filter(request, plugin)
-            elif plugin.row_load:
-                evaluation.load_filters.append(plugin)
-            else:
+            if plugin.info.scope is Scope.CLUSTER:
                 evaluation.cluster_filters.append(plugin)
+            elif not plugin.serves("filter"):
+                continue
+            elif plugin.static:
+                mask &= self.static_filter(request, plugin)
+            else:
+                evaluation.load_filters.append(plugin)
         evaluation.static_mask = mask
         evaluation.static_total = np.zeros(count)
         for plugin in self.policy.scores:
@@ -121,12 +126,10 @@ class Evaluator:
             if answer is SKIP:
                 skipped.add(plugin.name)
             elif isinstance(answer, Refusal):
-                evaluation.refusal = evaluation.refusal or (plugin, answer)
+                evaluation.row_refusal = evaluation.row_refusal or (plugin, answer)
                 mask[:] = False
             elif answer is not None:
-                narrowed = np.zeros(len(mask), np.bool_)
-                narrowed[answer] = True
-                mask &= narrowed
+                mask &= _only(answer, len(mask))
         return skipped
 
     def _prepare_score(self, request: Request, plugin: ActivePlugin, evaluation: Evaluation) -> None:
@@ -205,17 +208,23 @@ class Evaluator:
     def _vary(self, request: Request, evaluation: Evaluation) -> Floats:
         state, nodes = self.state, self.state.all_rows
         feasible = evaluation.feasible
-        evaluation.refusal = None
         for plugin in evaluation.cluster_filters:
             answer = plugin.instance.pre_filter(request, state) if plugin.serves("pre-filter") else None
             if isinstance(answer, Refusal):
-                evaluation.refusal = (plugin, answer)
+                evaluation.refusal = evaluation.refusal or (plugin, answer)
                 return np.full(nodes.n, INFEASIBLE)
-            if answer is not SKIP:
+            if answer is SKIP:
+                continue
+            if answer is not None:
+                feasible = feasible & _only(answer, nodes.n)
+            if plugin.serves("filter"):
                 feasible = feasible & plugin.instance.filter(request, nodes)
-        total = np.where(feasible, evaluation.total, INFEASIBLE)
+        total = evaluation.total
+        if feasible is not evaluation.feasible:
+            total = np.where(feasible, total, INFEASIBLE)
         if not feasible.any():
             return total
+        request.feasible = feasible
         weight_sum = 0.0
         for plugin, raw in evaluation.normalized:
             scores = plugin.instance.score(request, nodes) if raw is _EMPTY else raw
@@ -230,6 +239,13 @@ class Evaluator:
             weight_sum += plugin.weight
         request.cluster_weight = weight_sum
         return total
+
+
+def _only(rows: Rows, count: int) -> Bools:
+    """Return (count,) True on `rows` alone."""
+    chosen: Bools = np.zeros(count, np.bool_)
+    chosen[rows] = True
+    return chosen
 
 
 _EMPTY: Floats = np.zeros(0)

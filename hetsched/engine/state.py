@@ -33,6 +33,7 @@ from .columns import (
     Vocabulary,
     Window,
 )
+from .neighbours import Neighbours
 from .request import CompiledShape, Request
 
 _COMPILED_LIMIT = 20_000
@@ -71,6 +72,7 @@ class ClusterState:
         self.resources: Vocabulary[str] = Vocabulary(_resource_names(self.reports))
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
+        self.neighbours = Neighbours()
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
@@ -242,10 +244,13 @@ class ClusterState:
                 if card.index < layout.cards:
                     columns.load[milli + card.index, row] -= sign * card.milli
                     columns.load[memory + card.index, row] -= sign * card.memory_mib
+        if compiled.has_rules:
+            self.neighbours.charge(booking, sign)
         self.log.append(row)
         if len(self.log) > _LOG_LIMIT:
             # Nobody's evaluation can be brought up to date from a log this old: start a new epoch instead.
             self.log.clear()
+            self.neighbours.log_restarted()
             self._facts_changed()
 
     def _lowest_cards(self, shape: Shape, row: int) -> tuple[CardGrant, ...]:
@@ -288,6 +293,7 @@ class ClusterState:
             key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()
         }
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
+        other.neighbours = self.neighbours.copy()
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)

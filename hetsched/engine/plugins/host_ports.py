@@ -1,0 +1,51 @@
+"""Never give one port of a node to two pods.
+
+Rule: two pods clash on a node when they ask for the same host port and protocol on the same address, or when either
+asks for it on all addresses (0.0.0.0).
+Source: kube-scheduler's NodePorts plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hetsched.contracts.workload import HostPort
+from hetsched.engine.columns import Bools, Window
+from hetsched.engine.neighbours import ANY_ADDRESS
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+
+@plugin("host-ports", summary="Host ports that the pod asks for must be free.", scope=Scope.CLUSTER)
+class HostPorts:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        if not request.shape.host_ports:
+            return SKIP
+        request.memo["host-ports"] = [(port, _taken(port, state)) for port in request.shape.host_ports]
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for _, taken in request.memo["host-ports"]:
+            fits &= ~nodes.pick(taken)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        for port, taken in request.memo["host-ports"]:
+            text = f"{port.port}/{port.protocol}"
+            yield Refusal("HostPortConflict", f"host port {text} is taken", (text,), resolvable=True), nodes.pick(taken)
+
+
+def _taken(port: HostPort, state: ClusterState) -> Bools:
+    """Return (N,) on which nodes a booked pod clashes with this port."""
+    taken = np.zeros(len(state.reports), np.bool_)
+    wanted = port.ip or ANY_ADDRESS
+    for address, holders in state.neighbours.ports.get((port.protocol, port.port), {}).items():
+        if ANY_ADDRESS in (wanted, address) or wanted == address:
+            taken[np.fromiter(holders, np.intp, len(holders))] = True
+    return taken

@@ -1,0 +1,100 @@
+"""Put a pod on the nodes it names by label, field or name.
+
+Rule: a node fits when it has every label of nodeSelector, meets at least one required affinity term, and is the node
+that the pod names, where it names one. Preferred terms score, with raw = sum of the weights of the terms it meets:
+    score = floor(100 * raw / largest raw of a feasible node)
+Source: kube-scheduler's NodeAffinity and NodeName plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from hetsched.contracts.workload import Expression, NodeTerm
+from hetsched.engine.columns import Bools, Floats, Window
+from hetsched.engine.normalize import by_largest
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.selectors import (
+    NODE_NAME,
+    nodes_named,
+    nodes_of_term,
+    nodes_of_terms,
+    nodes_with,
+    required_nodes,
+)
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+_SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
+
+
+@plugin("node-affinity", summary="Node selector, required and preferred node affinity.", reads=Reads.STATIC)
+class NodeAffinity:
+    def static_key(self, request: Request) -> Hashable:
+        shape = request.shape
+        return shape.node_selector, shape.node_terms, shape.required_node, shape.preferred_nodes
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        shape = request.shape
+        if not shape.node_selector and shape.node_terms is None and not shape.required_node:
+            return SKIP
+        request.memo["node-affinity"] = state
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        state: ClusterState = request.memo["node-affinity"]
+        fits = required_nodes(state, request.shape)
+        if request.shape.required_node:
+            fits &= nodes_named(state, _named(request.shape.required_node))
+        return nodes.pick(fits)
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        state: ClusterState = request.memo["node-affinity"]
+        shape = request.shape
+        if shape.required_node:
+            named = f"{NODE_NAME}={shape.required_node}"
+            refusal = Refusal("NodeNameMismatch", f"only node {shape.required_node} is asked for", (named,))
+            yield refusal, nodes.pick(~nodes_named(state, _named(shape.required_node)))
+        for key, value in shape.node_selector:
+            label = f"{key}={value}"
+            refusal = Refusal("NodeSelectorMismatch", f"the node has no label {label}", (label,))
+            yield refusal, nodes.pick(~nodes_with(state, Expression(key, "In", (value,))))
+        if shape.node_terms is not None:
+            texts = tuple(_term_text(term) for term in shape.node_terms)
+            message = f"the node is not one with {' or '.join(texts)}" if texts else "no node affinity term is stated"
+            refusal = Refusal("NodeAffinityMismatch", message, texts)
+            yield refusal, nodes.pick(~nodes_of_terms(state, shape.node_terms))
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        request.memo["node-affinity"] = state
+        return None if request.shape.preferred_nodes else SKIP
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        state: ClusterState = request.memo["node-affinity"]
+        raw: Floats = np.zeros(len(state.reports))
+        for preferred in request.shape.preferred_nodes:
+            raw += preferred.weight * nodes_of_term(state, preferred.term)
+        return nodes.pick(raw)
+
+    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+        return by_largest(scores, feasible)
+
+
+def _named(name: str) -> Expression:
+    return Expression(NODE_NAME, "In", (name,))
+
+
+def _term_text(term: NodeTerm) -> str:
+    return " and ".join(_text(expression) for expression in (*term.expressions, *term.fields)) or "nothing"
+
+
+def _text(expression: Expression) -> str:
+    if expression.operator in ("Exists", "DoesNotExist"):
+        return expression.key if expression.operator == "Exists" else f"no {expression.key}"
+    if expression.operator == "In" and len(expression.values) == 1:
+        return f"{expression.key}={expression.values[0]}"
+    return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {', '.join(expression.values)}"

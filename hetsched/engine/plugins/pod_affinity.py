@@ -1,0 +1,182 @@
+"""Put pods together or apart.
+
+Rule: two pods are neighbours under a term when their nodes have the same value of its topology label. A node fits when
+    affinity       for every required term a booked pod that all of them mean is a neighbour there. If there is no such
+                   pod anywhere, the first of a group may go to any node with the labels, if its own terms mean itself
+    anti-affinity  no booked pod that a required term means would be a neighbour
+    theirs         no booked pod states a required anti-affinity term that means this pod and holds on this node
+Preferred terms score, the pod's own and those of booked pods that mean it (weight below 0: anti-affinity), and each
+required affinity term of a booked pod that means it counts `hard_weight`:
+    raw = sum of weight * matching neighbours;   score = floor(100 * (raw - least) / (most - least)) over feasible nodes
+Source: kube-scheduler's InterPodAffinity plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.contracts.workload import PodTerm
+from hetsched.engine.columns import Bools, Floats, Ints, Window
+from hetsched.engine.neighbours import Matcher, beside, per_domain
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+_Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
+
+REPELLED = Refusal("ExistingPodAntiAffinity", "a pod there refuses this pod as a neighbour", resolvable=True)
+
+
+class PodAffinityParams(Params, frozen=True):
+    """How much the required affinity of pods already there counts."""
+
+    hard_weight: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=100, title="Hard affinity weight", description="Counted for a booked pod that requires this one."
+        ),
+    ] = 1
+
+
+class _Refused:
+    """Which nodes (N,) are refused because of which rule; None where the rule does not apply."""
+
+    __slots__ = ("affinity", "anti_affinity", "repelled")
+
+    def __init__(self, affinity: Bools | None, anti_affinity: Bools | None, repelled: Bools | None) -> None:
+        self.affinity = affinity
+        self.anti_affinity = anti_affinity
+        self.repelled = repelled
+
+
+@plugin(
+    "pod-affinity",
+    summary="Required and preferred affinity and anti-affinity between pods.",
+    params=PodAffinityParams,
+    scope=Scope.CLUSTER,
+)
+class PodAffinity:
+    params: PodAffinityParams
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        shape = request.shape
+        if not shape.affinity and not shape.anti_affinity and not state.neighbours.repelling:
+            return SKIP
+        refused = _Refused(_away_from_friends(request, state), _near_foes(request, state), _repelled(request, state))
+        if refused.affinity is None and refused.anti_affinity is None and refused.repelled is None:
+            return SKIP
+        request.memo["pod-affinity"] = refused
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        refused: _Refused = request.memo["pod-affinity"]
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for rows in (refused.affinity, refused.anti_affinity, refused.repelled):
+            if rows is not None:
+                fits &= ~nodes.pick(rows)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        refused: _Refused = request.memo["pod-affinity"]
+        if refused.affinity is not None:
+            keys = _keys(request.shape.affinity)
+            message = f"no pod that the pod must be with runs in this {' and '.join(keys)}"
+            yield Refusal("PodAffinityMismatch", message, keys), nodes.pick(refused.affinity)
+        if refused.anti_affinity is not None:
+            keys = _keys(request.shape.anti_affinity)
+            message = f"a pod that the pod must be apart from runs in this {' or '.join(keys)}"
+            refusal = Refusal("PodAntiAffinityConflict", message, keys, resolvable=True)
+            yield refusal, nodes.pick(refused.anti_affinity)
+        if refused.repelled is not None:
+            yield REPELLED, nodes.pick(refused.repelled)
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        rules = state.neighbours
+        if not request.shape.preferred_affinity and not rules.preferring and not rules.attracting:
+            return SKIP
+        weighted = [*_own_wishes(request, state), *_their_wishes(request, state, self.params.hard_weight)]
+        if not weighted:
+            return SKIP
+        raw: Floats = np.zeros(len(state.reports))
+        for topology_key, weight, counts in weighted:
+            raw += weight * per_domain(state, topology_key, counts)
+        request.memo["pod-affinity.raw"] = raw
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        raw: Floats = nodes.pick(request.memo["pod-affinity.raw"])
+        return raw
+
+    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+        most = float(scores.max(initial=-np.inf, where=feasible))
+        least = float(scores.min(initial=np.inf, where=feasible))
+        if not most > least:
+            return np.zeros(len(scores))
+        # In this order of operations the rounding is kube-scheduler's.
+        normal: Floats = np.floor(100.0 * ((scores - least) / (most - least)))
+        return normal
+
+
+def _keys(terms: tuple[PodTerm, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term.topology_key for term in terms))
+
+
+def _away_from_friends(request: Request, state: ClusterState) -> Bools | None:
+    """Return (N,) which nodes the pod's required affinity refuses."""
+    terms, pod = request.shape.affinity, request.pod
+    if not terms:
+        return None
+    matchers = tuple(Matcher.of(term, pod.namespace) for term in terms)
+    friends = np.flatnonzero(state.neighbours.matching(state, matchers))
+    together = [beside(state, term.topology_key, friends) for term in terms]
+    alone = not any(rows.any() for rows in together)
+    if alone and all(matcher.matches(pod, state.namespaces) for matcher in matchers):
+        together = [state.label(term.topology_key)[0] >= 0 for term in terms]
+    away: Bools = ~np.logical_and.reduce(together)
+    return away
+
+
+def _near_foes(request: Request, state: ClusterState) -> Bools | None:
+    """Return (N,) which nodes the pod's required anti-affinity refuses."""
+    terms, pod = request.shape.anti_affinity, request.pod
+    if not terms:
+        return None
+    near: Bools = np.zeros(len(state.reports), np.bool_)
+    for term in terms:
+        foes = state.neighbours.matching(state, (Matcher.of(term, pod.namespace),))
+        near |= beside(state, term.topology_key, np.flatnonzero(foes))
+    return near
+
+
+def _repelled(request: Request, state: ClusterState) -> Bools | None:
+    """Return (N,) which nodes the anti-affinity of booked pods refuses, None if none of them means this pod."""
+    repelled: Bools | None = None
+    for rule, holders in state.neighbours.repelling.items():
+        if rule.matcher.matches(request.pod, state.namespaces):
+            near = beside(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
+            repelled = near if repelled is None else repelled | near
+    return repelled
+
+
+def _own_wishes(request: Request, state: ClusterState) -> Iterator[_Wish]:
+    for term in request.shape.preferred_affinity:
+        counts = state.neighbours.matching(state, (Matcher.of(term, request.pod.namespace),))
+        if counts.any():
+            yield term.topology_key, term.weight, counts
+
+
+def _their_wishes(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
+    """Yield what booked pods wish for this pod; each wish weighs as often as pods state it."""
+    rules = state.neighbours
+    for rule, holders in (*rules.preferring.items(), *(rules.attracting.items() if hard_weight else ())):
+        if rule.matcher.matches(request.pod, state.namespaces):
+            counts = np.zeros(len(state.reports), np.int64)
+            counts[np.fromiter(holders, np.intp, len(holders))] = np.fromiter(holders.values(), np.int64, len(holders))
+            yield rule.topology_key, rule.weight or hard_weight, counts

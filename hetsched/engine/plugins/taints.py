@@ -1,0 +1,71 @@
+"""Respect the taints of nodes.
+
+Rule: a NoSchedule or NoExecute taint that the pod does not tolerate refuses the node. PreferNoSchedule taints that it
+does not tolerate are counted, and fewer is better: score = 100 - floor(100 * count / largest count of a feasible node).
+Nodes share few distinct taint sets, so tolerations are asked once per set, and a node's answer is a look-up.
+Source: kube-scheduler's TaintToleration plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from hetsched.contracts.node_report import Taint
+from hetsched.engine.columns import Bools, Floats, Window
+from hetsched.engine.normalize import by_largest
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.tolerations import SOFT_EFFECT, repelling, tolerated_sets, tolerates
+
+
+@plugin("taints", summary="No node with a taint that the pod does not tolerate.", reads=Reads.STATIC)
+class Taints:
+    def static_key(self, request: Request) -> Hashable:
+        return request.shape.tolerations
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None:
+        # The list itself, not a table made from it: a hypothetical window may bring taint sets that come later.
+        request.memo["taints"] = state.taint_sets.values
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        table = tolerated_sets(request.shape.tolerations, request.memo["taints"])
+        fits: Bools = table[nodes.static("taint_set")]
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        distinct = nodes.static("taint_set")
+        sets_by_taint: dict[Taint, list[int]] = {}
+        for taint_set in np.unique(distinct).tolist():
+            taint = repelling(request.shape.tolerations, request.memo["taints"][taint_set])
+            if taint is not None:
+                sets_by_taint.setdefault(taint, []).append(taint_set)
+        for taint, sets in sets_by_taint.items():
+            text = _text(taint)
+            refusal = Refusal("UntoleratedTaint", f"the taint {text} is not tolerated", missing=(text,))
+            yield refusal, np.isin(distinct, sets)
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        request.memo["taints"] = state.taint_sets.values
+        soft = any(taint.effect == SOFT_EFFECT for taints in state.taint_sets.values for taint in taints)
+        return None if soft else SKIP
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        counts = [
+            sum(taint.effect == SOFT_EFFECT and not tolerates(request.shape.tolerations, taint) for taint in taints)
+            for taints in request.memo["taints"]
+        ]
+        raw: Floats = np.array(counts, np.float64)[nodes.static("taint_set")]
+        return raw
+
+    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+        return by_largest(scores, feasible, less_is_better=True)
+
+
+def _text(taint: Taint) -> str:
+    value = f"={taint.value}" if taint.value else ""
+    return f"{taint.key}{value}:{taint.effect}"

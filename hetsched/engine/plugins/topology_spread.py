@@ -1,0 +1,158 @@
+"""Spread pods evenly over zones, racks or nodes.
+
+Rule, per constraint with topology label k: matching pods are those of the pod's namespace that the selector selects
+(an empty selector counts none). Nodes count when they have the labels of all constraints of the kind and meet the
+inclusion policies (the pod's required node affinity, and its tolerations if asked). A domain is a value of k on such
+nodes; least = fewest matching pods in a domain, or 0 while there are fewer than minDomains.
+    DoNotSchedule   the node has k, and matching in its domain + (1 if the pod matches itself) - least <= maxSkew
+    ScheduleAnyway  raw = round(sum over constraints of matching * ln(domains + 2) + maxSkew - 1), where domains are
+                    counted over the feasible nodes, and k = kubernetes.io/hostname counts the node's own pods;
+                    score = floor(100 * (most + least - raw) / most) over the feasible nodes that have every label,
+                    100 if most is 0, and 0 for nodes that lack a label
+Source: kube-scheduler's PodTopologySpread plugin. Its cluster-level default constraints need Service objects, which a
+cluster file does not hold, so a pod without constraints is not spread here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hetsched.contracts.workload import SpreadConstraint
+from hetsched.engine.columns import Bools, Floats, Ints, Window
+from hetsched.engine.neighbours import Matcher
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.selectors import required_nodes, selects
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.tolerations import tolerated_sets
+
+HOSTNAME = "kubernetes.io/hostname"
+_NO_LABEL = -1.0
+
+
+@plugin("topology-spread", summary="Even spread of matching pods over topology domains.", scope=Scope.CLUSTER)
+class TopologySpread:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        constraints = _constraints(request, hard=True)
+        if not constraints:
+            return SKIP
+        counted = _counted_nodes(request, state, constraints)
+        request.memo["topology-spread"] = [
+            (constraint, *_refused(request, state, constraint, nodes))
+            for constraint, nodes in zip(constraints, counted, strict=True)
+        ]
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for _, unlabelled, skewed in request.memo["topology-spread"]:
+            fits &= ~nodes.pick(unlabelled | skewed)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        for constraint, unlabelled, skewed in request.memo["topology-spread"]:
+            key = constraint.topology_key
+            yield Refusal("TopologyLabelMissing", f"the node has no label {key}", (key,)), nodes.pick(unlabelled)
+            message = f"one more matching pod in this {key} exceeds the maximum skew of {constraint.max_skew}"
+            yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        constraints = _constraints(request, hard=False)
+        if not constraints:
+            return SKIP
+        counted = _counted_nodes(request, state, constraints)
+        labelled = _labelled(state, constraints)
+        candidates = labelled if request.feasible is None else labelled & request.feasible
+        total: Floats = np.zeros(len(state.reports))
+        for constraint, nodes in zip(constraints, counted, strict=True):
+            matching, domains = _neighbours(request, state, constraint, nodes, candidates)
+            total += matching * math.log(domains + 2) + (constraint.max_skew - 1)
+        request.memo["topology-spread.raw"] = np.where(labelled, np.floor(total + 0.5), _NO_LABEL)
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        raw: Floats = nodes.pick(request.memo["topology-spread.raw"])
+        return raw
+
+    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+        labelled = scores != _NO_LABEL
+        ranked = labelled & feasible
+        most = float(scores.max(initial=0.0, where=ranked))
+        least = float(scores.min(initial=np.inf, where=ranked))
+        if most == 0:
+            return np.where(labelled, 100.0, 0.0)
+        return np.where(labelled, np.floor(100.0 * (most + least - scores) / most), 0.0)
+
+
+def _constraints(request: Request, *, hard: bool) -> tuple[SpreadConstraint, ...]:
+    return tuple(constraint for constraint in request.shape.spread if constraint.hard is hard)
+
+
+def _labelled(state: ClusterState, constraints: tuple[SpreadConstraint, ...]) -> Bools:
+    """Return (N,) which nodes have the topology labels of all constraints."""
+    present = [state.label(constraint.topology_key)[0] >= 0 for constraint in constraints]
+    every: Bools = np.logical_and.reduce(present)
+    return every
+
+
+def _counted_nodes(request: Request, state: ClusterState, constraints: tuple[SpreadConstraint, ...]) -> list[Bools]:
+    """Return, per constraint, the nodes (N,) whose pods count; kept until the inventory changes."""
+    key = ("topology-spread.nodes", constraints)
+    kept: tuple[int, list[Bools]] | None = request.memo.get(key)
+    if kept is not None and kept[0] == state.epoch:
+        return kept[1]
+    labelled = _labelled(state, constraints)
+    wanted = required_nodes(state, request.shape)
+    tolerated = tolerated_sets(request.shape.tolerations, state.taint_sets.values)[state.all_rows.static("taint_set")]
+    counted: list[Bools] = []
+    for constraint in constraints:
+        nodes = labelled.copy()
+        if constraint.honor_node_affinity:
+            nodes &= wanted
+        if constraint.honor_taints:
+            nodes &= tolerated
+        counted.append(nodes)
+    request.memo[key] = (state.epoch, counted)
+    return counted
+
+
+def _matching(request: Request, state: ClusterState, constraint: SpreadConstraint) -> Ints:
+    """Return (N,) how many pods of the pod's namespace on each node the constraint selects."""
+    if constraint.selector is None or not constraint.selector.expressions:
+        return np.zeros(len(state.reports), np.int64)
+    return state.neighbours.matching(state, (Matcher(constraint.selector, (request.pod.namespace,)),))
+
+
+def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools) -> tuple[Bools, Bools]:
+    """Return (N,) which nodes lack the label, and on which the pod would exceed the maximum skew."""
+    ids, values = state.label(constraint.topology_key)
+    sums = _sums(ids, len(values), _matching(request, state, constraint), nodes)
+    domains = np.unique(ids[nodes])
+    least = int(sums[domains].min()) if len(domains) >= max(constraint.min_domains, 1) else 0
+    itself = int(selects(constraint.selector, request.pod.labels))
+    unlabelled = ids < 0
+    skewed: Bools = ~unlabelled & (sums + itself - least > constraint.max_skew)[ids]
+    return unlabelled, skewed
+
+
+def _neighbours(
+    request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools, candidates: Bools
+) -> tuple[Ints, int]:
+    """Return (N,) matching pods beside each node, and how many domains the candidates have."""
+    matching = _matching(request, state, constraint)
+    if constraint.topology_key == HOSTNAME:
+        return matching, int(candidates.sum())
+    ids, values = state.label(constraint.topology_key)
+    return _sums(ids, len(values), matching, nodes)[ids], len(np.unique(ids[candidates]))
+
+
+def _sums(ids: Ints, domains: int, counts: Ints, nodes: Bools) -> Ints:
+    """Return (domains + 1,) the sum of `counts` per domain over `nodes`; the last is for nodes without the label."""
+    sums = np.zeros(domains + 1, np.int64)
+    np.add.at(sums, ids[nodes], counts[nodes])
+    return sums

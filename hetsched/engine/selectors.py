@@ -1,0 +1,112 @@
+"""Who a selector selects: pods by their labels, nodes by labels and name.
+
+Rule, per requirement on a value v (None where the label is absent):
+    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as they say
+    Gt, Lt: v and the one value are decimal int64 and compare so; anything else does not match
+A selector is the AND of its requirements: null selects nothing, an empty one everything. Required node terms are ORed;
+a term without requirements matches nothing. Nodes share label values, so each distinct value is asked once and a
+node's answer is a look-up by value id.
+Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to Nodes"; component-helpers/nodeaffinity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm, Shape
+
+from .columns import Bools
+
+if TYPE_CHECKING:
+    from .state import ClusterState
+
+NODE_NAME = "metadata.name"
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT64 = 2**63
+
+
+def fits(expression: Expression, value: str | None) -> bool:
+    """Tell whether a label's value (None: absent) meets one requirement."""
+    operator = expression.operator
+    if operator == "In":
+        return value is not None and value in expression.values
+    if operator == "NotIn":
+        return value is None or value not in expression.values
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator in ("Gt", "Lt") and len(expression.values) == 1:
+        actual, bound = _integer(value), _integer(expression.values[0])
+        if actual is not None and bound is not None:
+            return actual > bound if operator == "Gt" else actual < bound
+    return False
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None or _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -_INT64 <= number < _INT64 else None
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Tell whether a label selector selects an object with these labels."""
+    return selector is not None and all(fits(e, labels.get(e.key)) for e in selector.expressions)
+
+
+def nodes_with(state: ClusterState, expression: Expression) -> Bools:
+    """Return (N,) which nodes' labels meet one requirement."""
+    ids, values = state.label(expression.key)
+    # A node without the label has id -1, which picks the last entry.
+    table = [fits(expression, value) for value in values.values] + [fits(expression, None)]
+    met: Bools = np.array(table, np.bool_)[ids]
+    return met
+
+
+def nodes_named(state: ClusterState, expression: Expression) -> Bools:
+    """Return (N,) which nodes meet a field requirement; only `metadata.name` with In or NotIn can be met."""
+    named = np.zeros(len(state.reports), np.bool_)
+    if expression.key != NODE_NAME or expression.operator not in ("In", "NotIn"):
+        return named
+    for name in expression.values:
+        row = state.row_of.get(name)
+        if row is not None:
+            named[row] = True
+    return named if expression.operator == "In" else ~named
+
+
+def nodes_of_term(state: ClusterState, term: NodeTerm) -> Bools:
+    """Return (N,) which nodes meet every requirement of a term."""
+    count = len(state.reports)
+    if not term.expressions and not term.fields:
+        return np.zeros(count, np.bool_)
+    met: Bools = np.ones(count, np.bool_)
+    for expression in term.expressions:
+        met &= nodes_with(state, expression)
+    for expression in term.fields:
+        met &= nodes_named(state, expression)
+    return met
+
+
+def nodes_of_terms(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
+    """Return (N,) which nodes meet at least one term."""
+    met: Bools = np.zeros(len(state.reports), np.bool_)
+    for term in terms:
+        met |= nodes_of_term(state, term)
+    return met
+
+
+def required_nodes(state: ClusterState, shape: Shape) -> Bools:
+    """Return (N,) which nodes the shape's nodeSelector and required node affinity allow."""
+    met: Bools = np.ones(len(state.reports), np.bool_)
+    for key, value in shape.node_selector:
+        met &= nodes_with(state, Expression(key, "In", (value,)))
+    if shape.node_terms is not None:
+        met &= nodes_of_terms(state, shape.node_terms)
+    return met
