@@ -10,7 +10,7 @@ class CardGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False
 
     index: int
     milli: int
-    memory_mib: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
     uuid: str | None = None
 
 
@@ -20,7 +20,7 @@ class ZoneGrant(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     cpus: str | None = None
     cpu_millis: int = 0
-    memory_mib: int = 0
+    memory_mib: int = msgspec.field(default=0, name="memoryMiB")
 
 
 class IsaGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):

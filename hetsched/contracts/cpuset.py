@@ -1,8 +1,9 @@
 """CPU lists as Linux writes them.
 
 Problem: "0-3,8" names CPUs in sysfs, cgroups and annotations; ids may be sparse and lists long.
-Rule: comma-separated ids or ascending ranges, each id 0-65535; the written form is sorted and merged.
-Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
+Rule: comma-separated ids or ascending ranges, each id 0-65535, white space only around the whole; the written form is
+sorted and merged.
+Source: k8s.io/utils/cpuset; Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
 Invariant: `parse_cpuset(format_cpuset(s)) == s`.
 """
 
@@ -27,7 +28,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
         return frozenset()
     cpus: set[int] = set()
     for item in stripped.split(","):
-        match = _ITEM.fullmatch(item.strip())
+        match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError("CpusetMalformed", f"{text[:80]!r} is not a CPU list", hint="Write ids and ranges: 0-3,8")
         first = int(match[1])

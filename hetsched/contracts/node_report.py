@@ -22,7 +22,7 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     uuid: str | None = None
     model: str | None = None
     vendor: str = ""
-    memory_mib: int | None = None
+    memory_mib: int | None = msgspec.field(default=None, name="memoryMiB")
     cores: int | None = None
     fp32_tflops: float | None = None
     bandwidth_gbs: float | None = msgspec.field(default=None, name="bandwidthGBs")
@@ -56,13 +56,16 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
 class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
     """ISA strings checked by `hetsched.isa`: native, and what emulation or a cross toolchain adds.
 
-    `native` None is unknown. `source` says where the native string was read.
+    `native` None is unknown. `source` says where the native string was read. Where `complete` is false the native
+    string is a lower bound (an architecture label, a feature label set with a deny list): what it names is there, what
+    it does not name is unknown.
     """
 
     native: str | None = None
     emulated: tuple[str, ...] = ()
     cross: tuple[str, ...] = ()
     source: str = ""
+    complete: bool = True
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel"):

@@ -11,7 +11,7 @@ Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer;
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 
 from .errors import InputError
@@ -35,6 +35,8 @@ _SUFFIX_FACTOR = {
     "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
 _GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+# A quantity has at most 64 characters, so nothing that is multiplied here is ever rounded.
+_EXACT = Context(prec=200)
 _NATIVE = {CPU, MEMORY, PODS, EPHEMERAL_STORAGE}
 
 
@@ -53,10 +55,10 @@ def parse_quantity(text: str) -> Decimal:
         )
     number, exponent, suffix = match.groups()
     try:
-        value = Decimal(number + (exponent or "")) * _SUFFIX_FACTOR[suffix or ""]
+        value = _EXACT.multiply(Decimal(number + (exponent or "")), _SUFFIX_FACTOR[suffix or ""])
     except InvalidOperation:
         raise InputError("QuantityMalformed", f"{text[:80]!r} is not a quantity") from None
-    if abs(value) * 1000 > INT64_MAX:
+    if abs(value) > INT64_MAX // 1000:
         raise InputError("QuantityTooLarge", f"{text!r} is larger than this program can count")
     return value
 
@@ -72,7 +74,7 @@ def _amount(resource: str, text: str) -> int:
     value = parse_quantity(text)
     if value < 0:
         raise InputError("QuantityNegative", f"{resource} may not be negative, it is {text!r}")
-    exact = value * 1000 if resource == CPU else value
+    exact = _EXACT.multiply(value, Decimal(1000)) if resource == CPU else value
     whole = int(exact)
     if whole != exact:
         if is_extended(resource):

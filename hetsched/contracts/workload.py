@@ -50,7 +50,10 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 class PodTerm(msgspec.Struct, frozen=True):
-    """A pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace."""
+    """A pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace.
+
+    `weight` is 0 in required terms, 1 to 100 in preferred ones, and -1 to -100 in preferred anti-affinity.
+    """
 
     topology_key: str
     selector: LabelSelector | None = None
@@ -92,7 +95,8 @@ class GpuDemand(msgspec.Struct, frozen=True):
 class IsaDemand(msgspec.Struct, frozen=True):
     """Requirement strings already checked by `hetsched.isa`; `emulated` allows binfmt, `cross` a toolchain.
 
-    `qemu` is ISAMatch's label, which allows either. `source` says which annotation, label or selector stated it.
+    `qemu` is ISAMatch's label, which allows either. `source` says what stated `native`: `annotation hetsched.io/isa`,
+    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector).
     """
 
     native: str = ""
@@ -144,7 +148,10 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class PodSpec(msgspec.Struct, frozen=True):
-    """One pod: who it is, what it needs, and, if it already runs, where and with what."""
+    """One pod: who it is, what it needs, and, if it already runs, where and with what.
+
+    `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
+    """
 
     namespace: str
     name: str
@@ -156,6 +163,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     created_at: str = ""
     scheduler_name: str = "hetsched"
     policy: str = ""
+    policy_rule: str = ""
     controller: str = ""
     gang: GangMember | None = None
     preemptible: bool = True

@@ -1,0 +1,117 @@
+"""The annotation that says what a pod holds, and crane's older form of it.
+
+Rule: `hetsched.io/allocation` is the contract's JSON (version 1); unknown members are ignored, a wrong one makes the
+whole annotation wrong. A zone of crane's `topology-result` names its CPU as a quantity.
+Invariant: `parse(write(allocation)) == allocation`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
+from hetsched.contracts.cards import MAX_CARDS
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.units import parse_amount
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Gpu(msgspec.Struct):
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
+    milli: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
+    memory_mib: Count = msgspec.field(default=0, name="memoryMiB")
+    uuid: str | None = None
+
+
+class _Zone(msgspec.Struct):
+    name: str
+    cpus: str | None = None
+    cpu_millis: Count = msgspec.field(default=0, name="cpuMillis")
+    memory_mib: Count = msgspec.field(default=0, name="memoryMiB")
+
+
+class _Isa(msgspec.Struct):
+    mode: Literal["native", "emulated", "any"] = "any"
+    required: str | None = None
+    offered: str | None = None
+    slowdown: float | None = None
+
+
+class _Annotation(msgspec.Struct):
+    v: Literal[1]
+    cpus: str = ""
+    zones: tuple[_Zone, ...] = ()
+    gpus: tuple[_Gpu, ...] = ()
+    isa: _Isa | None = None
+    policy: str | None = None
+
+
+class _CraneResources(msgspec.Struct):
+    capacity: dict[str, str] = {}
+
+
+class _CraneZone(msgspec.Struct):
+    name: str
+    resources: _CraneResources = msgspec.field(default_factory=_CraneResources)
+
+
+def parse_allocation(text: str) -> Allocation:
+    """Read a `hetsched.io/allocation` annotation.
+
+    Raises: InputError `AllocationMalformed` or `CpusetMalformed`.
+    """
+    try:
+        found = msgspec.json.decode(text, type=_Annotation)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
+    for cpus in (found.cpus, *(zone.cpus or "" for zone in found.zones)):
+        parse_cpuset(cpus)
+    if len({gpu.index for gpu in found.gpus}) != len(found.gpus):
+        raise InputError("AllocationMalformed", "it names a card twice")
+    isa = found.isa
+    return Allocation(
+        gpus=tuple(CardGrant(gpu.index, gpu.milli, gpu.memory_mib, gpu.uuid) for gpu in found.gpus),
+        zones=tuple(ZoneGrant(zone.name, zone.cpus, zone.cpu_millis, zone.memory_mib) for zone in found.zones),
+        isa=None if isa is None else IsaGrant(isa.mode, isa.required, isa.offered, isa.slowdown),
+        cpu_policy=found.policy,
+    )
+
+
+def parse_topology_result(text: str) -> Allocation:
+    """Read crane's `topology-result` annotation: zones with the CPU taken from each.
+
+    Raises: InputError `AllocationMalformed` or a quantity's code.
+    """
+    try:
+        zones = msgspec.json.decode(text, type=list[_CraneZone])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError("AllocationMalformed", f"it is not a list of zones: {error}") from None
+    return Allocation(
+        zones=tuple(
+            ZoneGrant(
+                zone.name,
+                cpu_millis=parse_amount("cpu", zone.resources.capacity.get("cpu", "0")),
+                memory_mib=parse_amount("memory", zone.resources.capacity.get("memory", "0")) // 2**20,
+            )
+            for zone in zones
+        )
+    )
+
+
+def write_allocation(allocation: Allocation) -> str:
+    """Write the annotation's JSON, in the contract's order."""
+    named = [zone.cpus for zone in allocation.zones if zone.cpus]
+    document: dict[str, object] = {"v": 1}
+    if named:
+        document["cpus"] = ",".join(named)
+    document["zones"] = allocation.zones
+    document["gpus"] = allocation.gpus
+    if allocation.isa is not None:
+        document["isa"] = allocation.isa
+    if allocation.cpu_policy is not None:
+        document["policy"] = allocation.cpu_policy
+    return msgspec.json.encode(document).decode()

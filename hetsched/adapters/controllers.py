@@ -1,0 +1,53 @@
+"""Controllers of a workload file, expanded to the pods they would make.
+
+Rule: `replicas` pods of a Deployment, ReplicaSet or StatefulSet, min(parallelism, completions) of a Job (none while it
+is suspended), named `<controller>-<ordinal>`; a name that another controller's pod has gets the kind in between. The
+template is read once, so the pods share one shape.
+Source: Kubernetes apps/v1 and batch/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from hetsched.contracts.workload import PodSpec
+
+from .fields import View, metadata
+from .pods import PodReader, namespace_of, not_supported
+
+MAX_PODS = 200_000
+KINDS = {"Deployment": "apps/", "ReplicaSet": "apps/", "StatefulSet": "apps/", "Job": "batch/"}
+
+
+def expand(root: View, kind: str, reader: PodReader, taken: set[str]) -> Iterator[PodSpec]:
+    """Yield the pods of one controller; keys in `taken` belong to other pods.
+
+    Raises: InputError, `TooManyPods` above `MAX_PODS`.
+    """
+    meta, spec = metadata(root), root.view("spec")
+    name, namespace = meta.text("name"), namespace_of(meta)
+    template = spec.view("template")
+    count, first = _count(spec, kind), spec.view("ordinals").integer("start") if kind == "StatefulSet" else 0
+    if len(taken) + count > MAX_PODS:
+        spec.fail(f"a file may ask for at most {MAX_PODS} pods", code="TooManyPods")
+    pod = reader.template(template, name, namespace)
+    problems = pod.problems
+    if spec.value.get("volumeClaimTemplates"):
+        problems += (not_supported("spec.volumeClaimTemplates"),)
+    for ordinal in range(first, first + count):
+        own = f"{name}-{ordinal}"
+        if f"{namespace}/{own}" in taken:
+            own = f"{name}-{kind.lower()}-{ordinal}"
+        yield msgspec.structs.replace(pod, name=own, controller=f"{kind}/{name}", problems=problems)
+
+
+def _count(spec: View, kind: str) -> int:
+    if kind != "Job":
+        return spec.integer("replicas", 1, most=2**31 - 1)
+    if spec.flag("suspend"):
+        return 0
+    parallel = spec.integer("parallelism", 1, most=2**31 - 1)
+    completions = spec.maybe_integer("completions", most=2**31 - 1)
+    return parallel if completions is None else min(parallel, completions)

@@ -1,0 +1,249 @@
+"""What a pod asks for in hetsched's own words: labels and annotations.
+
+Problem: a wrong wish must not sink the file it stands in, and must never be read as no wish at all.
+Rule: of several places for one wish the first that is present wins; a wrong value there is a `Problem` of that pod
+(verdict *misconfigured*), never a fallback to the next place. Numbers are plain decimal integers.
+Wishes about cards without a number of cards mean one card; where one of them is wrong, only the limits count.
+An architecture that the pod's own selector fixes is a native demand for that architecture's base: what a node of that
+label has by definition.
+Source: the public contract, "What a pod may ask for"; `hetsched.io/gpu-model-match: exact` (the openb trace's own
+rule) compares whole model names instead of prefixes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from json import JSONDecodeError
+
+from hetsched import isa
+from hetsched.contracts.cards import model_tokens
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.units import GPU_RESOURCES, parse_amount
+from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, NodeTerm, NumaDemand
+
+from . import keys
+from .documents import read_json
+from .fields import is_dns_label, is_qualified_name
+
+Texts = Mapping[str, str]
+Problems = list[Problem]
+
+MOST_CARDS = 1_000_000
+CPU_POLICIES = ("none", "exclusive", "immovable", "numa")
+ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
+
+_DIGITS = re.compile(r"[0-9]{1,12}", re.ASCII)
+_PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
+
+
+# -- instruction sets ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def requirement_problem(text: str) -> Problem | None:
+    """Return why a requirement string is wrong, None where it is right; the field is left to the caller."""
+    try:
+        isa.parse(text, source="pod-label")
+    except InputError as error:
+        return Problem(error.code, "", f"{error.message}. {error.hint}" if error.hint else error.message)
+    return None
+
+
+def isa_demand(labels: Texts, annotations: Texts, fixed_arch: str, problems: Problems) -> IsaDemand | None:
+    """Read the native, emulated and cross demands; `fixed_arch` is the one architecture that selectors leave."""
+    native = source = ""
+    for kind, texts, key in (
+        ("annotation", annotations, keys.ISA),
+        ("label", labels, keys.ISA),
+        ("label", labels, keys.ARCH),
+    ):
+        if key in texts:
+            native, source = _requirement(texts, key, problems), f"{kind} {key}"
+            break
+    else:
+        if fixed_arch in ARCH_BASE:
+            native, source = ARCH_BASE[fixed_arch], keys.KUBERNETES_ARCH
+    emulated, cross, qemu = (
+        _requirement(texts, key, problems) if key in texts else ""
+        for texts, key in ((annotations, keys.EMULATED_ISA), (annotations, keys.CROSS_ISA), (labels, keys.QEMU))
+    )
+    if not (native or emulated or cross or qemu):
+        return None
+    return IsaDemand(native, emulated, cross, qemu, source if native else "")
+
+
+def _requirement(texts: Texts, key: str, problems: Problems) -> str:
+    text = texts[key].strip()
+    problem = requirement_problem(text)
+    if problem is None:
+        return text
+    problems.append(Problem(problem.code, key, problem.message))
+    return ""
+
+
+def fixed_arch(node_selector: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...] | None) -> str:
+    """Return the only `kubernetes.io/arch` that a pod's required selectors allow, empty where they leave a choice."""
+    for key, value in node_selector:
+        if key == keys.KUBERNETES_ARCH:
+            return value
+    allowed: set[str] = set()
+    for term in terms or ():
+        values = [e.values for e in term.expressions if e.key == keys.KUBERNETES_ARCH and e.operator == "In"]
+        if not values:
+            return ""
+        allowed.update(*values)
+    return allowed.pop() if len(allowed) == 1 else ""
+
+
+# -- cards -----------------------------------------------------------------------------------------------------------
+
+
+def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], problems: Problems) -> GpuDemand | None:
+    """Read how many cards, of which kind and which part of one."""
+    found: Problems = []
+    by_resource = {name: amount for name, amount in requests if name in GPU_RESOURCES and amount}
+    if len(by_resource) > 1:
+        message = "cards of two vendors in one pod are not supported"
+        found.append(Problem("FeatureNotSupported", max(by_resource), message))
+    by_limits = sum(by_resource.values())
+    number_key = next((key for key in keys.GPU_NUMBER if key in annotations), "")
+    stated = _number(annotations, number_key, found, "GpuNumberInvalid", 0, MOST_CARDS) if number_key else None
+    if stated is not None and by_limits and stated != by_limits:
+        message = f"the annotation asks for {stated} cards, the container limits for {by_limits}"
+        found.append(Problem("GpuNumberContradiction", number_key, message))
+    milli = _number(annotations, keys.GPU_MILLI, found, "GpuMilliInvalid", 1, 1000)
+    memory = _number(annotations, keys.GPU_MEMORY, found, "GpuMemoryInvalid", 0, 2**40)
+    cores = _number(annotations, keys.GPU_CORE, found, "GpuCoreInvalid", 0, 2**31)
+    models = _models(annotations, found)
+    match = annotations.get(keys.GPU_MODEL_MATCH, "prefix").strip()
+    if match not in ("prefix", "exact"):
+        message = f"it must be prefix or exact, not {match[:40]!r}"
+        found.append(Problem("GpuModelInvalid", keys.GPU_MODEL_MATCH, message))
+    if stated is not None:
+        count = stated
+    else:
+        wished = any(key in annotations for key in (keys.GPU_MILLI, keys.GPU_MEMORY, keys.GPU_CORE, keys.GPU_MODEL))
+        count = by_limits or int(wished)
+    if count > 1 and milli is not None and milli < 1000:
+        message = f"only one card can be shared, but {count} cards are asked for"
+        found.append(Problem("GpuMilliWithManyCards", keys.GPU_MILLI, message))
+    problems.extend(found)
+    vendor = next(iter(by_resource)).split(".", 1)[0] if len(by_resource) == 1 else ""
+    if found:
+        return GpuDemand(by_limits, vendor=vendor) if by_limits else None
+    if not count:
+        return None
+    return GpuDemand(
+        count=count,
+        milli=1000 if milli is None else milli,
+        memory_mib=memory or 0,
+        cores=cores or 0,
+        models=models,
+        exact_models=match == "exact" and bool(models),
+        vendor=vendor,
+    )
+
+
+def _number(annotations: Texts, key: str, problems: Problems, code: str, least: int, most: int) -> int | None:
+    if key not in annotations:
+        return None
+    text = annotations[key].strip()
+    if _DIGITS.fullmatch(text) and least <= int(text) <= most:
+        return int(text)
+    problems.append(Problem(code, key, f"it must be a whole number from {least} to {most}, not {text[:40]!r}"))
+    return None
+
+
+def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
+    if keys.GPU_MODEL not in annotations:
+        return ()
+    terms = tuple(term.strip() for term in annotations[keys.GPU_MODEL].split("|"))
+    wrong = next((term for term in terms if not model_tokens(term)), None)
+    if wrong is None:
+        return terms
+    problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, f"{wrong[:40]!r} names no card model"))
+    return ()
+
+
+# -- NUMA, load, gang, policy ------------------------------------------------------------------------------------------
+
+
+def numa_demand(annotations: Texts, problems: Problems) -> NumaDemand | None:
+    """Read topology awareness and the CPU policy; both key families may be used, not against each other."""
+    awareness = _same(annotations, keys.AWARENESS, ("true", "false"), "TopologyAwarenessInvalid", problems)
+    policy = _same(annotations, keys.CPU_POLICY, CPU_POLICIES, "CpuPolicyInvalid", problems)
+    if not awareness and not policy:
+        return None
+    return NumaDemand({"true": True, "false": False}.get(awareness), policy or "none")
+
+
+def _same(annotations: Texts, names: tuple[str, str], allowed: tuple[str, ...], code: str, problems: Problems) -> str:
+    stated = {key: annotations[key].strip() for key in names if key in annotations}
+    for key, value in stated.items():
+        if value not in allowed:
+            problems.append(Problem(code, key, f"it must be one of {', '.join(allowed)}, not {value[:40]!r}"))
+            return ""
+    if len(set(stated.values())) > 1:
+        message = " and ".join(f"{key} {value}" for key, value in stated.items())
+        problems.append(Problem("AnnotationContradiction", names[1], f"{message} contradict each other"))
+        return ""
+    return next(iter(stated.values()), "")
+
+
+def load_profile(annotations: Texts, problems: Problems) -> str:
+    """Read the load profile: busy, idle or the hours of the peak."""
+    profile = annotations.get(keys.LOAD_PROFILE, "").strip()
+    if keys.LOAD_PROFILE not in annotations or profile in ("busy", "idle") or _PEAKS.fullmatch(profile):
+        return profile
+    message = f"it must be busy, idle or peaks=HH-HH, not {profile[:40]!r}"
+    problems.append(Problem("LoadProfileInvalid", keys.LOAD_PROFILE, message))
+    return ""
+
+
+def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, int], ...]:
+    """Read the use that the pod expects, by resource."""
+    if keys.EXPECTED_USAGE not in annotations:
+        return ()
+    try:
+        stated = read_json(annotations[keys.EXPECTED_USAGE])
+        if not isinstance(stated, dict) or not all(is_qualified_name(name) for name in stated):
+            raise InputError("ExpectedUsageInvalid", "it must be a JSON object of resource quantities")
+        return tuple(sorted((name, parse_amount(name, quantity)) for name, quantity in stated.items()))
+    except JSONDecodeError as error:
+        problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, f"it is not JSON: {error.msg}"))
+    except InputError as error:
+        problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, error.message))
+    return ()
+
+
+def gang_member(labels: Texts, find_min_member: Callable[[str], int], problems: Problems) -> GangMember | None:
+    """Read the gang a pod belongs to; `find_min_member` knows the PodGroups of the pod's namespace."""
+    if keys.GANG_NAME in labels:
+        name = labels[keys.GANG_NAME]
+        least = _number(labels, keys.GANG_MIN_AVAILABLE, problems, "GangInvalid", 1, 2**31)
+    elif keys.POD_GROUP in labels:
+        name = labels[keys.POD_GROUP]
+        least = find_min_member(name)
+    else:
+        return None
+    if not name:
+        problems.append(Problem("GangInvalid", keys.GANG_NAME, "the gang's name is empty"))
+        return None
+    return GangMember(name, least or 0)
+
+
+def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:
+    """Return the policy that the pod names and the rule by which it does; both empty where it names none."""
+    if keys.POLICY in annotations:
+        policy, rule = annotations[keys.POLICY].strip(), "annotation"
+    elif scheduler_name.startswith(f"{keys.SCHEDULER}-"):
+        policy, rule = scheduler_name.removeprefix(f"{keys.SCHEDULER}-"), "scheduler-name"
+    else:
+        return "", ""
+    if is_dns_label(policy):
+        return policy, rule
+    field = keys.POLICY if rule == "annotation" else "spec.schedulerName"
+    problems.append(Problem("PolicyNameInvalid", field, f"{policy[:80]!r} is not the name of a policy"))
+    return "", ""

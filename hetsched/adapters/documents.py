@@ -1,0 +1,353 @@
+"""YAML and JSON text as plain objects, each with the place it came from.
+
+Problem: a manifest is untrusted text. Anchors let 400 bytes become gigabytes, deep nesting breaks recursive readers,
+a repeated key hides what the author meant, and a lone surrogate or a NUL breaks the database far from here.
+Rule: YAML without anchors, aliases, tags and merge keys, or JSON; nesting to `MAX_DEPTH`; size, number of values and
+size of one object are bounded; keys are unique; text has neither NUL nor lone surrogates; numbers are finite. Plain
+YAML scalars are read as the API server reads them (`yes` is true, a date stays text). `List` kinds are flattened.
+Source: Kubernetes API conventions; YAML 1.1 as in sigs.k8s.io/yaml.
+Invariants: the text is built from parser events in one pass, so nothing is expanded before it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import msgspec
+import yaml
+
+from hetsched.contracts.errors import InputError
+
+MAX_BYTES = 64 * 1024 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 4_000_000
+MAX_OBJECT_NODES = 100_000
+
+Plain = dict[str, Any]
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SPELT: dict[str, bool | None] = {
+    "null": None, "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
+}  # fmt: skip
+_WORDS: dict[str, bool | None] = {
+    **{"": None, "~": None},
+    **{form: value for word, value in _SPELT.items() for form in (word, word.capitalize(), word.upper())},
+}
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]{0,400}|0o?[0-7_]{1,400}|0x[0-9a-fA-F_]{1,400}|0b[01_]{1,400})")
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]{1,4})?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_MAYBE_SPECIAL = frozenset("0123456789.+-~nNtTyYfFoO")
+_CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One Kubernetes object and where it stands: `path` is its place inside document `number` of `file`."""
+
+    file: str
+    number: int
+    object: Plain
+    path: str = ""
+
+    @property
+    def place(self) -> str:
+        """The prefix that a field path of this object is put behind."""
+        return f"{self.file}#{self.number} {self.path}"
+
+
+def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
+    """Read every Kubernetes object of a YAML or JSON text, lists flattened, in order.
+
+    Raises: InputError; its place is `name`, the document's number and, inside a list, the item.
+    """
+    text = _decode(data, name, max_bytes)
+    found: list[Document] = []
+    for number, plain in _read(text, name, max_nodes):
+        if plain is None:
+            continue
+        try:
+            found.extend(_flatten(plain, name, number, ""))
+        except InputError as error:
+            raise error.at(f"{name}#{number} ") from None
+    if not found:
+        raise InputError("ManifestEmpty", "there is no object in it", place=name)
+    return found
+
+
+def _decode(data: bytes, name: str, max_bytes: int) -> str:
+    if len(data) > max_bytes:
+        raise InputError("ManifestTooLarge", f"it has {len(data)} bytes, {max_bytes} are allowed", place=name)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name) from None
+
+
+def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            yield 1, read_json(text, max_nodes=max_nodes)
+            return
+        except json.JSONDecodeError as error:
+            if name.endswith(".json"):
+                raise _malformed(f"it is not JSON: {error.msg}", f"{name}:{error.lineno}") from None
+        except InputError as error:
+            raise error.at(f"{name}#1 ") from None
+    yield from _read_yaml(text, name, max_nodes)
+
+
+def _malformed(message: str, place: str = "") -> InputError:
+    return InputError("ManifestMalformed", message, place=place)
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def read_json(text: str, *, max_nodes: int = MAX_NODES) -> Any:
+    """Read one JSON value under the rules of this module.
+
+    Raises: InputError, or json.JSONDecodeError where the text is not JSON at all.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite)
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError:
+        raise
+    except InputError:
+        raise
+    except ValueError:
+        raise InputError("NumberTooLarge", "a number has more digits than this program reads") from None
+    _check_tree(value, max_nodes)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Plain:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        seen: set[str] = set()
+        _duplicate(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+    return built
+
+
+def _duplicate(key: str) -> NoReturn:
+    raise InputError("ManifestDuplicateKey", f"the key {key[:80]!r} stands twice in one mapping")
+
+
+def _not_finite(word: str) -> NoReturn:
+    raise InputError("NumberNotFinite", f"{word} is not a number that can be used")
+
+
+def _too_deep() -> InputError:
+    return InputError("ManifestTooDeep", f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _too_many(limit: int) -> InputError:
+    return InputError("ManifestTooLarge", f"it holds more than {limit} values")
+
+
+def _check_tree(value: Any, max_nodes: int) -> None:
+    """Check depth, size, text and numbers of a decoded value, level by level."""
+    level: list[Any] = [value]
+    count = depth = 0
+    while level:
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is dict:
+                for key in item:
+                    check_text(key)
+                below.extend(item.values())
+            elif kind is list:
+                below.extend(item)
+            elif kind is str:
+                check_text(item)
+            elif kind is float and not math.isfinite(item):
+                _not_finite(repr(item))
+        count += len(level)
+        depth += 1
+        if count > max_nodes:
+            raise _too_many(max_nodes)
+        if depth > MAX_DEPTH + 1:
+            raise _too_deep()
+        level = below
+
+
+def check_text(text: str) -> None:
+    """Refuse text that UTF-8 or a database cannot hold."""
+    if "\0" in text:
+        raise InputError("TextHasNul", f"{text[:40]!r} holds a NUL character")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError("TextHasSurrogate", f"{text[:40]!r} holds half a surrogate pair")
+
+
+# -- YAML ----------------------------------------------------------------------------------------------------------
+
+
+def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
+    """Yield each YAML document with its number, counted from 1 and empty ones included."""
+    number = 0
+    builder = _Builder(max_nodes)
+    line = 0
+    try:
+        events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        for event in events:
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.DocumentStartEvent):
+                number += 1
+            elif isinstance(event, yaml.DocumentEndEvent):
+                yield number, builder.take()
+            elif not isinstance(event, yaml.StreamStartEvent | yaml.StreamEndEvent):
+                builder.add(event)
+    except InputError as error:
+        raise InputError(error.code, error.message, place=f"{name}#{number} line {line}", hint=error.hint) from None
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        where = name if mark is None else f"{name}:{mark.line + 1}"
+        raise _malformed(f"it is not YAML: {error.problem or error.context}", where) from None
+    except yaml.YAMLError as error:
+        raise _malformed(f"it is not YAML: {' '.join(str(error).split())[:200]}", name) from None
+
+
+class _Builder:
+    """Builds one plain value from YAML events."""
+
+    __slots__ = ("_count", "_key", "_limit", "_stack", "_value")
+
+    def __init__(self, max_nodes: int) -> None:
+        self._limit = max_nodes
+        self._count = 0
+        # Open collections from the outside in, each with the key that waits for its value.
+        self._stack: list[tuple[Any, str | None]] = []
+        self._key: str | None = None
+        self._value: Any = None
+
+    def take(self) -> Any:
+        """Return the finished document and start the next."""
+        value, self._value = self._value, None
+        return value
+
+    def add(self, event: Any) -> None:
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            self._check(event)
+            stack = self._stack
+            if stack and self._key is None and type(stack[-1][0]) is dict:
+                self._open_key(event)
+            else:
+                self._put(_scalar(event))
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            self._check(event)
+            if self._stack and self._key is None and type(self._stack[-1][0]) is dict:
+                raise _malformed("a key must be text, not a collection")
+            if len(self._stack) >= MAX_DEPTH:
+                raise _too_deep()
+            collection: Any = {} if kind is yaml.MappingStartEvent else []
+            self._stack.append((collection, self._key))
+            self._key = None
+        elif kind is yaml.AliasEvent:
+            _refuse_anchor()
+        else:
+            collection, self._key = self._stack.pop()
+            self._put(collection)
+
+    def _check(self, event: Any) -> None:
+        if event.anchor is not None:
+            _refuse_anchor()
+        if event.tag is not None and event.tag != "!" and event.tag not in _CORE_TAGS:
+            raise InputError("YamlTagRefused", f"the tag {event.tag[:80]!r} is not allowed")
+        self._count += 1
+        if self._count > self._limit:
+            raise _too_many(self._limit)
+
+    def _open_key(self, event: Any) -> None:
+        key: str = event.value
+        if key == "<<" and event.implicit[0]:
+            raise InputError("YamlAliasRefused", "merge keys are not allowed", hint="Write the fields out")
+        if key in self._stack[-1][0]:
+            _duplicate(key)
+        self._key = key
+
+    def _put(self, value: Any) -> None:
+        if not self._stack:
+            self._value = value
+        elif self._key is None:
+            self._stack[-1][0].append(value)
+        else:
+            self._stack[-1][0][self._key] = value
+            self._key = None
+
+
+def _refuse_anchor() -> NoReturn:
+    raise InputError("YamlAliasRefused", "anchors and aliases are not allowed", hint="Write the value out")
+
+
+def _scalar(event: Any) -> Any:
+    """Return what a scalar means; only plain ones can be more than text."""
+    text: str = event.value
+    if not event.implicit[0] and (event.tag is None or event.tag in ("!", "tag:yaml.org,2002:str")):
+        check_text(text)
+        return text
+    if text and text[0] not in _MAYBE_SPECIAL:
+        check_text(text)
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return _integer(text.replace("_", ""))
+    if _FLOAT.fullmatch(text):
+        number = float(text.replace("_", ""))
+        return number if math.isfinite(number) else _not_finite(text)
+    if _NOT_FINITE.fullmatch(text):
+        _not_finite(text)
+    check_text(text)
+    return text
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-")
+    value = int(digits, 8) if len(digits) > 1 and digits.isdigit() and digits[0] == "0" else int(digits, 0)
+    return -value if text[0] == "-" else value
+
+
+# -- objects -------------------------------------------------------------------------------------------------------
+
+
+def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document]:
+    if not isinstance(plain, dict):
+        raise _malformed("it must be an object with apiVersion and kind", path.rstrip("."))
+    kind, version = plain.get("kind"), plain.get("apiVersion")
+    for field, value in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
+            raise _malformed("it must be text and not empty", f"{path}{field}")
+    assert isinstance(kind, str)
+    items = plain.get("items")
+    if kind.endswith("List") and (items is not None or kind == "List"):
+        if not isinstance(items, list):
+            raise _malformed("it must be a list", f"{path}items")
+        for position, item in enumerate(items):
+            if kind != "List" and isinstance(item, dict) and "kind" not in item:
+                # The API server leaves kind and version out of the items of a typed list.
+                item = {**item, "kind": kind.removesuffix("List"), "apiVersion": item.get("apiVersion", version)}
+            yield from _flatten(item, name, number, f"{path}items[{position}].")
+    else:
+        if _size(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
+            raise InputError("ObjectTooLarge", f"one object holds more than {MAX_OBJECT_NODES} values", place=path)
+        yield Document(name, number, plain, path)
+
+
+def _size(plain: Plain, limit: int) -> int:
+    """Count the values of an object, and stop soon after `limit`."""
+    count = 0
+    open_values: list[Any] = [plain]
+    while open_values and count <= limit:
+        value = open_values.pop()
+        count += 1
+        if type(value) is dict:
+            open_values.extend(value.values())
+        elif type(value) is list:
+            open_values.extend(value)
+    return count

@@ -1,0 +1,232 @@
+"""Checked access to the fields of a plain object.
+
+Problem: every wrong field must be named by its full path, and a good object must not pay for building paths.
+Rule: a `View` knows its value, its parent and its key; the path is put together only when something is refused.
+Checks are those of the API server's own schema: types, names (RFC 1123), label syntax, quantities.
+Source: Kubernetes apimachinery `validation.go`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.units import parse_amount
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_DNS_LABEL = re.compile(_LABEL)
+_DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_QUALIFIED = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_INT64 = 2**63 - 1
+
+
+def is_dns_label(text: str) -> bool:
+    """Tell whether `text` may name a namespace or a container."""
+    return _DNS_LABEL.fullmatch(text) is not None
+
+
+def is_dns_subdomain(text: str) -> bool:
+    """Tell whether `text` may name a node, a pod or most other objects."""
+    return len(text) <= 253 and _DNS_SUBDOMAIN.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=16384)
+def is_qualified_name(key: str) -> bool:
+    """Tell whether `key` may be a label key, a taint key or a resource name: an optional DNS prefix and a name."""
+    prefix, slash, name = key.rpartition("/")
+    return (not slash or is_dns_subdomain(prefix)) and _QUALIFIED.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=16384)
+def is_label_value(value: str) -> bool:
+    """Tell whether `value` may be a label's value."""
+    return not value or _QUALIFIED.fullmatch(value) is not None
+
+
+class View:
+    """A mapping inside an object; absent and null fields read the same."""
+
+    __slots__ = ("_key", "_parent", "value")
+
+    def __init__(self, value: Any, parent: View | None = None, key: str | int = "") -> None:
+        self._parent = parent
+        self._key = key
+        if value is None:
+            value = {}
+        elif type(value) is not dict:
+            self.fail("must be an object")
+        self.value: dict[str, Any] = value
+
+    @property
+    def path(self) -> str:
+        """The field path from the object's root: `spec.containers[0].name`."""
+        if self._parent is None:
+            return ""
+        above = self._parent.path
+        if isinstance(self._key, int):
+            return f"{above}[{self._key}]"
+        return f"{above}.{self._key}" if above else self._key
+
+    def place(self, key: str) -> str:
+        """Return the path of one field of this mapping."""
+        above = self.path
+        step = f"[{key!r}]" if "/" in key or "." in key else f".{key}"
+        return f"{above}{step}" if above else step.removeprefix(".")
+
+    def fail(self, message: str, key: str | None = None, *, code: str = "FieldInvalid") -> NoReturn:
+        """Refuse this mapping, or one field of it."""
+        raise InputError(code, message, place=self.path if key is None else self.place(key))
+
+    def __contains__(self, key: str) -> bool:
+        return self.value.get(key) is not None
+
+    def view(self, key: str) -> View:
+        """Return a nested mapping, empty where there is none."""
+        return View(self.value.get(key), self, key)
+
+    def views(self, key: str) -> list[View]:
+        """Return the mappings of a list, none where there is none."""
+        found = self.value.get(key)
+        if found is None:
+            return []
+        if type(found) is not list:
+            self.fail("must be a list", key)
+        above = _List(self, key)
+        return [View(item, above, position) for position, item in enumerate(found)]
+
+    def text(self, key: str, default: str = "") -> str:
+        found = self.value.get(key)
+        if found is None:
+            return default
+        if type(found) is not str:
+            self.fail(f"must be text, it is {_shown(found)}", key)
+        return found
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str = "") -> str:
+        found = self.text(key, default)
+        if found not in allowed and not (found == default and key not in self):
+            self.fail(f"must be one of {', '.join(filter(None, allowed))}, it is {found[:80]!r}", key)
+        return found
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        found = self.value.get(key)
+        if found is None:
+            return default
+        if type(found) is not bool:
+            self.fail(f"must be true or false, it is {_shown(found)}", key)
+        return found
+
+    def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = _INT64) -> int:
+        found = self.value.get(key)
+        if found is None:
+            return default
+        return self._integer(found, key, least, most)
+
+    def maybe_integer(self, key: str, *, least: int = 0, most: int = _INT64) -> int | None:
+        found = self.value.get(key)
+        return None if found is None else self._integer(found, key, least, most)
+
+    def _integer(self, found: Any, key: str, least: int, most: int) -> int:
+        if type(found) is not int:
+            self.fail(f"must be a whole number, it is {_shown(found)}", key)
+        if not least <= found <= most:
+            self.fail(f"must be from {least} to {most}, it is {_shown(found)}", key)
+        return found
+
+    def maybe_number(self, key: str, *, least: float = 0, most: float = 1e12) -> float | None:
+        found = self.value.get(key)
+        if found is None:
+            return None
+        if type(found) not in (int, float):
+            self.fail(f"must be a number, it is {_shown(found)}", key)
+        if not least <= found <= most:
+            self.fail(f"must be from {least:g} to {most:g}, it is {_shown(found)}", key)
+        return float(found)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        found = self.value.get(key)
+        if found is None:
+            return ()
+        if type(found) is not list or any(type(item) is not str for item in found):
+            self.fail("must be a list of texts", key)
+        return tuple(found)
+
+    def text_map(self, key: str) -> dict[str, str]:
+        """Return a mapping of text to text; it is the object's own and must not be changed."""
+        found = self.value.get(key)
+        if found is None:
+            return {}
+        if type(found) is not dict:
+            self.fail("must be an object", key)
+        for name, value in found.items():
+            if type(value) is not str:
+                self.view(key).fail(f"must be text, it is {_shown(value)}", name)
+        return found
+
+    def labels(self, key: str = "labels") -> dict[str, str]:
+        found = self.text_map(key)
+        for name, value in found.items():
+            if not is_qualified_name(name):
+                self.view(key).fail("is not a label key", name, code="LabelInvalid")
+            if not is_label_value(value):
+                self.view(key).fail(f"{value[:80]!r} is not a label value", name, code="LabelInvalid")
+        return found
+
+    def amounts(self, key: str) -> dict[str, int]:
+        """Return a resource list in base units: millicores for cpu, bytes or counts for the others."""
+        found = self.value.get(key)
+        if found is None:
+            return {}
+        if type(found) is not dict:
+            self.fail("must be an object", key)
+        amounts = {}
+        for resource, quantity in found.items():
+            if not is_qualified_name(resource):
+                self.view(key).fail("is not a resource name", resource, code="ResourceNameInvalid")
+            try:
+                amounts[resource] = parse_amount(resource, quantity)
+            except InputError as error:
+                raise error.at(self.view(key).place(resource)) from None
+        return amounts
+
+    def name(self, key: str = "name", *, label: bool = False) -> str:
+        """Return a required object name: a DNS subdomain, or one DNS label."""
+        found = self.text(key)
+        if not (is_dns_label(found) if label else is_dns_subdomain(found)):
+            kind = "a lower-case RFC 1123 label" if label else "a lower-case RFC 1123 name"
+            self.fail(f"must be {kind}, it is {found[:80]!r}", key, code="NameInvalid")
+        return found
+
+
+class _List(View):
+    """The parent of list items: its path is that of the list itself."""
+
+    __slots__ = ()
+
+    def __init__(self, parent: View, key: str) -> None:
+        self._parent = parent
+        self._key = key
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if type(value) in (bool, int, float, str) and len(repr(value)) <= 80 else type(value).__name__
+
+
+def metadata(root: View) -> View:
+    """Return an object's metadata with its name checked."""
+    found = root.view("metadata")
+    found.name()
+    return found
+
+
+def unique_names(views: Iterator[View] | list[View], what: str) -> None:
+    """Refuse two entries of a list with the same name."""
+    seen: set[str] = set()
+    for view in views:
+        name = view.text("name")
+        if name in seen:
+            view.fail(f"two {what} are called {name[:80]!r}", "name", code="NameDuplicate")
+        seen.add(name)

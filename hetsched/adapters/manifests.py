@@ -1,0 +1,210 @@
+"""Kubernetes objects as one `ClusterContent`.
+
+Problem: a file is a bag of objects that refer to each other by name, in any order; one wrong object must refuse all.
+Rule: names that others refer to (classes, groups, namespaces) are read first, then nodes and pods, then what describes
+a node (NodeGpu, NodeUsage, NodeResourceTopology) is joined to it by name; what describes an absent node is dropped.
+Kinds that nothing is read from are ignored. File order is kept. Objects with `generateName` are numbered.
+Source: the public contract, "Objects in".
+Invariant: nothing is returned unless every object was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+
+from . import controllers, keys, nodes, selectors
+from .documents import Document
+from .fields import View, metadata
+from .pods import Names, PodReader, namespace_of
+
+
+def read_content(
+    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None
+) -> ClusterContent:
+    """Convert objects; controllers are expanded in a workload file only.
+
+    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name.
+
+    Raises: InputError naming file, document, field path and reason; nothing is converted then.
+    """
+    reading = _Reading(workload)
+    for document in documents:
+        reading.sort(document)
+    own = reading.definitions()
+    names = Names.of(own) if known is None else Names.of(known, own)
+    reading.read_pods(PodReader(names))
+    return msgspec.structs.replace(
+        own, nodes=reading.read_nodes(), running=tuple(reading.running), pending=tuple(reading.pending)
+    )
+
+
+class _Reading:
+    """One file on its way in: objects sorted by what they are read for."""
+
+    def __init__(self, workload: bool) -> None:
+        self._workload = workload
+        self._sorted: dict[str, list[tuple[Document, View]]] = {}
+        self._seen: set[tuple[str, str, str]] = set()
+        self._taken: set[str] = set()
+        self._generated: dict[str, int] = {}
+        self.running: list[PodSpec] = []
+        self.pending: list[PodSpec] = []
+
+    def sort(self, document: Document) -> None:
+        kind, group = document.object["kind"], document.object["apiVersion"].rpartition("/")[0]
+        if (kind, group) not in _READ:
+            return
+        root = View(document.object)
+        with _Placed(document):
+            if kind in _NAMESPACED:
+                root = self._named(root)
+            meta = metadata(root)
+            key = (kind, namespace_of(meta) if kind in _NAMESPACED else "", meta.text("name"))
+            if key in self._seen:
+                meta.fail(f"two objects of kind {kind} have the name {key[2]!r}", "name", code="ObjectDuplicate")
+            self._seen.add(key)
+        self._sorted.setdefault("Pods" if kind == "Pod" or kind in controllers.KINDS else kind, []).append(
+            (document, root)
+        )
+
+    def _named(self, root: View) -> View:
+        """Give an object with `generateName` its name: the next free number, where the API server takes letters."""
+        meta = root.view("metadata")
+        stem = meta.text("generateName")
+        if not stem or "name" in meta:
+            return root
+        number = self._generated[stem] = self._generated.get(stem, -1) + 1
+        return View({**root.value, "metadata": {**meta.value, "name": f"{stem}{number}"}})
+
+    def _each(self, kind: str, read: Callable[[View], Any]) -> dict[str, Any]:
+        """Read all objects of a kind, by name."""
+        found = {}
+        for document, root in self._sorted.get(kind, ()):
+            with _Placed(document):
+                found[root.view("metadata").text("name")] = read(root)
+        return found
+
+    def definitions(self) -> ClusterContent:
+        groups: dict[str, int] = {}
+        for document, root in self._sorted.get("PodGroup", ()):
+            with _Placed(document):
+                meta = root.view("metadata")
+                groups[f"{namespace_of(meta)}/{meta.text('name')}"] = root.view("spec").integer("minMember", 1, least=1)
+        return ClusterContent(
+            policies=tuple(self._each("SchedulingPolicy", _policy).values()),
+            namespaces=self._each("Namespace", lambda root: root.view("metadata").labels()),
+            namespace_policies={
+                name: policy for name, policy in self._each("Namespace", _namespace_policy).items() if policy
+            },
+            priority_classes=self._each("PriorityClass", _priority_class),
+            runtime_classes=self._each("RuntimeClass", _runtime_class),
+            pod_groups=groups,
+        )
+
+    def read_pods(self, reader: PodReader) -> None:
+        own = [(document, root) for document, root in self._sorted.get("Pods", ()) if root.value["kind"] == "Pod"]
+        self._taken.update(
+            f"{namespace_of(root.view('metadata'))}/{root.view('metadata').text('name')}" for _, root in own
+        )
+        for document, root in self._sorted.get("Pods", ()):
+            kind = root.value["kind"]
+            with _Placed(document):
+                if kind == "Pod":
+                    pod = reader.pod(root)
+                    if pod is not None:
+                        (self.running if pod.node_name else self.pending).append(pod)
+                elif self._workload:
+                    pods = list(controllers.expand(root, kind, reader, self._taken))
+                    self._taken.update(pod.key for pod in pods)
+                    self.pending.extend(pods)
+
+    def read_nodes(self) -> tuple[NodeReport, ...]:
+        reports: dict[str, NodeReport] = self._each("Node", nodes.node)
+        problems: dict[str, list[str]] = {}
+
+        def topology(root: View) -> Any:
+            return nodes.numa(root, problems.setdefault(root.view("metadata").text("name"), []))
+
+        for kind, field, read in (
+            ("NodeGpu", "gpus", nodes.cards),
+            ("NodeUsage", "usage", nodes.usage),
+            ("NodeResourceTopology", "numa", topology),
+        ):
+            for name, value in self._each(kind, read).items():
+                if name in reports:
+                    reports[name] = msgspec.structs.replace(reports[name], **{field: value})
+        for name, found in problems.items():
+            if found and name in reports:
+                reports[name] = msgspec.structs.replace(reports[name], problems=(*reports[name].problems, *found))
+        return tuple(nodes.with_vendors(report) for report in reports.values())
+
+
+class _Placed:
+    """Put a document's place before that of an error inside the block."""
+
+    __slots__ = ("_document",)
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InputError):
+            raise error.at(self._document.place) from None
+
+
+def _priority_class(root: View) -> PriorityClass:
+    return PriorityClass(root.integer("value", least=-(2**31), most=2**31 - 1), root.flag("globalDefault"))
+
+
+def _runtime_class(root: View) -> RuntimeClass:
+    scheduling = root.view("scheduling")
+    return RuntimeClass(
+        overhead=tuple(sorted(root.view("overhead").amounts("podFixed").items())),
+        node_selector=selectors.node_selector(scheduling),
+        tolerations=selectors.tolerations(scheduling),
+    )
+
+
+def _namespace_policy(root: View) -> str:
+    return root.view("metadata").text_map("annotations").get(keys.POLICY, "").strip()
+
+
+def _policy(root: View) -> PolicySpec:
+    meta, spec = root.view("metadata"), root.view("spec")
+    name = meta.name(label=True)
+    if not spec.views("plugins"):
+        spec.fail("must have at least one plugin", "plugins", code="PolicyMalformed")
+    try:
+        policy = msgspec.convert({**spec.value, "name": name}, PolicySpec)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        raise InputError("PolicyMalformed", message, place=f"spec{place.rstrip('`')}") from None
+    used = [plugin.name for plugin in policy.plugins]
+    for position, plugin in enumerate(used):
+        if plugin in used[:position]:
+            spec.views("plugins")[position].fail(f"{plugin} stands twice", "name", code="PolicyMalformed")
+    return policy
+
+
+_NAMESPACED = {"Pod", "PodGroup", *controllers.KINDS}
+_CRANE = "topology.crane.io"
+_READ = {
+    ("Node", ""), ("Pod", ""), ("Namespace", ""),
+    ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
+    ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
+    ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),
+    ("NodeGpu", "hetsched.io"), ("NodeUsage", "hetsched.io"), ("SchedulingPolicy", "hetsched.io"),
+    *((kind, group.rstrip("/")) for kind, group in controllers.KINDS.items()),
+}  # fmt: skip

@@ -1,0 +1,250 @@
+"""A Kubernetes pod, or a controller's pod template, as a `PodSpec`.
+
+Problem: the same pod must come out the same wherever it is read, and what we cannot honour must be said, not skipped.
+Rule: what the API server would refuse is an `InputError`; a wrong wish in our own labels and annotations, or a
+scheduling feature that we do not implement (`FeatureNotSupported` with the field), is a `Problem` of the pod. A pod
+with scheduling gates counts as such a feature: it is never bound while it has them.
+Fields that cannot change where a pod runs (commands, images' contents, probes) are not checked.
+Source: Kubernetes core/v1 PodSpec, admission plugins Priority and RuntimeClass.
+Invariant: pods with equal shapes share one `Shape` object within one reading.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.units import MEMORY
+from hetsched.contracts.workload import HostPort, PodSpec, Shape
+
+from . import demands, keys, selectors
+from .allocation import parse_allocation, parse_topology_result
+from .fields import View, metadata
+from .requests import pod_amounts
+
+_QOS = ("Guaranteed", "Burstable", "BestEffort")
+_FINISHED = ("Succeeded", "Failed")
+_SYSTEM_PRIORITIES = {
+    "system-cluster-critical": PriorityClass(2_000_000_000),
+    "system-node-critical": PriorityClass(2_000_001_000),
+}
+# Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) do not influence placement.
+_PLACED_VOLUMES = (
+    "persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi",
+    "rbd", "vsphereVolume",
+)  # fmt: skip
+_UNSUPPORTED = ("resourceClaims", "schedulingGates", "schedulingGroup", "workloadRef")
+
+
+class Names(NamedTuple):
+    """What pods refer to by name: classes and pod groups, from this file and from the cluster's."""
+
+    priority_classes: dict[str, PriorityClass]
+    runtime_classes: dict[str, RuntimeClass]
+    pod_groups: dict[str, int]
+
+    @staticmethod
+    def of(*contents: ClusterContent) -> Names:
+        """Merge the names of several contents; later ones win."""
+        names = Names(dict(_SYSTEM_PRIORITIES), {}, {})
+        for content in contents:
+            names.priority_classes.update(content.priority_classes)
+            names.runtime_classes.update(content.runtime_classes)
+            names.pod_groups.update(content.pod_groups)
+        return names
+
+    @property
+    def default_priority(self) -> int:
+        return max((c.value for c in self.priority_classes.values() if c.default), default=0)
+
+
+class PodReader:
+    """Reads the pods of one file."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._default_priority = names.default_priority
+        self._shapes: dict[Shape, Shape] = {}
+
+    def pod(self, root: View) -> PodSpec | None:
+        """Read a Pod; None for one that neither holds nor asks for anything (finished, or going before it ran)."""
+        meta = metadata(root)
+        status = root.view("status")
+        node_name = root.view("spec").text("nodeName")
+        if status.text("phase") in _FINISHED or ("deletionTimestamp" in meta and not node_name):
+            return None
+        owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
+        pod = self.template(root, meta.text("name"), _namespace(meta))
+        return msgspec.structs.replace(
+            pod,
+            uid=meta.text("uid"),
+            created_at=meta.text("creationTimestamp"),
+            qos=status.choice("qosClass", _QOS, pod.qos),
+            controller="" if owner is None else f"{owner.text('kind')}/{owner.text('name')}",
+        )
+
+    def template(self, root: View, name: str, namespace: str) -> PodSpec:
+        """Read `metadata` and `spec` of a pod or pod template as the pod `namespace/name`."""
+        meta, spec = root.view("metadata"), root.view("spec")
+        labels, annotations = meta.labels(), meta.text_map("annotations")
+        problems: list[Problem] = []
+        runtime = self._runtime_class(spec, problems)
+        overhead = spec.amounts("overhead") if "overhead" in spec else dict(runtime.overhead)
+        amounts = pod_amounts(spec, overhead)
+        node_selector = selectors.node_selector(spec)
+        if runtime.node_selector:
+            node_selector = tuple(sorted({**dict(node_selector), **dict(runtime.node_selector)}.items()))
+        affinity = spec.view("affinity")
+        node_terms, preferred_nodes = selectors.node_affinity(affinity)
+        required, preferred = selectors.pod_affinity(affinity.view("podAffinity"), labels, 1)
+        anti_required, anti_preferred = selectors.pod_affinity(affinity.view("podAntiAffinity"), labels, -1)
+        _unsupported(spec, problems)
+        arch = demands.fixed_arch(node_selector, node_terms)
+        shape = Shape(
+            requests=amounts.requests,
+            nonzero_cpu_millis=amounts.nonzero_cpu_millis,
+            nonzero_memory_bytes=amounts.nonzero_memory_bytes,
+            node_selector=node_selector,
+            node_terms=node_terms,
+            preferred_nodes=preferred_nodes,
+            tolerations=selectors.tolerations(spec) + runtime.tolerations,
+            affinity=required,
+            anti_affinity=anti_required,
+            preferred_affinity=preferred + anti_preferred,
+            spread=selectors.spread(spec, labels),
+            host_ports=_host_ports(spec),
+            gpu=demands.gpu_demand(annotations, amounts.requests, problems),
+            isa=demands.isa_demand(labels, annotations, arch, problems),
+            numa=demands.numa_demand(annotations, problems),
+            expected_usage=demands.expected_usage(annotations, problems),
+            load_profile=demands.load_profile(annotations, problems),
+        )
+        if keys.EXPORT_SCORING in annotations:
+            shape = _with_exported_scoring(shape, meta.view("annotations"))
+        scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
+        policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
+        node_name = spec.text("nodeName")
+        return PodSpec(
+            namespace=namespace,
+            name=name,
+            shape=self._shapes.setdefault(shape, shape),
+            labels=labels,
+            priority=self._priority(spec, problems),
+            qos=amounts.qos,
+            scheduler_name=scheduler_name,
+            policy=policy,
+            policy_rule=policy_rule,
+            gang=demands.gang_member(labels, lambda group: self._min_member(namespace, group), problems),
+            node_name=node_name,
+            allocation=_allocation(annotations, problems) if node_name else None,
+            images=tuple(dict.fromkeys(_images(spec))),
+            problems=_with_exported(problems, annotations),
+        )
+
+    def _priority(self, spec: View, problems: list[Problem]) -> int:
+        if "priority" in spec:
+            return spec.integer("priority", least=-(2**31), most=2**31 - 1)
+        name = spec.text("priorityClassName")
+        if not name:
+            return self._default_priority
+        found = self.names.priority_classes.get(name)
+        if found is None:
+            message = f"there is no PriorityClass {name[:80]!r}"
+            problems.append(Problem("PriorityClassUnknown", "spec.priorityClassName", message))
+            return 0
+        return found.value
+
+    def _runtime_class(self, spec: View, problems: list[Problem]) -> RuntimeClass:
+        name = spec.text("runtimeClassName")
+        found = self.names.runtime_classes.get(name)
+        if found is not None:
+            return found
+        # The API server has written the overhead of a class into each pod that it admitted.
+        if name and "overhead" not in spec and not spec.text("nodeName"):
+            message = f"there is no RuntimeClass {name[:80]!r}"
+            problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
+        return RuntimeClass()
+
+    def _min_member(self, namespace: str, group: str) -> int:
+        return self.names.pod_groups.get(f"{namespace}/{group}", 0)
+
+
+def _namespace(meta: View) -> str:
+    return meta.name("namespace", label=True) if "namespace" in meta else "default"
+
+
+namespace_of = _namespace
+
+
+def _images(spec: View) -> list[str]:
+    found = (c.text("image") for key in ("containers", "initContainers") for c in spec.views(key))
+    return [image for image in found if image]
+
+
+def _host_ports(spec: View) -> tuple[HostPort, ...]:
+    """Return the ports that the pod takes on its node; on the host's network every container port is one."""
+    on_host = spec.flag("hostNetwork")
+    found = []
+    for key in ("containers", "initContainers"):
+        for container in spec.views(key):
+            if key == "initContainers" and container.text("restartPolicy") != "Always":
+                continue
+            for port in container.views("ports"):
+                inside = port.integer("containerPort", least=1, most=65535)
+                number = port.integer("hostPort", inside if on_host else 0, most=65535)
+                if number:
+                    protocol = port.choice("protocol", ("TCP", "UDP", "SCTP"), "TCP")
+                    found.append(HostPort(number, protocol, port.text("hostIP") or "0.0.0.0"))  # noqa: S104
+    return tuple(dict.fromkeys(found))
+
+
+def _unsupported(spec: View, problems: list[Problem]) -> None:
+    fields = [field for field in _UNSUPPORTED if spec.value.get(field)]
+    for position, volume in enumerate(spec.views("volumes")):
+        fields.extend(f"volumes[{position}].{source}" for source in _PLACED_VOLUMES if source in volume)
+    for field in fields:
+        problems.append(not_supported(f"spec.{field}"))
+
+
+def not_supported(field: str) -> Problem:
+    """Say that a pod uses a scheduling feature which is not implemented."""
+    return Problem("FeatureNotSupported", field, f"{field} influences scheduling in a way that is not supported")
+
+
+def _allocation(annotations: dict[str, str], problems: list[Problem]) -> Allocation | None:
+    try:
+        if keys.ALLOCATION in annotations:
+            return parse_allocation(annotations[keys.ALLOCATION])
+        if keys.TOPOLOGY_RESULT in annotations:
+            return parse_topology_result(annotations[keys.TOPOLOGY_RESULT])
+    except InputError as error:
+        field = keys.ALLOCATION if keys.ALLOCATION in annotations else keys.TOPOLOGY_RESULT
+        problems.append(Problem(error.code, field, error.message))
+    return None
+
+
+def _with_exported(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
+    """Put the problems that an export kept before those found here, one per field."""
+    if keys.EXPORT_PROBLEMS not in annotations:
+        return tuple(problems)
+    try:
+        kept = msgspec.json.decode(annotations[keys.EXPORT_PROBLEMS], type=list[Problem])
+    except (msgspec.DecodeError, RecursionError) as error:
+        kept = [Problem("ExportMalformed", keys.EXPORT_PROBLEMS, f"it is not a list of problems: {error}")]
+    fields = {problem.field for problem in kept}
+    return (*kept, *(problem for problem in problems if problem.field not in fields))
+
+
+def _with_exported_scoring(shape: Shape, annotations: View) -> Shape:
+    text = annotations.text(keys.EXPORT_SCORING)
+    try:
+        cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
+    except (msgspec.DecodeError, RecursionError) as error:
+        annotations.fail(f"it is not [millicores, bytes]: {error}", keys.EXPORT_SCORING)
+    if not (0 <= cpu < 2**53 and 0 <= memory < 2**53):
+        annotations.fail(f"it is out of range for cpu or {MEMORY}", keys.EXPORT_SCORING)
+    return msgspec.structs.replace(shape, nonzero_cpu_millis=cpu, nonzero_memory_bytes=memory)

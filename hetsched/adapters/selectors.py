@@ -1,0 +1,182 @@
+"""Where a pod may run by labels: selectors, affinity, tolerations and spread.
+
+Rule: a selector becomes a tuple of expressions, `matchLabels` first as `In`, in key order. `matchLabelKeys` and
+`mismatchLabelKeys` are resolved with the pod's own labels, as the API server does at admission.
+Source: Kubernetes core/v1 PodSpec and its validation.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hetsched.contracts.node_report import Taint
+from hetsched.contracts.workload import (
+    Expression,
+    LabelSelector,
+    NodeTerm,
+    PodTerm,
+    PreferredNodeTerm,
+    SpreadConstraint,
+    Toleration,
+)
+
+from .fields import View, is_label_value, is_qualified_name
+
+_SET_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_NODE_OPERATORS = (*_SET_OPERATORS, "Gt", "Lt")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+def taint(view: View) -> Taint:
+    """Read one taint of a node."""
+    if not is_qualified_name(view.text("key")):
+        view.fail("is not a taint key", "key", code="LabelInvalid")
+    return Taint(view.text("key"), view.text("value"), view.choice("effect", _EFFECTS))
+
+
+def tolerations(spec: View, key: str = "tolerations") -> tuple[Toleration, ...]:
+    """Read a pod's tolerations."""
+    found = []
+    for view in spec.views(key):
+        operator = view.choice("operator", ("Equal", "Exists"), "Equal") or "Equal"
+        toleration = Toleration(view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS)))
+        if not toleration.key and operator != "Exists":
+            view.fail("must be Exists where the key is empty", "operator")
+        if operator == "Exists" and toleration.value:
+            view.fail("must be empty where the operator is Exists", "value")
+        found.append(toleration)
+    return tuple(found)
+
+
+def expressions(view: View, key: str, operators: tuple[str, ...]) -> tuple[Expression, ...]:
+    """Read `matchExpressions` or `matchFields`."""
+    found = []
+    for item in view.views(key):
+        operator = item.choice("operator", operators)
+        values = item.texts("values")
+        if not is_qualified_name(item.text("key")):
+            item.fail("is not a label key", "key", code="LabelInvalid")
+        if operator in ("In", "NotIn") and not values:
+            item.fail(f"must not be empty for {operator}", "values")
+        if operator in ("Exists", "DoesNotExist") and values:
+            item.fail(f"must be empty for {operator}", "values")
+        if operator in ("Gt", "Lt") and (len(values) != 1 or not _INTEGER.fullmatch(values[0])):
+            item.fail(f"must be one whole number for {operator}", "values")
+        found.append(Expression(item.text("key"), operator, values))
+    return tuple(found)
+
+
+def node_selector(view: View) -> tuple[tuple[str, str], ...]:
+    """Read `nodeSelector`, by key."""
+    return tuple(sorted(view.labels("nodeSelector").items()))
+
+
+def node_term(view: View) -> NodeTerm:
+    """Read one node selector term."""
+    fields = expressions(view, "matchFields", ("In", "NotIn"))
+    for position, field in enumerate(fields):
+        if field.key != "metadata.name" or len(field.values) != 1:
+            view.views("matchFields")[position].fail("must be metadata.name with one value", "key")
+    return NodeTerm(expressions(view, "matchExpressions", _NODE_OPERATORS), fields)
+
+
+def node_affinity(affinity: View) -> tuple[tuple[NodeTerm, ...] | None, tuple[PreferredNodeTerm, ...]]:
+    """Read required terms (None: no requirement) and preferred ones."""
+    view = affinity.view("nodeAffinity")
+    required: tuple[NodeTerm, ...] | None = None
+    if "requiredDuringSchedulingIgnoredDuringExecution" in view:
+        selector = view.view("requiredDuringSchedulingIgnoredDuringExecution")
+        required = tuple(node_term(term) for term in selector.views("nodeSelectorTerms"))
+        if not required:
+            selector.fail("must have at least one term", "nodeSelectorTerms")
+    preferred = tuple(
+        PreferredNodeTerm(_weight(item), node_term(item.view("preference")))
+        for item in view.views("preferredDuringSchedulingIgnoredDuringExecution")
+    )
+    return required, preferred
+
+
+def _weight(view: View) -> int:
+    if "weight" not in view:
+        view.fail("is required", "weight")
+    return view.integer("weight", least=1, most=100)
+
+
+def label_selector(view: View, key: str) -> LabelSelector | None:
+    """Read a label selector; None where there is none, which selects nothing."""
+    if key not in view:
+        return None
+    selector = view.view(key)
+    equal = tuple(Expression(name, "In", (value,)) for name, value in sorted(selector.labels("matchLabels").items()))
+    return LabelSelector(equal + expressions(selector, "matchExpressions", _SET_OPERATORS))
+
+
+def _with_own_labels(selector: LabelSelector | None, view: View, labels: dict[str, str]) -> LabelSelector | None:
+    """Add what `matchLabelKeys` and `mismatchLabelKeys` mean for a pod with these labels."""
+    added = tuple(
+        Expression(key, operator, (labels[key],))
+        for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+        for key in view.texts(field)
+        if key in labels
+    )
+    if not added:
+        return selector
+    if selector is None:
+        view.fail("needs a labelSelector beside it", "matchLabelKeys")
+    return LabelSelector(selector.expressions + added)
+
+
+def _topology_key(view: View) -> str:
+    key = view.text("topologyKey")
+    if not is_qualified_name(key):
+        view.fail("must be a label key", "topologyKey", code="LabelInvalid")
+    return key
+
+
+def pod_term(view: View, labels: dict[str, str], weight: int = 0) -> PodTerm:
+    """Read one inter-pod term of a pod with `labels`."""
+    namespaces = view.texts("namespaces")
+    for namespace in namespaces:
+        if not is_label_value(namespace):
+            view.fail("must hold namespace names", "namespaces", code="NameInvalid")
+    return PodTerm(
+        topology_key=_topology_key(view),
+        selector=_with_own_labels(label_selector(view, "labelSelector"), view, labels),
+        namespaces=namespaces,
+        namespace_selector=label_selector(view, "namespaceSelector"),
+        weight=weight,
+    )
+
+
+def pod_affinity(view: View, labels: dict[str, str], sign: int) -> tuple[tuple[PodTerm, ...], tuple[PodTerm, ...]]:
+    """Read required and preferred terms; preferred weights are multiplied by `sign`."""
+    required = tuple(pod_term(term, labels) for term in view.views("requiredDuringSchedulingIgnoredDuringExecution"))
+    preferred = tuple(
+        pod_term(item.view("podAffinityTerm"), labels, sign * _weight(item))
+        for item in view.views("preferredDuringSchedulingIgnoredDuringExecution")
+    )
+    return required, preferred
+
+
+def spread(spec: View, labels: dict[str, str]) -> tuple[SpreadConstraint, ...]:
+    """Read topology spread constraints."""
+    found = []
+    for view in spec.views("topologySpreadConstraints"):
+        hard = view.choice("whenUnsatisfiable", ("DoNotSchedule", "ScheduleAnyway")) == "DoNotSchedule"
+        if "minDomains" in view and not hard:
+            view.fail("is allowed with DoNotSchedule only", "minDomains")
+        if "maxSkew" not in view:
+            view.fail("is required", "maxSkew")
+        found.append(
+            SpreadConstraint(
+                topology_key=_topology_key(view),
+                max_skew=view.integer("maxSkew", least=1),
+                hard=hard,
+                selector=_with_own_labels(label_selector(view, "labelSelector"), view, labels),
+                min_domains=view.integer("minDomains", 1, least=1),
+                honor_node_affinity=view.choice("nodeAffinityPolicy", ("Honor", "Ignore"), "Honor") == "Honor",
+                honor_taints=view.choice("nodeTaintsPolicy", ("Honor", "Ignore"), "Ignore") == "Honor",
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,151 @@
+"""What is known about accelerator models, and which whole cards a node has.
+
+Problem: one card has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never match A100, and a count of
+`nvidia.com/gpu` is not always a count of cards.
+Rule: a name is lower-cased, cut at spaces, `-` and `_`, and its leading `nvidia tesla geforce rtx amd instinct` are
+dropped. A term matches a card when its tokens are a prefix of the card's, or when it is a name (id, alias or trace
+name) of the accelerator that the card is. Cards come from NodeGpu where there is one; else allocatable N gives cards
+0..N-1 with the facts of GPU-feature-discovery labels, time-slicing replicas divided out, MIG devices left out.
+Source: `data/accelerators.json`; NVIDIA k8s-device-plugin, docs/gpu-feature-discovery; AMD node labeller.
+Invariant: a fact that no label states is None, whatever the table says about the model.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from importlib.resources import files
+
+import msgspec
+
+from .node_report import GpuCard, NodeReport
+from .units import GPU_RESOURCES
+
+MAX_CARDS = 256
+_NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
+_CUT = re.compile(r"[\s_-]+")
+
+
+class CardFacts(msgspec.Struct, frozen=True):
+    """One row of the accelerator table; memory is what the driver shows where that is known."""
+
+    id: str
+    vendor: str
+    memory_mib: int | None = None
+    reported_memory_mib: int | None = None
+    cores: int | None = None
+    bandwidth_gbs: float | None = None
+    boost_mhz: int | None = None
+    fp32_tflops: float | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def shown_memory_mib(self) -> int | None:
+        return self.reported_memory_mib or self.memory_mib
+
+
+class _Table(msgspec.Struct):
+    accelerators: list[CardFacts]
+    traces: dict[str, dict[str, str]]
+
+
+@cache
+def _table() -> _Table:
+    return msgspec.json.decode((files(__package__) / "data" / "accelerators.json").read_bytes(), type=_Table)
+
+
+@cache
+def _by_name() -> dict[tuple[str, ...], CardFacts]:
+    """Map every known name, cut to tokens, to its accelerator."""
+    named: dict[tuple[str, ...], CardFacts] = {}
+    by_id = {facts.id: facts for facts in _table().accelerators}
+    for names in _table().traces.values():
+        named.update({model_tokens(name): by_id[target] for name, target in names.items()})
+    for facts in by_id.values():
+        named.update({model_tokens(name): facts for name in (*facts.aliases, facts.id)})
+    return named
+
+
+@lru_cache(maxsize=4096)
+def model_tokens(name: str) -> tuple[str, ...]:
+    """Cut a model name into the tokens that are compared; a name without any says nothing about the model."""
+    tokens = [token for token in _CUT.split(name.strip().lower()) if token]
+    while tokens and tokens[0] in _NOT_A_MODEL:
+        del tokens[0]
+    return tuple(tokens)
+
+
+def facts_of(model: str) -> CardFacts | None:
+    """Return the table's row for a model by any of its names, None for one that the table does not name."""
+    return _by_name().get(model_tokens(model))
+
+
+@lru_cache(maxsize=65536)
+def model_matches(term: str, model: str) -> bool:
+    """Tell whether a card of `model` is what `term` asks for."""
+    wanted, offered = model_tokens(term), model_tokens(model)
+    if not wanted or not offered:
+        return False
+    if offered[: len(wanted)] == wanted:
+        return True
+    named = _by_name().get(wanted)
+    return named is not None and named is _by_name().get(offered)
+
+
+@lru_cache(maxsize=4096)
+def vendor_of(model: str) -> str:
+    """Return `nvidia`, `amd` or another vendor of a model, empty where neither its name nor the table tells."""
+    facts = facts_of(model)
+    if facts is not None:
+        return facts.vendor
+    words = set(_CUT.split(model.strip().lower()))
+    if words & {"amd", "instinct"}:
+        return "amd"
+    return "nvidia" if words & (_NOT_A_MODEL - {"amd", "instinct"}) else ""
+
+
+def card_from_table(index: int, model: str) -> GpuCard:
+    """Describe a card of which only the model is known, from the table."""
+    facts = facts_of(model)
+    if facts is None:
+        return GpuCard(index=index, model=model, vendor=vendor_of(model))
+    return GpuCard(
+        index=index,
+        model=model,
+        vendor=facts.vendor,
+        memory_mib=facts.shown_memory_mib,
+        cores=facts.cores,
+        fp32_tflops=facts.fp32_tflops,
+        bandwidth_gbs=facts.bandwidth_gbs,
+        clock_mhz=facts.boost_mhz,
+    )
+
+
+def cards_of(report: NodeReport) -> tuple[GpuCard, ...]:
+    """Return the whole cards that a node can give out, healthy ones only, by index."""
+    if report.gpus is not None:
+        return tuple(sorted((card for card in report.gpus if card.healthy), key=lambda card: card.index))
+    cards: list[GpuCard] = []
+    for resource in GPU_RESOURCES:
+        amount = report.allocatable.get(resource, 0)
+        if amount > 0:
+            vendor = resource.split(".", 1)[0]
+            cards.extend(_labelled(report.labels, vendor, amount, len(cards)))
+    return tuple(cards[:MAX_CARDS])
+
+
+def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> list[GpuCard]:
+    if vendor == "amd":
+        model, memory = labels.get("amd.com/gpu.product-name"), None
+    else:
+        model, memory = labels.get("nvidia.com/gpu.product"), _whole(labels.get("nvidia.com/gpu.memory"))
+        if model is not None and "-MIG-" in model:
+            return []
+        amount //= max(_whole(labels.get("nvidia.com/gpu.replicas")) or 1, 1)
+        model = model and model.removesuffix("-SHARED")
+    count = min(amount, MAX_CARDS)
+    return [GpuCard(index=first + i, model=model, vendor=vendor, memory_mib=memory) for i in range(count)]
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None

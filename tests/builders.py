@@ -1,0 +1,258 @@
+"""Fluent builders of the contract types that tests are about.
+
+Rule: a test names only what it is about; everything else has one harmless default. A pod asks for 1 CPU and 1Gi, a
+node offers 8 CPUs, 32Gi and 110 pods and is an x86-64 machine whose instruction set nobody described further.
+Every method returns the builder; `build` may be called again after more changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation, CardGrant
+from hetsched.contracts.cards import vendor_of
+from hetsched.contracts.errors import Problem
+from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Taint, Usage
+from hetsched.contracts.units import CPU, MEMORY, PODS, parse_amount
+from hetsched.contracts.workload import (
+    Expression,
+    GangMember,
+    GpuDemand,
+    HostPort,
+    IsaDemand,
+    LabelSelector,
+    NodeTerm,
+    NumaDemand,
+    PodSpec,
+    PodTerm,
+    PreferredNodeTerm,
+    Shape,
+    SpreadConstraint,
+    Toleration,
+)
+
+
+def a_pod(name: str = "pod", namespace: str = "default") -> PodBuilder:
+    """Start a pod that asks for 1 CPU and 1Gi."""
+    return PodBuilder(name, namespace)
+
+
+def a_node(name: str = "node") -> NodeBuilder:
+    """Start a ready amd64 node with 8 CPUs, 32Gi and room for 110 pods."""
+    return NodeBuilder(name)
+
+
+def matching(**labels: str) -> LabelSelector:
+    """Return a selector for all these labels."""
+    return LabelSelector(tuple(Expression(key, "In", (value,)) for key, value in sorted(labels.items())))
+
+
+def a_card(index: int = 0, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> GpuCard:
+    """Return a healthy card; the vendor follows from the model."""
+    return GpuCard(index=index, model=model, memory_mib=memory_mib, **{"vendor": vendor_of(model), **facts})
+
+
+class PodBuilder:
+    def __init__(self, name: str, namespace: str) -> None:
+        self._pod = PodSpec(namespace=namespace, name=name, shape=Shape(), qos="Burstable")
+        self._requests = {CPU: 1000, MEMORY: 2**30, PODS: 1}
+        self._scored: dict[str, int] = {}
+
+    def _shape(self, **changes: Any) -> Self:
+        self._pod = msgspec.structs.replace(self._pod, shape=msgspec.structs.replace(self._pod.shape, **changes))
+        return self
+
+    def having(self, **changes: Any) -> Self:
+        """Set fields of the PodSpec itself."""
+        self._pod = msgspec.structs.replace(self._pod, **changes)
+        return self
+
+    # -- what it takes ---------------------------------------------------------------------------------------------
+
+    def cpu(self, quantity: str | int) -> Self:
+        return self.requesting(CPU, quantity)
+
+    def memory(self, quantity: str | int) -> Self:
+        return self.requesting(MEMORY, quantity)
+
+    def requesting(self, resource: str, quantity: str | int) -> Self:
+        self._requests[resource] = parse_amount(resource, quantity)
+        return self
+
+    def best_effort(self) -> Self:
+        """Ask for nothing: scoring counts 100m and 200Mi."""
+        self._requests = {PODS: 1}
+        self._scored = {CPU: 100, MEMORY: 200 * 2**20}
+        return self.having(qos="BestEffort")
+
+    def guaranteed(self) -> Self:
+        return self.having(qos="Guaranteed")
+
+    def gpu(
+        self, count: int = 1, *, milli: int = 1000, memory_mib: int = 0, cores: int = 0, model: str = "",
+        exact: bool = False, vendor: str = "",
+    ) -> Self:  # fmt: skip
+        """Ask for cards; `model` holds terms separated by `|`."""
+        models = tuple(model.split("|")) if model else ()
+        return self._shape(gpu=GpuDemand(count, milli, memory_mib, cores, models, exact, vendor))
+
+    def isa(self, native: str = "", *, emulated: str = "", cross: str = "", qemu: str = "") -> Self:
+        source = "annotation hetsched.io/isa" if native else ""
+        return self._shape(isa=IsaDemand(native, emulated, cross, qemu, source))
+
+    def numa(self, aware: bool | None = True, cpu_policy: str = "none") -> Self:
+        return self._shape(numa=NumaDemand(aware, cpu_policy))
+
+    def expecting(self, **use: str) -> Self:
+        """State the expected use: `expecting(cpu="3", memory="2Gi")`."""
+        return self._shape(expected_usage=tuple(sorted((name, parse_amount(name, q)) for name, q in use.items())))
+
+    # -- where it may run ------------------------------------------------------------------------------------------
+
+    def labelled(self, **labels: str) -> Self:
+        return self.having(labels={**self._pod.labels, **labels})
+
+    def on_nodes_with(self, **labels: str) -> Self:
+        selector = {**dict(self._pod.shape.node_selector), **labels}
+        return self._shape(node_selector=tuple(sorted(selector.items())))
+
+    def node_affinity(self, *terms: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Self:
+        """Require one of the terms; each is a tuple of (key, operator, values)."""
+        built = tuple(NodeTerm(tuple(Expression(*expression) for expression in term)) for term in terms)
+        return self._shape(node_terms=built)
+
+    def preferring(self, weight: int, key: str, operator: str, *values: str) -> Self:
+        term = PreferredNodeTerm(weight, NodeTerm((Expression(key, operator, values),)))
+        return self._shape(preferred_nodes=(*self._pod.shape.preferred_nodes, term))
+
+    def tolerating(self, key: str = "", operator: str = "Exists", value: str = "", effect: str = "") -> Self:
+        toleration = Toleration(key, operator, value, effect)
+        return self._shape(tolerations=(*self._pod.shape.tolerations, toleration))
+
+    def near(self, topology_key: str, *, weight: int = 0, namespaces: tuple[str, ...] = (), **labels: str) -> Self:
+        """Want pods with these labels in the same domain: required, or preferred with a weight."""
+        return self._pod_term("affinity", topology_key, weight, namespaces, labels)
+
+    def away_from(self, topology_key: str, *, weight: int = 0, namespaces: tuple[str, ...] = (), **labels: str) -> Self:
+        """Want no pod with these labels in the same domain: required, or preferred with a weight."""
+        return self._pod_term("anti_affinity", topology_key, -weight, namespaces, labels)
+
+    def _pod_term(
+        self, field: str, topology_key: str, weight: int, namespaces: tuple[str, ...], labels: dict[str, str]
+    ) -> Self:
+        term = PodTerm(topology_key, matching(**labels), namespaces, None, weight)
+        field = "preferred_affinity" if weight else field
+        return self._shape(**{field: (*getattr(self._pod.shape, field), term)})
+
+    def spread(self, topology_key: str, max_skew: int = 1, *, hard: bool = True, **labels: str) -> Self:
+        constraint = SpreadConstraint(topology_key, max_skew, hard, matching(**labels))
+        return self._shape(spread=(*self._pod.shape.spread, constraint))
+
+    def host_port(self, port: int, protocol: str = "TCP", ip: str = "0.0.0.0") -> Self:  # noqa: S104
+        return self._shape(host_ports=(*self._pod.shape.host_ports, HostPort(port, protocol, ip)))
+
+    # -- who it is -------------------------------------------------------------------------------------------------
+
+    def priority(self, value: int) -> Self:
+        return self.having(priority=value)
+
+    def created_at(self, time: str) -> Self:
+        return self.having(created_at=time)
+
+    def policy(self, name: str) -> Self:
+        return self.having(policy=name, policy_rule="annotation")
+
+    def gang(self, name: str, min_available: int) -> Self:
+        return self.having(gang=GangMember(name, min_available))
+
+    def wrong(self, code: str = "IsaUnknownExtension", field: str = "hetsched.io/isa", message: str = "wrong") -> Self:
+        """Give the pod a problem of its own."""
+        return self.having(problems=(*self._pod.problems, Problem(code, field, message)))
+
+    def running_on(self, node: str, *cards: CardGrant) -> Self:
+        """Let the pod run on `node`, holding `cards` where any are named."""
+        allocation = Allocation(gpus=cards) if cards else None
+        return self.having(node_name=node, allocation=allocation)
+
+    def build(self) -> PodSpec:
+        requests = tuple(sorted((name, amount) for name, amount in self._requests.items() if amount))
+        scored = {**{CPU: self._requests.get(CPU, 0), MEMORY: self._requests.get(MEMORY, 0)}, **self._scored}
+        shape = msgspec.structs.replace(
+            self._pod.shape, requests=requests, nonzero_cpu_millis=scored[CPU], nonzero_memory_bytes=scored[MEMORY]
+        )
+        return msgspec.structs.replace(self._pod, shape=shape)
+
+
+class NodeBuilder:
+    def __init__(self, name: str) -> None:
+        self._node = NodeReport(
+            name=name,
+            labels={"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64"},
+            allocatable={CPU: 8000, MEMORY: 32 * 2**30, PODS: 110},
+            isa=IsaReport(native="amd64", source="kubernetes.io/arch", complete=False),
+            source="file",
+        )
+
+    def having(self, **changes: Any) -> Self:
+        """Set fields of the NodeReport itself."""
+        self._node = msgspec.structs.replace(self._node, **changes)
+        return self
+
+    def cpu(self, quantity: str | int) -> Self:
+        return self.offering(CPU, quantity)
+
+    def memory(self, quantity: str | int) -> Self:
+        return self.offering(MEMORY, quantity)
+
+    def pods(self, count: int) -> Self:
+        return self.offering(PODS, count)
+
+    def offering(self, resource: str, quantity: str | int) -> Self:
+        return self.having(allocatable={**self._node.allocatable, resource: parse_amount(resource, quantity)})
+
+    def labelled(self, labels: dict[str, str] | None = None, **more: str) -> Self:
+        return self.having(labels={**self._node.labels, **(labels or {}), **more})
+
+    def arch(self, arch: str, native: str | None = None) -> Self:
+        """Set the Kubernetes architecture; `native` states the full instruction set, else only the base is known."""
+        base = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}.get(arch)
+        self.labelled({"kubernetes.io/arch": arch})
+        if native is not None:
+            return self.isa(native)
+        return self.having(isa=IsaReport(native=base, source="kubernetes.io/arch", complete=base is None))
+
+    def isa(self, native: str | None, *, emulated: tuple[str, ...] = (), cross: tuple[str, ...] = ()) -> Self:
+        source = "annotation hetsched.io/isa" if native else ""
+        return self.having(isa=IsaReport(native=native, emulated=emulated, cross=cross, source=source))
+
+    def tainted(self, key: str, value: str = "", effect: str = "NoSchedule") -> Self:
+        return self.having(taints=(*self._node.taints, Taint(key, value, effect)))
+
+    def cordoned(self) -> Self:
+        return self.having(unschedulable=True)
+
+    def not_ready(self) -> Self:
+        return self.having(ready=False)
+
+    def gpus(self, count: int, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> Self:
+        """Add cards that a NodeGpu lists."""
+        held = self._node.gpus or ()
+        more = (a_card(len(held) + i, model, memory_mib, **facts) for i in range(count))
+        return self.having(gpus=(*held, *more))
+
+    def zone(self, name: str, cpus: str | None = None, *, cpu: str = "4", memory: str = "16Gi") -> Self:
+        """Add a NUMA zone with all of its CPU and memory allocatable."""
+        amounts = {CPU: parse_amount(CPU, cpu), MEMORY: parse_amount(MEMORY, memory)}
+        numa = self._node.numa or NumaReport()
+        zone = NumaZone(name, cpus, capacity=amounts, allocatable=amounts)
+        return self.having(numa=msgspec.structs.replace(numa, zones=(*numa.zones, zone)))
+
+    def using(self, observed_at: str = "2026-11-20T10:00:00Z", **amounts: str) -> Self:
+        """State measured use: `using(cpu="3", memory="2Gi")`."""
+        measured = {name: parse_amount(name, quantity) for name, quantity in amounts.items()}
+        return self.having(usage=Usage(measured, observed_at))
+
+    def build(self) -> NodeReport:
+        return self._node
