@@ -20,6 +20,7 @@ from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 
 from hetsched.contracts.errors import InputError
+from hetsched.journal import audit
 
 from .models import Token
 from .roles import Action, Role
@@ -102,8 +103,6 @@ def _service_account(role: Role) -> Any:
 
 
 def _record(actor: Subject | None, action: str, token: Token, reason: str) -> None:
-    from hetsched.journal import audit
-
     audit.record(
         actor=actor.name if actor else "command line",
         role=actor.role if actor else "",

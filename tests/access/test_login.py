@@ -1,0 +1,63 @@
+"""The login page: one door, with a brake on guessing."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.test import Client
+from django.utils import timezone
+
+PASSWORD = "a long enough password"
+pytestmark = pytest.mark.django_db
+
+
+def attempt(client: Client, password: str, name: str = "ada", address: str = "192.0.2.1") -> bool:
+    answer = client.post("/login/", {"username": name, "password": password}, REMOTE_ADDR=address)
+    return bool(answer.status_code == 302)
+
+
+def test_right_password(client: Client, person: Any) -> None:
+    person("ada")
+    assert attempt(client, PASSWORD)
+
+
+def test_admin_login_leads_here(client: Client) -> None:
+    assert client.get("/admin/login/?next=/admin/").headers["Location"] == "/login/?next=/admin/"
+
+
+def test_tenth_failure_closes_the_door_for_that_address(client: Client, person: Any) -> None:
+    person("ada")
+    for _try in range(10):
+        assert not attempt(client, "wrong")
+    assert not attempt(client, PASSWORD)
+    assert attempt(client, PASSWORD, address="192.0.2.2")
+
+
+def test_it_opens_again_after_a_quarter_of_an_hour(client: Client, person: Any) -> None:
+    person("ada")
+    for _try in range(10):
+        attempt(client, "wrong")
+    with time_machine.travel(timezone.now() + timedelta(minutes=15, seconds=1)):
+        assert attempt(client, PASSWORD)
+
+
+def test_many_addresses_close_it_for_the_account(client: Client, person: Any) -> None:
+    person("ada")
+    for number in range(100):
+        attempt(client, "wrong", address=f"198.51.100.{number}")
+    assert not attempt(client, PASSWORD)
+    person("bob")
+    assert attempt(client, PASSWORD, name="bob")
+
+
+def test_foreign_next_is_not_followed(client: Client, person: Any) -> None:
+    person("ada")
+    answer = client.post("/login/", {"username": "ada", "password": PASSWORD, "next": "https://evil.example/"})
+    assert answer.headers["Location"] == "/"
+
+
+def test_logout_needs_a_post(client: Client, person: Any) -> None:
+    client.force_login(person("ada"))
+    assert client.get("/logout/").status_code == 405
+    assert client.post("/logout/").status_code == 302

@@ -1,0 +1,104 @@
+"""Tokens: made once, kept as a digest, found again, limited, ended."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core import serializers
+from django.utils import timezone
+
+from hetsched.access.models import Token
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import create_token, resolve, revoke_token
+from hetsched.contracts.errors import InputError
+from hetsched.journal.models import AuditEntry
+
+pytestmark = pytest.mark.django_db
+
+
+def test_plaintext_is_prefixed_and_256_bits() -> None:
+    _token, plaintext = create_token(role="viewer", name="ci")
+    assert plaintext.startswith("hs_")
+    assert len(bytes.fromhex(plaintext.removeprefix("hs_"))) * 8 == 256
+
+
+def test_plaintext_is_stored_nowhere() -> None:
+    _token, plaintext = create_token(role="viewer", name="ci", reason="try")
+    rows = [*Token.objects.all(), *AuditEntry.objects.all()]
+    assert plaintext[20:] not in serializers.serialize("json", rows)
+
+
+def test_it_is_found_again_with_its_owner() -> None:
+    token, plaintext = create_token(role="viewer", name="ci")
+    found = resolve(plaintext)
+    assert found == token
+    assert found.user.username == "service-viewer"
+
+
+def test_service_account_cannot_log_in() -> None:
+    token, _plaintext = create_token(role="viewer", name="ci")
+    assert not token.user.has_usable_password()
+
+
+@pytest.mark.parametrize("wrong", ["", "hs_", "hs_" + "0" * 64, "x" * 67, "hs_" + "é" * 64, "hs_" + "0" * 5000])
+def test_anything_else_is_not(wrong: str) -> None:
+    create_token(role="viewer", name="ci")
+    assert resolve(wrong) is None
+
+
+def test_one_wrong_character() -> None:
+    _token, plaintext = create_token(role="viewer", name="ci")
+    assert resolve(plaintext[:-1] + ("0" if plaintext[-1] != "0" else "1")) is None
+
+
+def test_expired() -> None:
+    token, plaintext = create_token(role="viewer", name="ci")
+    Token.objects.filter(pk=token.pk).update(expiry=timezone.now() - timedelta(seconds=1))
+    assert resolve(plaintext) is None
+    assert Token.objects.filter(pk=token.pk).exists()  # looking never deletes
+
+
+def test_owner_who_left() -> None:
+    token, plaintext = create_token(role="viewer", name="ci")
+    token.user.is_active = False
+    token.user.save()
+    assert resolve(plaintext) is None
+
+
+def test_revoked_at_once_and_told() -> None:
+    token, plaintext = create_token(role="viewer", name="ci")
+    revoke_token(token, actor=None, reason="leaked")
+    assert resolve(plaintext) is None
+    assert AuditEntry.objects.get(action="token.revoke").reason == "leaked"
+
+
+def test_use_is_noted_once_a_minute(django_assert_num_queries: Any) -> None:
+    _token, plaintext = create_token(role="viewer", name="ci")
+    with django_assert_num_queries(2):
+        resolve(plaintext)
+    with django_assert_num_queries(1):
+        resolve(plaintext)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"role": "root"}, "RoleUnknown"),
+        ({"namespaces": ["Team_A"]}, "NamespaceInvalid"),
+        ({"namespaces": [".."]}, "NamespaceInvalid"),
+        ({"lifetime": timedelta(days=91)}, "TokenLifetimeInvalid"),
+        ({"lifetime": timedelta(0)}, "TokenLifetimeInvalid"),
+    ],
+)
+def test_wrong_wishes_make_no_token(options: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        create_token(**{"role": "viewer", "name": "ci", **options})
+    assert caught.value.code == code
+    assert not Token.objects.exists()
+
+
+def test_only_an_admin_hands_out_tokens(person: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        create_token(role="viewer", name="ci", actor=Subject(person("ada", "operator")))
+    assert caught.value.code == "PermissionDenied"
+    create_token(role="viewer", name="ci", actor=Subject(person("root", superuser=True)))

@@ -1,0 +1,63 @@
+"""A body is refused once it passes the cap of its path, whether its length was stated or not."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hetsched.project.doors import BodyCap
+
+
+async def reading_app(scope: Any, receive: Any, send: Any) -> None:
+    more = True
+    while more:
+        more = (await receive()).get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+async def post(path: str, chunks: list[bytes], headers: list[tuple[bytes, bytes]] | None = None) -> list[Any]:
+    async def messages() -> AsyncIterator[dict[str, Any]]:
+        for number, chunk in enumerate(chunks, 1):
+            yield {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
+
+    source, sent = messages(), []
+
+    async def receive() -> Any:
+        return await anext(source)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await BodyCap(reading_app)({"type": "http", "path": path, "headers": headers or []}, receive, send)
+    return sent
+
+
+@pytest.fixture(autouse=True)
+def small_caps(settings: Any) -> None:
+    settings.HETSCHED_BODY_BYTES, settings.HETSCHED_MANIFEST_BYTES = 10, 100
+
+
+async def test_within_the_cap() -> None:
+    assert (await post("/login/", [b"x" * 10]))[0]["status"] == 200
+
+
+async def test_stated_length() -> None:
+    # The body itself is never read.
+    assert (await post("/login/", [], [(b"content-length", b"11")]))[0]["status"] == 413
+
+
+async def test_streamed_without_a_length() -> None:
+    sent = await post("/login/", [b"x" * 6, b"x" * 6])
+    assert sent[0]["status"] == 413
+    assert json.loads(sent[1]["body"])["code"] == "BodyTooLarge"
+
+
+async def test_length_that_is_no_number() -> None:
+    assert (await post("/login/", [], [(b"content-length", b"-1")]))[0]["status"] == 413
+
+
+@pytest.mark.parametrize("path", ["/api/v1/workloads/", "/api/v1/clusters/a/import/", "/api/v1/what-if/"])
+async def test_manifests_may_be_larger(path: str) -> None:
+    assert (await post(path, [b"x" * 100]))[0]["status"] == 200
+    assert (await post(path, [b"x" * 101]))[0]["status"] == 413

@@ -1,0 +1,40 @@
+"""Right values, absent ones and empty ones."""
+
+from pathlib import Path
+
+import pytest
+
+from hetsched.project.environment import Environment, RedisAddress
+
+LOCAL = RedisAddress("redis://127.0.0.1:6379/0")
+
+
+def test_empty_counts_as_absent() -> None:
+    env = Environment({"X": " "})
+    assert env.flag("X", default=True) is True
+    assert env.number("X", 7, least=1, most=9) == 7
+    assert env.redis("X", LOCAL) == LOCAL
+    assert env.folder("X", Path("/srv")) == Path("/srv")
+
+
+def test_list_loses_blanks() -> None:
+    assert Environment({"X": " a, ,b "}).names("X") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "celery"),
+    [
+        ("redis://h:6379/3", "redis://h:6379/3"),
+        ("rediss://u:p@h/0", "rediss://u:p@h/0"),
+        ("unix:///run/s.sock", "redis+socket:///run/s.sock"),
+        ("unix:///run/s.sock?db=2", "redis+socket:///run/s.sock?virtual_host=2"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_celery_has_its_own_spelling(given: str, celery: str) -> None:
+    assert Environment({"X": given}).redis("X", LOCAL).for_celery() == celery
+
+
+def test_database_on_a_unix_socket() -> None:
+    config = Environment({"X": "postgres://me@%2Frun%2Fpg/db"}).database("X", "")
+    assert (config["HOST"], config["NAME"], config["USER"]) == ("/run/pg", "db", "me")

