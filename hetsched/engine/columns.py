@@ -135,6 +135,7 @@ class Window:
     def static(self, name: str) -> Ints:
         """Return a field of the inventory."""
         if self._static is None:
+            assert self.rows is not None
             self._static = self.columns.static.take(self.rows, axis=1)
         field: Ints = self._static[self.columns.layout.static[name]]
         return field
@@ -142,6 +143,7 @@ class Window:
     def load(self, name: str) -> Ints:
         """Return a field that placements change."""
         if self._load is None:
+            assert self.rows is not None
             self._load = self.columns.load.take(self.rows, axis=1)
         field: Ints = self._load[self.columns.layout.load[name]]
         return field

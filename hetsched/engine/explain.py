@@ -150,7 +150,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
         return ()
     state, names = scheduler.state, scheduler.state.columns.names
     request = state.compile(pod)
-    evaluation, total = scheduler.evaluator.evaluate(request)
+    _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
     columns = _score_columns(scheduler, request, feasible)
     # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.

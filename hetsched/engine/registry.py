@@ -71,7 +71,7 @@ def plugin(
             reads=reads,
             scope=scope,
             points=tuple(point for point, (method, _) in POINTS.items() if callable(getattr(cls, method, None))),
-            doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),  # type: ignore[union-attr]
+            doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),
             source=cls.__module__,
         )
         _check(cls.info)
@@ -90,7 +90,7 @@ def _check(info: PluginInfo) -> None:
         raise PluginError(f"{where}: a filter must also say why, by a method `refusals`")
     if ("reserve" in info.points) != ("unreserve" in info.points):
         raise PluginError(f"{where}: reserve and unreserve come together")
-    methods = {method: args for method, args in POINTS.values()} | COMPANIONS
+    methods = dict(POINTS.values()) | COMPANIONS
     for method, expected in methods.items():
         function = getattr(info.factory, method, None)
         if function is None:

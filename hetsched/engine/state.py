@@ -289,9 +289,7 @@ class ClusterState:
         other.columns = self.columns.copy()
         other.all_rows = Window(other.columns)
         other.reports, other.cards = list(self.reports), list(self.cards)
-        other.bookings = {
-            key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()
-        }
+        other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy()
         other.resources = Vocabulary(self.resources.values)

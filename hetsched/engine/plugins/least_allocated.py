@@ -40,6 +40,7 @@ class LeastAllocated:
         left //= np.maximum(capacity, 1)
         cpu, memory = self.params.cpu, self.params.memory
         if cpu == memory == 1:
-            return ((left[0] + left[1]) >> 1).astype(np.float64)
-        total = left[0] * cpu + left[1] * memory
-        return (total // max(cpu + memory, 1)).astype(np.float64)
+            score: Floats = ((left[0] + left[1]) >> 1).astype(np.float64)
+        else:
+            score = ((left[0] * cpu + left[1] * memory) // max(cpu + memory, 1)).astype(np.float64)
+        return score

@@ -31,7 +31,8 @@ class NodeReady:
         ready: Bools = nodes.static("ready") != 0
         if _tolerates_cordon(request):
             return ready
-        return ready & (nodes.static("unschedulable") == 0)
+        schedulable: Bools = ready & (nodes.static("unschedulable") == 0)
+        return schedulable
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         not_ready = nodes.static("ready") == 0
