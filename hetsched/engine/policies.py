@@ -23,6 +23,12 @@ _FILTERS = (
 # First-fit and random look at nothing but feasibility, so plugins that both filter and score do not score.
 _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 
+_KUBE_FILTERS = tuple(
+    PluginUse("gpu-fit", params={"check": "model"}) if use.name == "gpu-fit" else use
+    for use in _FILTERS
+    if use.name != "isa-match"
+)
+
 BUILTIN: dict[str, PolicySpec] = {
     policy.name: policy
     for policy in (
@@ -33,14 +39,19 @@ BUILTIN: dict[str, PolicySpec] = {
         ),
         PolicySpec(
             "default-kube",
-            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
-            description="kube-scheduler's default filters and scores, with ISA and card facts as filters.",
+            (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
+            description="kube-scheduler's default filters and scores: blind to ISA, counts cards by model.",
         ),
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(
             "best-fit",
             (*_FILTERS_ONLY, PluginUse("tightest-fit")),
             description="The feasible node with the least left over after placement.",
+        ),
+        PolicySpec(
+            "binpack",
+            (*_FILTERS, PluginUse("binpack", params={"resources": {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2}})),
+            description="Fill nodes up, cards first, along a straight line.",
         ),
         PolicySpec(
             "spread",

@@ -6,6 +6,7 @@ Rule: a pod that asks for n cards fits where n healthy cards each satisfy everyt
     memory        whole card: the card's memory >= asked;  shared card: free memory >= charged memory, where
                   charged = asked, or ceil(card memory * milli / 1000) when nothing was asked (0 if unknown)
     cores, model  the card's own; vendor where the pod asked by an extended resource
+`check` narrows this: "model" leaves out memory and cores, "count" the model too, as a scheduler that only counts cards.
 A fact that is unknown does not satisfy a positive demand, and the reason says so (`GpuFactUnknown`).
 Grants: a whole card takes all of the card, lowest index first; a shared card goes on the fullest card that still fits
 (least free milli, then lowest index), so that empty cards stay whole.
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cards import model_matches
+from hetsched.contracts.params import Params
 from hetsched.contracts.workload import GpuDemand
 from hetsched.engine.columns import UNKNOWN, WHOLE_CARD_MILLI, Bools, Ints, Window
 from hetsched.engine.registry import plugin
@@ -42,7 +46,10 @@ class _Wanted:
 
     __slots__ = ("demand", "models", "vendor", "whole")
 
-    def __init__(self, demand: GpuDemand, state: ClusterState) -> None:
+    def __init__(self, demand: GpuDemand, state: ClusterState, check: str) -> None:
+        if check != "all":
+            unchecked = {"memory_mib": 0, "cores": 0} | ({"models": ()} if check == "count" else {})
+            demand = msgspec.structs.replace(demand, **unchecked)
         self.demand = demand
         self.whole = demand.milli >= WHOLE_CARD_MILLI
         self.models: Bools | None = None
@@ -57,13 +64,28 @@ def _accepted(demand: GpuDemand, model: str) -> bool:
     return bool(model) and any(model_matches(term, model, exact=demand.exact_models) for term in demand.models)
 
 
-@plugin("gpu-fit", summary="Enough cards, each with the share, memory, cores and model that the pod asks for.")
+class GpuFitParams(Params, frozen=True):
+    """Which facts of a card count."""
+
+    check: Annotated[
+        Literal["all", "model", "count"],
+        msgspec.Meta(title="Facts checked", description="All, only the model, or only how many cards are free."),
+    ] = "all"
+
+
+@plugin(
+    "gpu-fit",
+    summary="Enough cards, each with the share, memory, cores and model that the pod asks for.",
+    params=GpuFitParams,
+)
 class GpuFit:
+    params: GpuFitParams
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return SKIP
-        request.memo["gpu-fit"] = _Wanted(demand, state)
+        request.memo["gpu-fit"] = _Wanted(demand, state, self.params.check)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
@@ -110,7 +132,8 @@ class GpuFit:
             candidates = candidates[np.argsort(free, kind="stable")]
         cards = {card.index: card for card in state.cards[row]}
         chosen = sorted(int(index) for index in candidates[: demand.count])
-        return Allocation(gpus=tuple(grant_card(cards[index], demand.milli, demand.memory_mib) for index in chosen))
+        grants = (grant_card(cards[index], demand.milli, wanted.demand.memory_mib) for index in chosen)
+        return Allocation(gpus=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """Cards are held by the booking itself, so forgetting it is all there is to undo."""
