@@ -6,4 +6,4 @@ class ProjectConfig(AppConfig):
     verbose_name = "Project"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401
+        from . import celery, checks  # noqa: F401  (both register themselves)

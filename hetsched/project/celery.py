@@ -17,6 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
 app = Celery("hetsched")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.set_default()  # for every thread: views run in a pool of them
 
 
 @app.task(name="hetsched.ping", ignore_result=False, expires=60)

@@ -149,7 +149,10 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Longer than any task; the restore sweep of the broker runs every 10 s instead of every 100.
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 120, "unacked_restore_throttle": 1}
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 120, "unacked_restore_throttle": 1}
+if not BROKER.in_memory:
+    # A broker that went away silently must not hold a request or a worker for ever.
+    CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 3, "socket_timeout": 10}
 CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
 CELERY_TASK_CREATE_MISSING_QUEUES = False
@@ -175,6 +178,10 @@ HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, 
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
+# Open live sockets of one person or token, in one web process.
+HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
+# Which cluster a request means that names none, where there are several.
+HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
 LOGIN_URL = "/login/"

@@ -21,7 +21,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from hetsched.adapters.simulator import demo_cluster
-from hetsched.inventory.actions import import_cluster
+from hetsched.placement.actions import import_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.journal import audit
 from hetsched.policies.actions import ensure_builtins

@@ -1,0 +1,151 @@
+"""A process of its own inside a control plane: it does on request what a test cannot do from outside.
+
+Rule: one JSON request a line comes in, `{"do": name, ...arguments}`, and one JSON answer a line goes out.
+It runs with the environment of the plane's other processes, so it sees their database and wakes their workers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tests.system.processes import ROOT, python
+
+
+class Driver:
+    """The test's end of the line."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            python("-m", "tests.system.driver"),
+            env=dict(env),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, do: str, **arguments: Any) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the driver ended at {do!r}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+
+def add_cluster(name: str, nodes: int) -> int:
+    """Add an offline cluster of equal nodes: 16 CPUs, 64 GiB, 4 cards each."""
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement.actions import import_cluster
+
+    objects: list[dict[str, Any]] = []
+    for number in range(nodes):
+        node = f"node-{number:03}"
+        allocatable = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"}
+        ready = [{"type": "Ready", "status": "True"}]
+        cards = [{"index": index, "uuid": f"GPU-{number}-{index}", "memoryMiB": 16384} for index in range(4)]
+        labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": node}
+        objects += [
+            {
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels},
+                "status": {"allocatable": allocatable, "conditions": ready},
+            },
+            {
+                "apiVersion": "hetsched.io/v1alpha1", "kind": "NodeGpu", "metadata": {"name": node},
+                "spec": {"cards": cards},
+            },
+        ]  # fmt: skip
+    return import_cluster(_read(objects, workload=False), name=name, kind="offline", actor=SYSTEM).pk
+
+
+def submit(cluster: str, prefix: str, pods: int) -> str:
+    """Submit pods that all fit: one in three small, one with a whole card, one with 300 milli of a card."""
+    from hetsched.inventory.models import Cluster
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement import actions
+
+    cards = ({}, {"hetsched.io/gpu-milli": "1000"}, {"hetsched.io/gpu-milli": "300"})
+    requests = {"cpu": "500m", "memory": "512Mi"}
+    objects = [
+        {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"{prefix}-{number}", "namespace": "crash", "annotations": cards[number % 3]},
+            "spec": {"containers": [{"name": "main", "image": "job:1", "resources": {"requests": requests}}]},
+        }
+        for number in range(pods)
+    ]  # fmt: skip
+    content = _read(objects, workload=True)
+    return actions.submit(Cluster.objects.get(name=cluster), content.pending, actor=SYSTEM).workload_id
+
+
+def states(workload: str) -> dict[str, int]:
+    """Count a workload's pods by state."""
+    from hetsched.placement.models import Pod
+
+    return dict(Counter(Pod.objects.filter(workload=workload).values_list("state", flat=True)))
+
+
+def booked(workload: str) -> dict[str, int]:
+    """Count a workload's pods, those with an active reservation, and its active reservations."""
+    from hetsched.placement.models import Pod, Reservation
+
+    active = Reservation.objects.filter(pod__workload=workload, active=True)
+    return {
+        "pods": Pod.objects.filter(workload=workload).count(),
+        "holding": active.values("pod").distinct().count(),
+        "reservations": active.count(),
+    }
+
+
+def violations() -> list[str]:
+    from hetsched.placement.invariants import check_invariants
+
+    return [str(violation) for violation in check_invariants()]
+
+
+def cancel(workload: str) -> None:
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement import actions
+    from hetsched.placement.models import Workload
+
+    actions.cancel(Workload.objects.get(pk=workload), actor=SYSTEM, reason="the round is over")
+
+
+def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
+    from hetsched.adapters.documents import load_documents
+    from hetsched.adapters.manifests import read_content
+
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
+    return read_content(load_documents(text, name="test"), workload=workload)
+
+
+HANDLERS = {"add_cluster": add_cluster, "submit": submit, "states": states, "booked": booked,
+            "violations": violations, "cancel": cancel}  # fmt: skip
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = HANDLERS[request.pop("do")](**request)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""One control plane out of real processes, on either pair of backends."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import parts
+from tests.system.driver import Driver
+from tests.system.processes import Process, message_store, plain_environment, postgres, python
+
+CELERY = ("-m", "celery", "-A", "hetsched.project.celery:app")
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+
+
+class Plane:
+    """Environment and programs of one control plane; stopped in reverse order."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self.env = env
+        self.folder = folder
+        self._running: list[Process] = []
+        self.driver: Driver | None = None
+
+    def run(self, *words: str) -> str:
+        """Run one of the product's programs to its end and return what it printed."""
+        done = subprocess.run(python(*words), env=self.env, cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, name: str, *words: str) -> Process:
+        process = Process(python(*words), env=self.env, log=self.folder / f"{name}.log", cwd=self.folder)
+        self._running.append(process)
+        return process
+
+    def start_worker(self) -> Process:
+        return self.start("worker", *CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io", *QUIET)
+
+    def start_beat(self) -> Process:
+        return self.start("beat", *CELERY, "beat", "--pidfile=")
+
+    def stop(self) -> None:
+        if self.driver:
+            self.driver.close()
+        for process in reversed(self._running):
+            process.stop()
+
+
+@contextlib.contextmanager
+def embedded(**settings: str) -> Iterator[Plane]:
+    """SQLite and the Valkey of the wheel."""
+    with message_store() as store, _plane("", store, settings) as plane:
+        yield plane
+
+
+@contextlib.contextmanager
+def served(**settings: str) -> Iterator[Plane]:
+    """PostgreSQL and Redis out of Debian's packages."""
+    redis = parts.require("redis-server")
+    with postgres() as database, message_store(redis) as store:
+        url = f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched"
+        with _plane(url, store, settings) as plane:
+            yield plane
+
+
+BACKENDS = {"sqlite-valkey": embedded, "postgres-redis": served}
+
+
+@contextlib.contextmanager
+def _plane(database_url: str, store: int, settings: dict[str, str]) -> Iterator[Plane]:
+    folder = Path(tempfile.mkdtemp(prefix="hetsched-plane-"))
+    env = plain_environment() | {
+        "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",
+        "DATABASE_URL": database_url,
+        "REDIS_URL": f"redis://127.0.0.1:{store}/0",
+        "HETSCHED_DATA": str(folder),
+        "HETSCHED_DEMO": "0",
+        "SECRET_KEY": "x" * 40,
+        **settings,
+    }
+    plane = Plane(env, folder)
+    try:
+        plane.run("-m", "django", "prepare")
+        plane.driver = Driver(env)
+        yield plane
+    finally:
+        plane.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""kill -9 of the whole worker in the middle of a batch: nothing is lost, nothing booked twice, it recovers by itself.
+
+Each round submits one workload that fits, kills the worker's process group at a random moment of its work, starts
+another worker and waits. HETSCHED_TEST_KILLS sets how many rounds, HETSCHED_TEST_SEED which moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.system.plane import BACKENDS, Plane
+from tests.system.processes import Process, wait_until
+
+KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "50"))
+SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+PODS = 240
+# Lease and sweep set how soon another worker may go on; small batches make many moments to die in.
+PACE = {"HETSCHED_LEASE_SECONDS": "1", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_BATCH": "24"}
+LONGEST_RECOVERY_SECONDS = 30
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "backend",
+    ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
+)
+def test_killed_worker_loses_and_doubles_nothing(backend: str) -> None:
+    with BACKENDS[backend](**PACE) as plane:
+        ask = plane.driver
+        assert ask
+        ask("add_cluster", name="crash", nodes=60)
+        plane.start_beat()
+        worker = plane.start_worker()
+        earliest, latest = _calm_round(plane, worker)
+        moments = random.Random(SEED)
+        amid = 0
+        for number in range(KILLS):
+            workload = ask("submit", cluster="crash", prefix=f"round-{number}", pods=PODS)
+            time.sleep(moments.uniform(earliest, latest))
+            worker.kill_group()
+            amid += 0 < ask("states", workload=workload).get("pending", 0) < PODS
+            worker = plane.start_worker()
+            _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
+        # Moments are drawn over the whole run of a batch, so a good part of them must fall inside it.
+        assert amid >= KILLS // 5
+
+
+def _calm_round(plane: Plane, worker: Process) -> tuple[float, float]:
+    """Run one workload undisturbed and return when its work began and ended, in seconds after the submission."""
+    ask = plane.driver
+    assert ask
+    for name in ("warm-up", "measured"):  # the first one pays for the worker's own start
+        workload = ask("submit", cluster="crash", prefix=name, pods=PODS)
+        began = wait_until(lambda w=workload: ask("states", workload=w).get("pending", 0) < PODS, what=worker.said())
+        ended = wait_until(lambda w=workload: not ask("states", workload=w).get("pending", 0), what=worker.said())
+        _all_placed(plane, workload, name)
+    return began / 2, began + ended
+
+
+def _all_placed(plane: Plane, workload: str, where: str) -> None:
+    """Wait until the workload is decided, check the whole database, and make room again."""
+    ask = plane.driver
+    assert ask
+    wait_until(
+        lambda: not ask("states", workload=workload).get("pending", 0), what=where, seconds=LONGEST_RECOVERY_SECONDS
+    )
+    assert ask("violations") == [], where
+    assert ask("states", workload=workload) == {"placed": PODS}, where
+    assert ask("booked", workload=workload) == {"pods": PODS, "holding": PODS, "reservations": PODS}, where
+    ask("cancel", workload=workload)
+    assert ask("booked", workload=workload)["reservations"] == 0, where

