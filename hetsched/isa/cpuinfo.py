@@ -19,7 +19,7 @@ from .codes import refuse
 from .levelled import Family, levelled_isa
 from .requirement import parse
 from .riscv import riscv_isa
-from .riscv_table import closure, implied
+from .riscv_table import BEFORE_2019_PART_OF_I, closure, implied
 from .value import Isa
 from .x86 import X86
 
@@ -140,7 +140,8 @@ def _intersect(harts: list[Isa]) -> Isa:
     first = harts[0]
     named = frozenset.union(*(hart.explicit for hart in harts)) & common
     # What two harts imply by different names is named itself, or it would be lost.
-    explicit = named | (common - closure(named, first.xlen)) | {first.base}
+    amended = named | BEFORE_2019_PART_OF_I if first.base == "i" else named
+    explicit = named | (common - closure(amended, first.xlen)) | {first.base}
     versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))
     untrusted = frozenset.union(*(frozenset(hart.untrusted) for hart in harts))
     return riscv_isa(

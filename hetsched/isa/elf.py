@@ -124,7 +124,7 @@ def _riscv_need(header: _Header) -> ElfNeed:
 def _requirement(arch: str) -> str:
     """Return the canonical text, with the version kept where the table's is incompatible (a draft)."""
     isa = parse(arch)
-    stated = {name: (major, minor) for name, major, minor in isa.versions}
+    stated = {name: (major, minor) for name, major, minor in isa.versions if name != isa.base}
     drafts = {name for name, version in stated.items() if name in VERSIONS and version[0] != VERSIONS[name][0]}
     if not drafts:
         return isa.canonical

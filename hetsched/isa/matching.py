@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .riscv_table import VERSIONS, closure
+from .riscv_table import BUNDLES, VERSIONS, closure
 from .value import Isa, Match
 
 _NOT_COUNTED = frozenset({"zicsr", "zifencei"})
@@ -56,10 +56,16 @@ def _incompatible(required: Isa, offered: Isa) -> set[str]:
 
 
 def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
-    """Reduce `missing` to a smallest set that, added to the offer, implies the rest; prefer names that were asked."""
+    """Reduce `missing` to a smallest set that, added to the offer, implies the rest.
+
+    Candidates are names that were asked, and bundles of them: a node without c and d lacks `c d`, not `zcd`. At equal
+    size a name that was asked is said rather than its bundle.
+    """
     xlen = required.xlen
-    kept = set(missing)
-    for name in sorted(missing, key=lambda name: (len(closure(frozenset((name,)), xlen)), name in required.explicit)):
+    kept = {name for name in missing if name in required.explicit or name in BUNDLES}
+    for name in sorted(
+        kept, key=lambda name: (len(closure(frozenset((name,)), xlen)), name in required.explicit, name)
+    ):
         if name in closure(offered.extensions | (kept - {name}), xlen):
             kept.discard(name)
     for name in sorted(kept - required.explicit):

@@ -27,7 +27,7 @@ _VARIANTS = {
     "arm": {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"},
 }
 _ARM_NAMES = {"armhf": "v7", "armel": "v6"}
-_RISCV_RANK = {"rv64gc": 0, "rva20u64": 1, "rva22u64": 2, "rva23u64": 3}
+_RISCV_VARIANTS = ("", "rva20u64", "rva22u64", "rva23u64")
 Platform = tuple[str, str, str]
 
 
@@ -50,7 +50,7 @@ def floor(architecture: str, variant: str = "") -> Isa | None:
     elif architecture == "arm64":
         number = variant.lstrip("v") or "8.0"
         text = f"armv{number if '.' in number else number + '.0'}-a"
-    elif architecture == "riscv64":
+    elif architecture == "riscv64" and variant in _RISCV_VARIANTS:
         text = variant or "rv64gc"
     else:
         return None
@@ -96,7 +96,7 @@ def pod_floors(images: Iterable[Mapping[str, Isa | None]]) -> dict[str, Isa | No
 
 
 def _rank(isa: Isa) -> int:
-    return _RISCV_RANK.get(isa.canonical, len(isa.extensions))
+    return _RISCV_VARIANTS.index(isa.profile or "") if isa.arch == "riscv" else len(isa.extensions)
 
 
 def _highest(one: Isa | None, other: Isa | None) -> Isa | None:

@@ -53,7 +53,7 @@ _CONDITIONS = tuple(
     for name, row in EXTENSIONS.items()
     for rule in row.get("conditional", ())
 )
-_BUNDLES = {name: frozenset(row["implies"]) for name, row in EXTENSIONS.items() if row.get("bundle")}
+BUNDLES = {name: frozenset(row["implies"]) for name, row in EXTENSIONS.items() if row.get("bundle")}
 
 
 def _all_implied(name: str) -> frozenset[str]:
@@ -90,7 +90,7 @@ def closure(names: frozenset[str], xlen: int) -> frozenset[str]:
     size = -1
     while size != len(closed):
         size = len(closed)
-        for bundle, parts in _BUNDLES.items():
+        for bundle, parts in BUNDLES.items():
             if bundle not in closed and parts <= closed and _applying_parts(bundle, closed, xlen) <= closed:
                 closed.add(bundle)
         if size != len(closed):

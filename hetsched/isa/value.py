@@ -17,10 +17,10 @@ Arch = Literal["riscv", "x86", "arm"]
 Version = tuple[str, int, int]
 
 SOURCES: tuple[Source, ...] = ("pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc")
-STRICT_SOURCES = frozenset({"pod-label", "node-label"})
+STRICT_SOURCES: frozenset[Source] = frozenset({"pod-label", "node-label"})
 # Sources of nodes whose RISC-V strings may predate 2019, when these four were still part of I. The newer device-tree
 # list is exact, and a pod never gets more than it wrote.
-AMENDED_SOURCES = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
+AMENDED_SOURCES: frozenset[Source] = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
 
 
 class Isa(msgspec.Struct, frozen=True, cache_hash=True):

@@ -1,0 +1,63 @@
+"""What QEMU user mode through binfmt_misc adds to a node."""
+
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.isa import parse
+from hetsched.isa.emulation import EmulatedOffer, best_offer, offer_from_binfmt
+
+
+def entry(*, state: str = "enabled", flags: str = "OCF", machine: str = "f300", width: str = "02") -> str:
+    magic = f"7f454c46{width}010100000000000000000002 00{machine}".replace(" ", "")
+    return (
+        f"{state}\ninterpreter /usr/libexec/qemu-binfmt/riscv64-binfmt-P\nflags: {flags}\noffset 0\n"
+        f"magic {magic}\nmask ffffffffffffff00fffffffffffffffffeffffff\n"
+    )
+
+
+def test_an_enabled_entry_offers_what_the_default_model_runs() -> None:
+    offer = offer_from_binfmt(entry(), enabled=True, version="7.2.0")
+    assert offer is not None
+    assert {"zba", "zbc", "d", "zicntr"} <= offer.isa.extensions
+    assert offer.isa.extensions.isdisjoint({"v", "zfh", "zfa", "zicond", "zicbom", "zicboz", "zawrs", "zk", "zcb"})
+    assert (offer.version, offer.slowdown_ratio) == ("7.2.0", None)
+
+
+def test_a_stated_model_is_offered_instead() -> None:
+    offer = offer_from_binfmt(entry(), enabled=True, model="rv64gcv")
+    assert offer is not None
+    assert "v" in offer.isa.extensions
+
+
+@pytest.mark.parametrize(
+    ("text", "enabled"),
+    [
+        (entry(), False),
+        (entry(state="disabled"), True),
+        # Without F the interpreter would have to exist in every container.
+        (entry(flags="OC"), True),
+        (entry(width="01"), True),
+        (entry(machine="2800"), True),
+    ],
+)
+def test_an_entry_containers_cannot_use_offers_nothing(text: str, enabled: bool) -> None:
+    assert offer_from_binfmt(text, enabled=enabled) is None
+
+
+@pytest.mark.parametrize("text", ["", "perhaps\n", entry().replace("offset 0", "offset x"), "enabled\nmagic zz\n"])
+def test_a_text_that_is_no_entry_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        offer_from_binfmt(text, enabled=True)
+    assert refusal.value.code == "BinfmtMalformed"
+
+
+def test_the_cheapest_covering_offer_is_taken_and_unknown_costs_come_last() -> None:
+    offers = [
+        EmulatedOffer(isa=parse("rv64gcv"), by="unknown"),
+        EmulatedOffer(isa=parse("rv64gcv"), by="slow", slowdown_ratio=5.2),
+        EmulatedOffer(isa=parse("rv64gc"), by="fast", slowdown_ratio=1.0),
+    ]
+    chosen = best_offer(parse("rv64gcv"), offers)
+    assert chosen is not None
+    assert chosen.by == "slow"
+    assert best_offer(parse("x86-64-v3"), offers) is None

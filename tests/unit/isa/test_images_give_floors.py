@@ -1,0 +1,91 @@
+"""What the platforms of image indexes ask of a node."""
+
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.isa import Isa
+from hetsched.isa.platforms import image_floors, image_warnings, normalise, pod_floors
+
+
+def texts(floors: dict[str, Isa | None]) -> dict[str, str | None]:
+    return {name: floor.canonical if floor else None for name, floor in floors.items()}
+
+
+@pytest.mark.parametrize(
+    ("written", "platform"),
+    [
+        ("linux/x86_64", ("linux", "amd64", "")),
+        ("linux/x86-64/v2", ("linux", "amd64", "v2")),
+        ("Linux/AMD64/v1", ("linux", "amd64", "")),
+        ("linux/aarch64", ("linux", "arm64", "")),
+        ("linux/arm64/v8", ("linux", "arm64", "")),
+        ("linux/arm64/8", ("linux", "arm64", "")),
+        ("linux/arm64/v8.0", ("linux", "arm64", "")),
+        ("linux/arm64/9", ("linux", "arm64", "v9")),
+        ("linux/arm64/v9.0", ("linux", "arm64", "v9")),
+        ("linux/i386", ("linux", "386", "")),
+        ("linux/armhf", ("linux", "arm", "v7")),
+        ("linux/armel", ("linux", "arm", "v6")),
+        ("linux/arm", ("linux", "arm", "v7")),
+    ],
+)
+def test_platforms_are_normalised_like_containerd(written: str, platform: tuple[str, str, str]) -> None:
+    assert normalise(written) == platform
+
+
+@pytest.mark.parametrize("text", ["", "linux", "linux/", "/amd64", "a/b/c/d"])
+def test_a_malformed_platform_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        normalise(text)
+    assert refusal.value.code == "PlatformMalformed"
+
+
+def test_each_architecture_gets_the_lowest_floor_of_its_variants() -> None:
+    platforms = ["linux/amd64/v3", "linux/amd64/v2", "linux/arm64/v8", "linux/riscv64", "linux/riscv64/rva22u64"]
+    assert texts(image_floors(platforms)) == {
+        "amd64": "x86-64-v2",
+        "arm64": "armv8.0-a",
+        "riscv64": "rv64imafdc_zicsr_zifencei",
+    }
+
+
+@pytest.mark.parametrize(
+    ("platform", "floor"),
+    [
+        ("linux/amd64", "x86-64-v1"),
+        ("linux/amd64/v3", "x86-64-v3"),
+        ("linux/arm64", "armv8.0-a"),
+        ("linux/arm64/v8.2", "armv8.2-a"),
+        ("linux/arm64/v9", "armv9.0-a"),
+        ("linux/riscv64/rva22u64", "rva22u64"),
+        ("linux/s390x", None),
+        ("linux/arm/v7", None),
+        ("linux/riscv64/rva99u64", None),
+    ],
+)
+def test_a_variant_is_a_floor(platform: str, floor: str | None) -> None:
+    assert list(texts(image_floors([platform])).values()) == [floor]
+
+
+def test_attestations_and_other_systems_do_not_count() -> None:
+    assert image_floors(["unknown/unknown", "linux/unknown", "windows/amd64"]) == {}
+
+
+def test_a_pod_may_use_what_every_container_offers_at_the_highest_floor() -> None:
+    images = [
+        image_floors(["linux/amd64", "linux/arm64/v8.7", "linux/riscv64"]),
+        image_floors(["linux/amd64/v3", "linux/arm64/v9", "linux/riscv64/rva22u64", "linux/s390x"]),
+    ]
+    # armv8.7 and armv9.0 are not comparable; what has both is armv9.2.
+    assert texts(pod_floors(images)) == {"amd64": "x86-64-v3", "arm64": "armv9.2-a", "riscv64": "rva22u64"}
+
+
+def test_no_common_architecture_leaves_nothing() -> None:
+    assert pod_floors([image_floors(["linux/amd64"]), image_floors(["linux/arm64"])]) == {}
+    assert pod_floors([]) == {}
+
+
+def test_an_index_of_variants_only_is_warned_about() -> None:
+    assert "amd64" in image_warnings(["linux/amd64/v3"])[0]
+    assert "riscv64" in image_warnings(["linux/riscv64/rva22u64"])[0]
+    assert image_warnings(["linux/amd64/v3", "linux/amd64", "linux/arm64/v9"]) == []

@@ -1,0 +1,59 @@
+"""Lenient parsing: cpuinfo, device tree, gcc. What cannot be believed is set aside, never guessed."""
+
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.isa import parse
+
+BASE = "rv64imafdc"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "untrusted"),
+    [
+        # Old privilege marks: dropped; b and v of that era meant other instructions.
+        ("rv64imafdcsu", BASE, ()),
+        ("rv64imafdcu", BASE, ()),
+        ("rv64imafdcsux", BASE, ()),
+        ("rv64imafdcbsux", BASE, ("b",)),
+        ("rv64imafdcvsu", BASE, ("v",)),
+        ("rv64imafdcvu", BASE, ("v",)),
+        ("rv64imafdcvsu_zve64d", "rv64imafdcv_zve64d", ()),
+        ("rv64imafdcsu_zba", "rv64imafdc_zba", ()),
+        # Three parts name the bundle again by themselves.
+        ("rv64imafdcbsux_zba_zbb_zbs", "rv64imafdc_zba_zbb_zbs", ()),
+        # After a _ it is a name like any other.
+        ("rv64imafdc_supm", "rv64imafdc_supm", ()),
+        # A stated major version other than the table's is a draft.
+        ("rv64imafdcv0p7", BASE, ("v",)),
+        ("rv64imafdc_zba0p93", BASE, ("zba",)),
+        ("rv64imafdc_zba1p9", "rv64imafdc_zba", ()),
+        # Repeated and empty items, unknown names, order.
+        ("rv64imafdcc_zba__zba_", "rv64imafdc_zba", ()),
+        ("rv64i_i_m_a_f_d_c", BASE, ()),
+        ("rv64imafdcy_zfoo_sfoo", "rv64imafdcy_zfoo_sfoo", ()),
+        ("rv64imafdcp", "rv64imafdcp", ()),
+        ("rv64i2p0m2p0a2p0f2p0d2p0c2p0xv5-0p0", BASE, ("xv5-0p0",)),
+        # Conflicts, the other width and a lone vector length are kept as reported.
+        ("rv64imafdc_zcmp_zilsd_zvl64b", "rv64imafdc_zilsd_zcmp_zvl64b", ()),
+    ],
+)
+def test_a_kernel_string_keeps_what_can_be_believed(text: str, canonical: str, untrusted: tuple[str, ...]) -> None:
+    isa = parse(text, source="cpuinfo")
+    assert (isa.canonical, isa.untrusted) == (canonical, untrusted)
+
+
+def test_dropped_marks_leave_no_vector_behind() -> None:
+    assert "zve32x" not in parse("rv64imafdcvsu", source="cpuinfo").extensions
+
+
+@pytest.mark.parametrize("text", ["rv64", "rv64m", "", "banana"])
+def test_without_width_or_base_there_is_nothing_to_believe(text: str) -> None:
+    with pytest.raises(InputError):
+        parse(text, source="cpuinfo")
+
+
+def test_unknown_flags_of_newer_kernels_are_kept() -> None:
+    isa = parse("x86-64-v2+some_new_flag", source="cpuinfo")
+    assert "some_new_flag" in isa.extensions
+    assert parse(isa.canonical, source="cpuinfo").extensions == isa.extensions

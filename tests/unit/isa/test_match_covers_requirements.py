@@ -1,0 +1,123 @@
+"""Matching rules: width, base, subset, versions, profiles."""
+
+import pytest
+
+from hetsched.isa import Match, match, parse
+from hetsched.isa.value import Source
+
+K1 = (
+    "rv64imafdcv_zicbom_zicboz_zicntr_zicond_zicsr_zifencei_zihintpause_zihpm_zfh_zfhmin_zca_zcd_zba_zbb_zbc_zbs_zkt_"
+    "zve32f_zve32x_zve64d_zve64f_zve64x_zvfh_zvfhmin_zvkt_sscofpmf_sstc_svinval_svnapot_svpbmt"
+)
+VISIONFIVE_2 = "rv64imafdc_zicntr_zicsr_zifencei_zihpm_zba_zbb"
+
+
+def compare(required: str, offered: str, source: Source = "cpuinfo") -> Match:
+    return match(parse(required), parse(offered, source=source))
+
+
+@pytest.mark.parametrize(
+    ("required", "offered"),
+    [
+        ("rv64gc", VISIONFIVE_2),
+        ("rv64gc_zba_zbb", VISIONFIVE_2),
+        ("rv64gcv", K1),
+        ("rva22u64", K1),
+        ("rva22u64_v", K1),
+        ("rv64gc_b", K1),
+        ("rv64e", "rv64i"),
+        ("rv64gc", "rva22u64"),
+        ("rva22u64", "rva23u64"),
+        ("amd64", "x86-64-v3"),
+        ("x86-64-v3+avx512f", "x86-64-v4"),
+        ("arm64+sve2", "armv9.0-a"),
+        ("armv8.4-a", "armv9.0-a"),
+    ],
+)
+def test_an_offer_that_covers_the_requirement_satisfies(required: str, offered: str) -> None:
+    assert compare(required, offered).satisfied
+
+
+@pytest.mark.parametrize(
+    ("required", "offered", "missing"),
+    [
+        ("rv64gcv", VISIONFIVE_2, ("v",)),
+        ("rv64gc", "x86-64-v4", ("riscv",)),
+        ("amd64", "arm64", ("x86",)),
+        ("arm64", "rv64gc", ("arm",)),
+        ("rv32i", "rv64gc", ("rv32",)),
+        ("rv64i", "rv32i", ("rv64",)),
+        ("rv64i", "rv64e", ("i",)),
+        ("x86-64-v3+avx512f", "x86-64-v3", ("avx512f",)),
+        ("armv8.2-a", "armv8.1-a", ("dcpop",)),
+        ("armv8.6-a", "armv9.0-a", ("bf16", "ecv", "i8mm")),
+        ("rv64gc_xtheadba", VISIONFIVE_2, ("xtheadba",)),
+    ],
+)
+def test_what_is_missing_is_named(required: str, offered: str, missing: tuple[str, ...]) -> None:
+    assert compare(required, offered) == Match(satisfied=False, missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("required", "offered", "missing"),
+    [
+        # A name that implies the others stands for them all.
+        ("RV64IMV", "rv64im", ("v",)),
+        ("rv64gcv", "rv64gc_zve64x_zvl128b", ("v",)),
+        ("rv64gc", "rv64i", ("a", "c", "d", "m")),
+        # The bundle stands for its parts; a single missing part that was asked stands for itself.
+        ("rv64gc_zba_zbb_zbs", "rv64gc", ("b",)),
+        ("rv64gc_zba_zbb_zbs", "rv64gc_zba_zbb", ("zbs",)),
+        ("rv64gcb", "rv64gc_zba_zbb", ("b",)),
+        ("rva22u64", VISIONFIVE_2, ("b", "zfhmin", "zicbom", "zicboz")),
+    ],
+)
+def test_missing_is_the_smallest_set(required: str, offered: str, missing: tuple[str, ...]) -> None:
+    assert compare(required, offered).missing == missing
+
+
+@pytest.mark.parametrize(
+    ("required", "offered", "satisfied"),
+    [
+        ("rv64i_zba1p0", "rv64i_zba1p0", True),
+        ("rv64i_zba1p0", "rv64i_zba1p3", True),
+        ("rv64i_zba1p3", "rv64i_zba1p0", False),
+        ("rv64i_zba2p0", "rv64i_zba1p0", False),
+        ("rv64i_zba", "rv64i_zba2p0", False),
+        ("rv64i_zba2p0", "rv64i_zba", False),
+        # The table says A 2.1: where one side is silent only the major number counts.
+        ("rv64ia", "rv64ia2p0", True),
+        ("rv64ia2p7", "rv64ia", True),
+        ("rv64i2p0", "rv64i2p1", True),
+        ("rv64i2p1", "rv64i2p0", False),
+    ],
+)
+def test_versions_must_go_together(required: str, offered: str, satisfied: bool) -> None:
+    assert compare(required, offered, source="node-label").satisfied is satisfied
+
+
+def test_a_version_of_something_not_asked_does_not_matter() -> None:
+    assert compare("rv64i", "rv64i_zba2p0", source="node-label").satisfied
+
+
+def test_what_a_profile_asks_softly_does_not_reject_and_is_told() -> None:
+    result = compare("rva22u64", K1)
+    assert result.satisfied
+    assert {"zicbop", "zic64b", "zicclsm", "za64rs"} <= set(result.unreported)
+
+
+@pytest.mark.parametrize("name", ["zicbop", "zic64b", "za64rs"])
+def test_the_same_asked_by_name_rejects(name: str) -> None:
+    assert compare(f"rv64gc_{name}", K1).missing == (name,)
+
+
+def test_an_addition_to_a_profile_is_asked_by_name() -> None:
+    # zvkn brings zvkt, soft in rva23u64 but here asked by the addition.
+    offered = "rva22u64_v_zvkb_zvkned_zvknhb"
+    assert compare("rva22u64_v_zvkn", offered, source="node-label").missing == ("zvkn",)
+
+
+def test_a_bundle_that_only_a_soft_name_completes_is_not_asked() -> None:
+    # rva22u64 asks zkt softly; with zkn and zkr the closure names zk, which a node without zkt cannot have.
+    offered = "rv64gcb_zfhmin_zicbom_zicboz_zihintpause_zkn_zkr"
+    assert compare("rva22u64_zkn_zkr", offered).satisfied
