@@ -20,6 +20,7 @@ import msgspec
 
 from .node_report import GpuCard, NodeReport
 from .units import GPU_RESOURCES
+from .workload import GpuDemand
 
 MAX_CARDS = 256
 _NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
@@ -90,6 +91,15 @@ def model_matches(term: str, model: str) -> bool:
         return True
     named = _by_name().get(wanted)
     return named is not None and named is _by_name().get(offered)
+
+
+def model_accepted(demand: GpuDemand, model: str) -> bool:
+    """Tell whether a card of `model` is one that `demand` accepts; no model is accepted where any is asked for."""
+    if not demand.models:
+        return True
+    if demand.exact_models:
+        return model in demand.models
+    return any(model_matches(term, model) for term in demand.models)
 
 
 @lru_cache(maxsize=4096)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from hetsched.contracts.cards import model_accepted
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .columns import USAGE_RESOURCES, WHOLE_CARD_MILLI, Bools, Floats, Ints, Window
@@ -125,7 +126,7 @@ def gpu_fragments(state: ClusterState, mix: Sequence[tuple[Shape, float]]) -> fl
             continue
         usable = free >= demand.milli
         if demand.models:
-            accepted = [any(model == term for term in demand.models) for model in state.models.values]
+            accepted = [model_accepted(demand, model) for model in state.models.values]
             usable = usable & np.array(accepted, np.bool_)[nodes.static("card_model")]
         fits = usable.sum(axis=0) >= demand.count
         for name, amount in shape.requests:

@@ -16,14 +16,13 @@ Source: public contract section 1 "Cards"; tightest fit per card as in IHEP and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.cards import model_matches
+from hetsched.contracts.cards import model_accepted
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import GpuDemand
 from hetsched.engine.columns import UNKNOWN, WHOLE_CARD_MILLI, Bools, Ints, Window
@@ -54,14 +53,9 @@ class _Wanted:
         self.whole = demand.milli >= WHOLE_CARD_MILLI
         self.models: Bools | None = None
         if demand.models:
-            accepted = [_accepted(demand, model) for model in state.models.values]
+            accepted = [model_accepted(demand, model) for model in state.models.values]
             self.models = np.array(accepted, np.bool_)
         self.vendor = state.vendors.id(demand.vendor) if demand.vendor else UNKNOWN
-
-
-@lru_cache(maxsize=65536)
-def _accepted(demand: GpuDemand, model: str) -> bool:
-    return bool(model) and any(model_matches(term, model, exact=demand.exact_models) for term in demand.models)
 
 
 class GpuFitParams(Params, frozen=True):
