@@ -69,6 +69,10 @@ class PodBuilder:
         self._pod = msgspec.structs.replace(self._pod, **changes)
         return self
 
+    def shaped(self, **changes: Any) -> Self:
+        """Set fields of the Shape itself."""
+        return self._shape(**changes)
+
     # -- what it takes ---------------------------------------------------------------------------------------------
 
     def cpu(self, quantity: str | int) -> Self:
@@ -150,7 +154,7 @@ class PodBuilder:
         constraint = SpreadConstraint(topology_key, max_skew, hard, matching(**labels))
         return self._shape(spread=(*self._pod.shape.spread, constraint))
 
-    def host_port(self, port: int, protocol: str = "TCP", ip: str = "0.0.0.0") -> Self:  # noqa: S104
+    def host_port(self, port: int, protocol: str = "TCP", ip: str = "0.0.0.0") -> Self:
         return self._shape(host_ports=(*self._pod.shape.host_ports, HostPort(port, protocol, ip)))
 
     # -- who it is -------------------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class PodBuilder:
 
     def build(self) -> PodSpec:
         requests = tuple(sorted((name, amount) for name, amount in self._requests.items() if amount))
-        scored = {**{CPU: self._requests.get(CPU, 0), MEMORY: self._requests.get(MEMORY, 0)}, **self._scored}
+        scored = {CPU: self._requests.get(CPU, 0), MEMORY: self._requests.get(MEMORY, 0), **self._scored}
         shape = msgspec.structs.replace(
             self._pod.shape, requests=requests, nonzero_cpu_millis=scored[CPU], nonzero_memory_bytes=scored[MEMORY]
         )

@@ -34,7 +34,8 @@ _SPELT: dict[str, bool | None] = {
     "null": None, "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
 }  # fmt: skip
 _WORDS: dict[str, bool | None] = {
-    **{"": None, "~": None},
+    "": None,
+    "~": None,
     **{form: value for word, value in _SPELT.items() for form in (word, word.capitalize(), word.upper())},
 }
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]{0,400}|0o?[0-7_]{1,400}|0x[0-9a-fA-F_]{1,400}|0b[01_]{1,400})")

@@ -38,6 +38,7 @@ _NFD_X86 = {
     "CMPXCHG8": "cx8", "FMA3": "fma", "LAHF": "lahf_lm", "LZCNT": "abm", "OSXSAVE": "xsave", "SSE3": "pni",
     "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
 }  # fmt: skip
+ZONE_PROBLEM = "ZoneCapacityUnreadable"
 _MAX_ZONES = 1024
 _TOPOLOGY_POLICIES = {
     f"{name}{scope.capitalize()}Level": (policy, scope)
@@ -56,9 +57,12 @@ def node(root: View) -> NodeReport:
     annotations = {
         key: value
         for key, value in meta.text_map("annotations").items()
-        if key != "kubectl.kubernetes.io/last-applied-configuration"
+        if key not in ("kubectl.kubernetes.io/last-applied-configuration", keys.EXPORT_PROBLEMS)
     }
     problems: list[str] = []
+    isa_offered = isa_report(labels, annotations, problems)
+    if keys.EXPORT_PROBLEMS in meta.view("annotations"):
+        problems.extend(_exported_problems(meta.view("annotations")))
     ready = True
     for condition in status.views("conditions"):
         if condition.text("type") == "Ready":
@@ -72,10 +76,17 @@ def node(root: View) -> NodeReport:
         unschedulable=spec.flag("unschedulable"),
         ready=ready,
         allocatable=status.amounts("allocatable" if "allocatable" in status else "capacity"),
-        isa=isa_report(labels, annotations, problems),
+        isa=isa_offered,
         problems=tuple(problems),
         source="file",
     )
+
+
+def _exported_problems(annotations: View) -> list[str]:
+    try:
+        return msgspec.json.decode(annotations.text(keys.EXPORT_PROBLEMS), type=list[str])
+    except (msgspec.DecodeError, RecursionError) as error:
+        annotations.fail(f"it is not a list of texts: {error}", keys.EXPORT_PROBLEMS)
 
 
 # -- instruction sets ------------------------------------------------------------------------------------------------
@@ -289,5 +300,5 @@ def _offline_capacity(zone: str, attributes: dict[str, str], problems: list[str]
     try:
         return parse_amount(CPU, text)
     except InputError as error:
-        problems.append(f"ZoneCapacityUnreadable: zone {zone}: {error.message}")
+        problems.append(f"{ZONE_PROBLEM}: zone {zone}: {error.message}")
         return 0

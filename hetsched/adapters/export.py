@@ -1,0 +1,158 @@
+"""A `ClusterContent` as Kubernetes objects again.
+
+Problem: a cluster must leave as a file that anyone can read and that comes back as exactly the same content.
+Rule: every fact is written where it is read from. A pod's effective request stands in one container; what a plain
+object cannot say (problems found earlier, the amounts that scoring counts) goes into `hetsched.io/export-*`
+annotations, and only where reading the object back would give something else.
+Invariants: `read(write_cluster(content)) == content` for every content that was read from files; the text is one JSON
+`List`, an object a line, in the content's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.units import CPU, format_amount
+
+from . import keys
+from .nodes import ZONE_PROBLEM, isa_report
+from .pod_objects import pod_object, tolerations
+
+Plain = dict[str, Any]
+
+
+def write_cluster(content: ClusterContent) -> bytes:
+    """Write a content as one JSON `List`."""
+    items = b",\n".join(msgspec.json.encode(plain) for plain in cluster_objects(content))
+    return b'{"apiVersion":"v1","kind":"List","items":[\n' + items + b"\n]}\n"
+
+
+def compact_pods(content: ClusterContent) -> list[Plain]:
+    """Return the pending pods as the shortest Pod objects that give the same shapes."""
+    return [pod_object(pod, compact=True) for pod in content.pending]
+
+
+def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
+    """Yield every object of a content."""
+    for name in sorted(content.namespaces.keys() | content.namespace_policies.keys()):
+        policy = content.namespace_policies.get(name)
+        meta = {"name": name, "labels": content.namespaces.get(name, {})}
+        yield _object("v1", "Namespace", meta | ({"annotations": {keys.POLICY: policy}} if policy else {}))
+    for name, priority in sorted(content.priority_classes.items()):
+        body: Plain = {"value": priority.value, "globalDefault": priority.default}
+        yield _object("scheduling.k8s.io/v1", "PriorityClass", {"name": name}, body)
+    for name, runtime in sorted(content.runtime_classes.items()):
+        yield _object(
+            "node.k8s.io/v1",
+            "RuntimeClass",
+            {"name": name},
+            {
+                "handler": name,
+                "overhead": {"podFixed": amounts(dict(runtime.overhead))},
+                "scheduling": {
+                    "nodeSelector": dict(runtime.node_selector),
+                    "tolerations": tolerations(runtime.tolerations),
+                },
+            },
+        )
+    for key, least in sorted(content.pod_groups.items()):
+        namespace, _, name = key.partition("/")
+        meta = {"name": name, "namespace": namespace}
+        yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": {"minMember": least}})
+    for policy_spec in content.policies:
+        yield policy_object(policy_spec)
+    for node in content.nodes:
+        yield from node_objects(node)
+    for pod in content.running + content.pending:
+        yield pod_object(pod)
+
+
+def _object(version: str, kind: str, meta: Mapping[str, Any], body: Mapping[str, Any] | None = None) -> Plain:
+    filled = {name: value for name, value in meta.items() if value}
+    return {"apiVersion": version, "kind": kind, "metadata": filled, **(body or {})}
+
+
+def policy_object(policy: PolicySpec) -> Plain:
+    """Return a policy as a SchedulingPolicy."""
+    spec: Plain = msgspec.to_builtins(policy)
+    return _object(keys.GROUP, "SchedulingPolicy", {"name": spec.pop("name")}, {"spec": spec})
+
+
+def amounts(resources: Mapping[str, int]) -> dict[str, str]:
+    """Write amounts in base units as quantities."""
+    return {name: format_amount(name, amount) for name, amount in resources.items()}
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def node_objects(node: NodeReport) -> Iterator[Plain]:
+    """Yield a node and what describes it further."""
+    annotations = dict(node.annotations)
+    if isa_report(node.labels, annotations, []) != node.isa:
+        # Facts that did not come from this node's labels, such as an agent's, are written as if it stated them.
+        stated = ((keys.ISA, node.isa.native), (keys.EMULATED_ISA, node.isa.emulated), (keys.CROSS_ISA, node.isa.cross))
+        for key, value in stated:
+            if value:
+                annotations[key] = value if isinstance(value, str) else ",".join(value)
+    kept = [problem for problem in node.problems if problem.startswith(ZONE_PROBLEM)]
+    if kept:
+        annotations[keys.EXPORT_PROBLEMS] = msgspec.json.encode(kept).decode()
+    meta = {"name": node.name, "uid": node.uid, "labels": node.labels, "annotations": annotations}
+    spec: Plain = {"taints": [msgspec.to_builtins(taint) for taint in node.taints]} if node.taints else {}
+    if node.unschedulable:
+        spec["unschedulable"] = True
+    ready = "True" if node.ready else "False"
+    status = {"allocatable": amounts(node.allocatable), "conditions": [{"type": "Ready", "status": ready}]}
+    yield _object("v1", "Node", meta, {"spec": spec, "status": status})
+    own = {"name": node.name}
+    if node.gpus is not None:
+        yield _object(keys.GROUP, "NodeGpu", own, {"spec": {"cards": [_card(card) for card in node.gpus]}})
+    if node.numa is not None:
+        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, _topology(node.numa))
+    if node.usage is not None:
+        measured: Plain = {"usage": amounts(node.usage.amounts)}
+        if node.usage.observed_at:
+            measured["observedAt"] = node.usage.observed_at
+        yield _object(keys.GROUP, "NodeUsage", own, measured)
+
+
+def _card(card: GpuCard) -> Plain:
+    facts: Plain = msgspec.to_builtins(card)
+    return {name: value for name, value in facts.items() if value is not None and value != ""}
+
+
+def _topology(numa: NumaReport) -> Plain:
+    stated = (
+        ("cpuManagerPolicy", numa.cpu_manager_policy),
+        ("topologyManagerPolicy", numa.topology_manager_policy),
+        ("topologyManagerScope", numa.topology_manager_scope),
+        ("reservedSystemCPUs", numa.reserved_cpus),
+    )
+    return {"attributes": _pairs(stated), "zones": [_zone(zone) for zone in numa.zones]}
+
+
+def _zone(zone: NumaZone) -> Plain:
+    offline = None if zone.offline_capacity_millis is None else format_amount(CPU, zone.offline_capacity_millis)
+    stated = (("hetsched.io/cpus", zone.cpus), ("hetsched.io/siblings", zone.siblings), ("offline_capacity", offline))
+    resources = []
+    for name in dict.fromkeys((*zone.capacity, *zone.allocatable)):
+        parts = (("capacity", zone.capacity), ("allocatable", zone.allocatable))
+        resources.append({"name": name} | {key: format_amount(name, of[name]) for key, of in parts if name in of})
+    return {
+        "name": zone.name,
+        "type": "Node",
+        "costs": [{"name": name, "value": cost} for name, cost in zone.costs.items()],
+        "attributes": _pairs(stated),
+        "resources": resources,
+    }
+
+
+def _pairs(stated: Iterable[tuple[str, str | None]]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in stated if value is not None]
