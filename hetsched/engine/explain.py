@@ -178,7 +178,7 @@ def _score_columns(
         if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
             continue
         raw = plugin.instance.score(request, state.all_rows)
-        normal = plugin.instance.normalize(raw, feasible) if plugin.serves("normalize-score") else raw
+        normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
         columns.append((plugin, raw, normal))
     return columns
 

@@ -73,7 +73,7 @@ class Score(Protocol):
 
 
 class NormalizeScore(Protocol):
-    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+    def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         """Map raw scores of all nodes to 0-100, looking at the feasible ones."""
 
 
@@ -112,7 +112,7 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "post-filter": ("post_filter", ("request", "diagnosis", "state")),
     "pre-score": ("pre_score", ("request", "state")),
     "score": ("score", ("request", "nodes")),
-    "normalize-score": ("normalize", ("scores", "feasible")),
+    "normalize-score": ("normalize", ("request", "scores", "feasible")),
     "reserve": ("reserve", ("request", "row", "state")),
     "unreserve": ("unreserve", ("request", "row", "state")),
     "permit": ("permit", ("request", "row", "room")),

@@ -228,13 +228,13 @@ class Evaluator:
         weight_sum = 0.0
         for plugin, raw in evaluation.normalized:
             scores = plugin.instance.score(request, nodes) if raw is _EMPTY else raw
-            total = total + plugin.weight * plugin.instance.normalize(scores, feasible)
+            total = total + plugin.weight * plugin.instance.normalize(request, scores, feasible)
         for plugin in evaluation.cluster_scores:
             if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
                 continue
             scores = plugin.instance.score(request, nodes)
             if plugin.serves("normalize-score"):
-                scores = plugin.instance.normalize(scores, feasible)
+                scores = plugin.instance.normalize(request, scores, feasible)
             total = total + plugin.weight * scores
             weight_sum += plugin.weight
         request.cluster_weight = weight_sum

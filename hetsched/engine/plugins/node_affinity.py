@@ -80,7 +80,7 @@ class NodeAffinity:
             raw += preferred.weight * nodes_of_term(state, preferred.term)
         return nodes.pick(raw)
 
-    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+    def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         return by_largest(scores, feasible)
 
 

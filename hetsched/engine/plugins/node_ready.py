@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from hetsched.contracts.workload import Toleration
+from hetsched.contracts.node_report import Taint
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.points import Reads
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.status import Refusal
+from hetsched.engine.tolerations import tolerates
 
-_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_CORDON = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 NOT_READY = Refusal("NodeNotReady", "the node is not Ready")
 CORDONED = Refusal("NodeUnschedulable", "the node is cordoned")
 
@@ -42,12 +43,4 @@ class NodeReady:
 
 
 def _tolerates_cordon(request: Request) -> bool:
-    return any(_matches(toleration) for toleration in request.shape.tolerations)
-
-
-def _matches(toleration: Toleration) -> bool:
-    return (
-        toleration.effect in ("", "NoSchedule")
-        and toleration.key in ("", _UNSCHEDULABLE)
-        and (toleration.operator == "Exists" or (toleration.key != "" and toleration.value == ""))
-    )
+    return tolerates(request.shape.tolerations, _CORDON)

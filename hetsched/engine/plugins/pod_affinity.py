@@ -114,7 +114,7 @@ class PodAffinity:
         raw: Floats = nodes.pick(request.memo["pod-affinity.raw"])
         return raw
 
-    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+    def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         most = float(scores.max(initial=-np.inf, where=feasible))
         least = float(scores.min(initial=np.inf, where=feasible))
         if not most > least:

@@ -62,7 +62,7 @@ class Taints:
         raw: Floats = np.array(counts, np.float64)[nodes.static("taint_set")]
         return raw
 
-    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+    def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         return by_largest(scores, feasible, less_is_better=True)
 
 

@@ -79,7 +79,7 @@ class TopologySpread:
         raw: Floats = nodes.pick(request.memo["topology-spread.raw"])
         return raw
 
-    def normalize(self, scores: Floats, feasible: Bools) -> Floats:
+    def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         labelled = scores != _NO_LABEL
         ranked = labelled & feasible
         most = float(scores.max(initial=0.0, where=ranked))
