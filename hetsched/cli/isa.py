@@ -6,7 +6,6 @@ line of standard input is answered by one JSON document on its own line, wrong l
 
 from __future__ import annotations
 
-import enum
 import mmap
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, match, parse, read_cpuinfo
 from hetsched.isa.elf import inspect_elf
 from hetsched.isa.platforms import image_floors, image_warnings
+from hetsched.isa.value import Source
 
 from .output import Output, OutputFormat, console, print_error, print_json, table
 
@@ -29,33 +29,21 @@ app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, d
 Document = dict[str, Any]
 _TAR_MAGIC = slice(257, 262)
 
-
-class StringSource(enum.StrEnum):
-    POD_LABEL = "pod-label"
-    NODE_LABEL = "node-label"
-    CPUINFO = "cpuinfo"
-    DT_ISA = "dt-isa"
-    DT_ISA_EXTENSIONS = "dt-isa-extensions"
-    GCC = "gcc"
-
-
-SourceOption = Annotated[
-    StringSource, typer.Option("--source", help="Where the string (for check: OFFERED) comes from.")
-]
+SourceOption = Annotated[Source, typer.Option("--source", help="Where the string (for check: OFFERED) comes from.")]
 
 
 @app.command("parse")
 def parse_command(
     string: Annotated[str, typer.Argument(help="An ISA string; - reads one from each line of standard input.")],
-    source: SourceOption = StringSource.POD_LABEL,
+    source: SourceOption = "pod-label",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Say what a string means."""
     if string == "-":
-        _stream(lambda line: _isa_document(parse(line, source=source.value)))
+        _stream(lambda line: _isa_document(parse(line, source=source)))
         return
     try:
-        isa = parse(string, source=source.value)
+        isa = parse(string, source=source)
     except InputError as error:
         _fail(error, output, string)
     if output is OutputFormat.JSON:
@@ -70,7 +58,7 @@ def parse_command(
 def check_command(
     required: Annotated[str, typer.Argument(help="What a program needs; - reads REQUIRED, tab, OFFERED lines.")],
     offered: Annotated[str | None, typer.Argument(help="What a machine has.")] = None,
-    source: SourceOption = StringSource.POD_LABEL,
+    source: SourceOption = "pod-label",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Say whether OFFERED covers REQUIRED, and what is missing (exit 0 or 1)."""
@@ -79,7 +67,7 @@ def check_command(
         return
     if offered is None:
         raise typer.BadParameter("OFFERED is missing", param_hint="OFFERED")
-    wanted = _parse_or_fail(required, StringSource.POD_LABEL, output)
+    wanted = _parse_or_fail(required, "pod-label", output)
     document = _check_document(wanted, _parse_or_fail(offered, source, output))
     if output is OutputFormat.JSON:
         print_json(document)
@@ -124,7 +112,9 @@ def inspect_command(
 ) -> None:
     """Say what a program or an image needs, as a requirement string."""
     try:
-        document = {"file": str(file)} | (_image_document(file) if _is_image(file) else _program_document(file))
+        document = {"file": _printable(str(file))} | (
+            _image_document(file) if _is_image(file) else _program_document(file)
+        )
     except InputError as error:
         _fail(error, output, str(file))
     if output is OutputFormat.JSON:
@@ -160,11 +150,11 @@ def _check_document(required: Isa, offered: Isa) -> Document:
     return document | ({"unreported": list(result.unreported)} if result.unreported else {})
 
 
-def _pair_document(line: str, source: StringSource) -> Document:
+def _pair_document(line: str, source: Source) -> Document:
     required, tab, offered = line.partition("\t")
     if not tab:
         raise InputError("IsaMissingPair", "a line is REQUIRED, tab, OFFERED")
-    return _check_document(parse(required), parse(offered, source=source.value))
+    return _check_document(parse(required), parse(offered, source=source))
 
 
 def _program_document(file: Path) -> Document:
@@ -199,9 +189,9 @@ def _image_document(file: Path) -> Document:
     return document | {"requirement": single, "warnings": image_warnings(platforms)}
 
 
-def _parse_or_fail(string: str, source: StringSource, output: OutputFormat) -> Isa:
+def _parse_or_fail(string: str, source: Source, output: OutputFormat) -> Isa:
     try:
-        return parse(string, source=source.value)
+        return parse(string, source=source)
     except InputError as error:
         _fail(error, output, string)
 
@@ -214,7 +204,7 @@ def _fail(error: InputError, output: OutputFormat, given: str) -> NoReturn:
 
 
 def _error_document(given: str, error: InputError) -> Document:
-    return {"input": given, "error": {"code": error.code, "message": error.message}}
+    return {"input": _printable(given), "error": {"code": error.code, "message": _printable(error.message)}}
 
 
 def _stream(answer: Callable[[str], Document]) -> None:
@@ -240,6 +230,11 @@ def _read(name: str) -> bytes:
 
 def _unreadable(name: str, error: OSError) -> InputError:
     return InputError("FileUnreadable", f"{name} cannot be read: {error.strerror or error}")
+
+
+def _printable(text: str) -> str:
+    """Replace what a shell passed although it is no UTF-8: JSON cannot hold it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _as_text(value: Any) -> str:

@@ -17,9 +17,13 @@ from .value import Isa, Match
 _NOT_COUNTED = frozenset({"zicsr", "zifencei"})
 
 
-@lru_cache(maxsize=65536)
 def match(required: Isa, offered: Isa) -> Match:
     """Compare a requirement with what a machine offers."""
+    return _match(required, offered)
+
+
+@lru_cache(maxsize=65536)
+def _match(required: Isa, offered: Isa) -> Match:
     if required.arch != offered.arch:
         return Match(satisfied=False, missing=(required.arch,))
     if required.xlen != offered.xlen:

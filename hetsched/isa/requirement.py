@@ -19,13 +19,17 @@ MAX_LENGTH = 4096
 MAX_LABEL_LENGTH = 63
 
 
-@lru_cache(maxsize=8192)
 def parse(text: str, *, source: Source = "pod-label") -> Isa:
     """Parse a requirement or an offer.
 
     `pod-label` and `node-label` are read strictly, `cpuinfo`, `dt-isa`, `dt-isa-extensions` and `gcc` leniently.
     Raises: InputError with one of `codes.CODES`.
     """
+    return _parse(text, source)
+
+
+@lru_cache(maxsize=8192)
+def _parse(text: str, source: Source) -> Isa:
     if source not in SOURCES:
         refuse("IsaUnknownSource", f"{source!r} is no source of ISA strings", hint=f"known: {', '.join(SOURCES)}")
     if len(text) > MAX_LENGTH:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from hetsched.cli.isa import StringSource, app
+from hetsched.cli.isa import app
 from hetsched.isa import SOURCES
 
 RV64GC = ["a", "c", "d", "f", "m", "zaamo", "zalrsc", "zca", "zcd", "zicsr", "zifencei", "zmmul"]
@@ -136,8 +135,9 @@ def test_an_unknown_source_is_a_usage_error() -> None:
     assert run("parse", "rv64gc", "--source", "rumour").exit_code == 2
 
 
-def test_the_sources_are_those_of_the_lattice() -> None:
-    assert tuple(source.value for source in StringSource) == SOURCES
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_of_the_lattice_can_be_named(source: str) -> None:
+    assert document(run("parse", "rv64gc", "--source", source, "-o", "json"))["arch"] == "riscv"
 
 
 def test_parse_answers_every_line_in_place() -> None:
@@ -165,6 +165,13 @@ def test_a_stream_takes_the_source_too() -> None:
 
 def test_bytes_that_are_no_text_are_answered_in_place() -> None:
     assert lines(run("parse", "-", stdin=b"\xff\xfe\nrv64i\n"))[1]["canonical"] == "rv64i"
+
+
+def test_arguments_that_are_no_text_are_answered_too() -> None:
+    # How Python hands over an argument that is no UTF-8.
+    result = run("parse", "rv64\udcff", "-o", "json")
+    assert result.exit_code == 2
+    assert document(result)["input"] == "rv64?"
 
 
 def test_detect_names_family_level_and_features(tmp_path: Path) -> None:
