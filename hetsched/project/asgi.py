@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.sessions import CookieMiddleware
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 django_application = get_asgi_application()
 
-# Consumers import models, which exist only once Django is set up.
-from .doors import BodyCap, SameOrigin  # noqa: E402
+# The sockets import models, which exist only once Django is set up.
+from web.live.routing import websocket_urlpatterns  # noqa: E402
 
-try:
-    from web.live.routing import websocket_urlpatterns
-except ModuleNotFoundError:
-    websocket_urlpatterns = []
+from .doors import BodyCap, SameOrigin  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
         "http": BodyCap(django_application),
-        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": SameOrigin(CookieMiddleware(URLRouter(websocket_urlpatterns))),
     }
 )

@@ -21,9 +21,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from hetsched.adapters.simulator import demo_cluster
-from hetsched.placement.actions import import_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.journal import audit
+from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
 from hetsched.project import static_files
 
@@ -51,7 +51,9 @@ class Command(BaseCommand):
                 static_files.collect()
         if options["demo"] and not Cluster.objects.exists():
             with step("demo cluster"):
-                import_cluster(demo_cluster(DEMO_SEED), name=DEMO_CLUSTER, kind="demo", actor=audit.SYSTEM)
+                import_cluster(
+                    demo_cluster(DEMO_SEED), name=DEMO_CLUSTER, kind="demo", actor=audit.SYSTEM, demo_seed=DEMO_SEED
+                )
         admin = None
         if options["admin"] or options["reset_admin"]:
             admin = make_admin(reset=options["reset_admin"])

@@ -1,0 +1,65 @@
+"""`hetsched token create` on the server's machine, against a real database file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.processes import ROOT, plain_environment, python
+
+
+def hetsched(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = plain_environment() | {"HETSCHED_DATA": str(data)}
+    return subprocess.run(python("-m", "hetsched.cli", *words), env=env, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("token") / "data"
+    env = plain_environment() | {"HETSCHED_DATA": str(folder)}
+    subprocess.run(python("manage.py", "migrate", "-v0"), env=env, cwd=ROOT, check=True)
+    return folder
+
+
+def test_it_prints_the_token_alone(data: Path) -> None:
+    done = hetsched(data, "token", "create", "--role", "submitter", "--namespace", "team-a", "--namespace", "team-b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hs_")
+    assert done.stdout.count("\n") == 1
+    with sqlite3.connect(data / "hetsched.sqlite3") as database:
+        (namespaces,) = database.execute("SELECT namespaces FROM access_token ORDER BY created DESC").fetchone()
+    assert json.loads(namespaces) == ["team-a", "team-b"]
+
+
+def test_json(data: Path) -> None:
+    done = hetsched(data, "token", "create", "--role", "viewer", "--name", "dashboard", "-o", "json")
+    document = json.loads(done.stdout)
+    assert (document["role"], document["name"], document["namespaces"]) == ("viewer", "dashboard", [])
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--role", "root"], "RoleUnknown"),
+        (["--role", "viewer", "--namespace", "../x"], "NamespaceInvalid"),
+        (["--role", "viewer", "--days", "91"], "OptionInvalid"),
+        ([], "OptionMissing"),
+    ],
+)
+def test_wrong_wishes(data: Path, words: list[str], code: str) -> None:
+    done = hetsched(data, "token", "create", *words)
+    assert done.returncode == 2
+    assert code in done.stderr
+    assert done.stdout == ""
+
+
+def test_database_that_is_not_there_yet(tmp_path: Path) -> None:
+    done = hetsched(tmp_path / "empty", "token", "create", "--role", "viewer")
+    assert done.returncode == 2
+    assert "DatabaseNotReady" in done.stderr
+    assert "Traceback" not in done.stderr
