@@ -4,7 +4,7 @@ Problem: an image for the wrong instruction set, or for an extension the core la
 Rule: a node fits natively when closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`;
 it fits by emulation when the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node
 offers the requirement. Native always outranks emulated. A node whose ISA nobody stated is unknown, not "no": it is
-refused, and never makes the pod *never fits*.
+refused, and never makes the pod *never fits*; so is what lies beyond a lower bound (`complete` false).
 Nodes share few distinct ISA strings, so the lattice is asked once per distinct offer, and a node's answer is a look-up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
 """
@@ -103,7 +103,16 @@ def _mode(demand: IsaDemand, offer: IsaReport) -> int:
             return NATIVE
     if any(_covered(required, offers) for required, offers in _emulated_needs(demand, offer)):
         return EMULATED
-    return UNKNOWN_ISA if offer.native is None else NO
+    return UNKNOWN_ISA if offer.native is None or _could_be_more(demand, offer) else NO
+
+
+def _could_be_more(demand: IsaDemand, offer: IsaReport) -> bool:
+    """Tell whether the node states a lower bound only and is of an architecture that the demand names."""
+    if offer.complete or offer.native is None:
+        return False
+    native = _offered(offer.native)
+    needs = [_required(text) for text in _native_needs(demand)]
+    return any((need.arch, need.xlen) == (native.arch, native.xlen) for need in needs)
 
 
 def _native_needs(demand: IsaDemand) -> list[str]:
