@@ -53,10 +53,9 @@ class Document(msgspec.Struct, frozen=True):
     object: Plain
     path: str = ""
 
-    @property
-    def place(self) -> str:
-        """The prefix that a field path of this object is put behind."""
-        return f"{self.file}#{self.number} {self.path}"
+    def locate(self, error: InputError) -> InputError:
+        """Return an error inside this object as seen from outside: `cluster.yaml#3 spec.replicas`."""
+        return _behind(f"{self.file}#{self.number}", error.at(self.path))
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
@@ -72,7 +71,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         try:
             found.extend(_flatten(plain, name, number, ""))
         except InputError as error:
-            raise error.at(f"{name}#{number} ") from None
+            raise _behind(f"{name}#{number}", error) from None
     if not found:
         raise InputError("ManifestEmpty", "there is no object in it", place=name)
     return found
@@ -96,8 +95,12 @@ def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
             if name.endswith(".json"):
                 raise _malformed(f"it is not JSON: {error.msg}", f"{name}:{error.lineno}") from None
         except InputError as error:
-            raise error.at(f"{name}#1 ") from None
+            raise _behind(f"{name}#1", error) from None
     yield from _read_yaml(text, name, max_nodes)
+
+
+def _behind(place: str, error: InputError) -> InputError:
+    return error.at(f"{place} " if error.place else place)
 
 
 def _malformed(message: str, place: str = "") -> InputError:
@@ -336,7 +339,9 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
             yield from _flatten(item, name, number, f"{path}items[{position}].")
     else:
         if _size(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
-            raise InputError("ObjectTooLarge", f"one object holds more than {MAX_OBJECT_NODES} values", place=path)
+            raise InputError(
+                "ObjectTooLarge", f"one object holds more than {MAX_OBJECT_NODES} values", place=path.rstrip(".")
+            )
         yield Document(name, number, plain, path)
 
 

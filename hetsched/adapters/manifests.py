@@ -149,7 +149,7 @@ class _Reading:
 
 
 class _Placed:
-    """Put a document's place before that of an error inside the block."""
+    """Say of an error inside the block in which document it is."""
 
     __slots__ = ("_document",)
 
@@ -161,7 +161,7 @@ class _Placed:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, InputError):
-            raise error.at(self._document.place) from None
+            raise self._document.locate(error) from None
 
 
 def _priority_class(root: View) -> PriorityClass:
