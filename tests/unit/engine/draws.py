@@ -1,0 +1,189 @@
+"""What hypothesis draws for engine tests: small clusters and pods that use every rule between pods and nodes.
+
+Few values per field, so that rules meet: three zones, two apps, two namespaces, a handful of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from hetsched.contracts.node_report import GpuCard, NodeReport, Taint
+from hetsched.contracts.workload import (
+    Expression,
+    GpuDemand,
+    HostPort,
+    LabelSelector,
+    NodeTerm,
+    PodSpec,
+    PodTerm,
+    PreferredNodeTerm,
+    Shape,
+    SpreadConstraint,
+    Toleration,
+)
+from tests.unit.engine.fleet import HOSTNAME, ZONE
+
+GIB = 2**30
+
+NAMESPACES = {"default": {"env": "prod"}, "lab": {"env": "test"}}
+EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
+KEYS = st.sampled_from([ZONE, HOSTNAME, "rack"])
+APPS = st.sampled_from(["web", "db"])
+
+
+def rarely(strategy: st.SearchStrategy[Any], otherwise: Any) -> st.SearchStrategy[Any]:
+    """Draw mostly `otherwise`, so that rules do not rule everything out."""
+    return st.integers(0, 3).flatmap(lambda dice: strategy if dice == 3 else st.just(otherwise))
+
+
+taints = st.lists(
+    st.builds(Taint, st.sampled_from(["a", "b"]), st.sampled_from(["", "x"]), st.sampled_from(EFFECTS)), max_size=2
+).map(tuple)
+tolerations = st.lists(
+    st.builds(
+        Toleration,
+        st.sampled_from(["", "a", "b", "node.kubernetes.io/unschedulable"]),
+        st.sampled_from(["Equal", "Exists"]),
+        st.sampled_from(["", "x"]),
+        st.sampled_from(["", *EFFECTS]),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+@st.composite
+def node_reports(draw: st.DrawFn, name: str) -> NodeReport:
+    labels = {HOSTNAME: name}
+    if zone := draw(st.sampled_from(["", "a", "b", "c"])):
+        labels[ZONE] = zone
+    if rack := draw(st.sampled_from(["", "1", "2", "10"])):
+        labels["rack"] = rack
+    cards = draw(st.integers(0, 3))
+    return NodeReport(
+        name=name,
+        labels=labels,
+        taints=draw(rarely(taints, ())),
+        unschedulable=draw(st.integers(0, 15)) == 15,
+        ready=draw(st.integers(0, 15)) != 15,
+        allocatable={
+            "cpu": draw(st.sampled_from([2000, 4000, 8000])),
+            "memory": draw(st.sampled_from([4, 8, 16])) * GIB,
+            "pods": draw(st.sampled_from([3, 110, 110])),
+            **draw(st.sampled_from([{}, {"example.com/fpga": 1}])),
+        },
+        gpus=tuple(GpuCard(index, healthy=draw(st.sampled_from([True, True, False]))) for index in range(cards)),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn, most: int = 7) -> list[NodeReport]:
+    return [draw(node_reports(f"n{index}")) for index in range(draw(st.integers(2, most)))]
+
+
+selectors = st.one_of(
+    st.none(),
+    st.just(LabelSelector()),
+    st.builds(
+        lambda operator, app: LabelSelector((Expression("app", operator, (app,)),)),
+        st.sampled_from(["In", "In", "NotIn"]),
+        APPS,
+    ),
+)
+namespace_selectors = st.one_of(
+    st.none(),
+    st.none(),
+    st.just(LabelSelector()),
+    st.just(LabelSelector((Expression("env", "In", ("prod",)),))),
+)
+
+
+def pod_terms(weights: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[PodTerm, ...]]:
+    term = st.builds(
+        PodTerm,
+        KEYS,
+        selectors,
+        st.sampled_from([(), (), ("lab",)]),
+        namespace_selectors,
+        weights,
+    )
+    return st.lists(term, max_size=2).map(tuple)
+
+
+node_expressions = st.one_of(
+    st.builds(Expression, st.just(ZONE), st.sampled_from(["In", "NotIn"]), st.sampled_from([("a",), ("a", "b")])),
+    st.builds(Expression, st.sampled_from([ZONE, "rack"]), st.sampled_from(["Exists", "DoesNotExist"])),
+    st.builds(Expression, st.just("rack"), st.sampled_from(["Gt", "Lt"]), st.just(("2",))),
+)
+node_terms = st.builds(
+    NodeTerm,
+    st.lists(node_expressions, max_size=2).map(tuple),
+    st.sampled_from([(), (), (Expression("metadata.name", "NotIn", ("n1",)),)]),
+)
+spreads = st.lists(
+    st.builds(
+        SpreadConstraint,
+        KEYS,
+        st.integers(1, 2),
+        st.booleans(),
+        selectors,
+        st.integers(1, 3),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=2,
+).map(tuple)
+ports = st.lists(
+    st.builds(
+        HostPort,
+        st.sampled_from([80, 443]),
+        st.sampled_from(["TCP", "UDP"]),
+        st.sampled_from(["0.0.0.0", "127.0.0.1", "10.0.0.1"]),
+    ),
+    max_size=2,
+).map(tuple)
+gpu_demands = st.one_of(
+    st.none(),
+    st.builds(GpuDemand, st.integers(1, 2)),
+    st.builds(GpuDemand, st.just(1), st.sampled_from([300, 500])),
+)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    cpu, memory = draw(st.sampled_from([0, 250, 1000])), draw(st.sampled_from([0, 1, 3])) * GIB
+    requests = [("cpu", cpu), ("memory", memory), ("pods", 1)]
+    requests += draw(rarely(st.just([("example.com/fpga", 1)]), []))
+    return Shape(
+        requests=tuple((name, amount) for name, amount in requests if amount),
+        nonzero_cpu_millis=cpu or 100,
+        nonzero_memory_bytes=memory or 200 * 2**20,
+        node_selector=draw(rarely(st.just(((ZONE, "a"),)), ())),
+        node_terms=draw(rarely(st.lists(node_terms, max_size=2).map(tuple), None)),
+        preferred_nodes=draw(
+            rarely(st.lists(st.builds(PreferredNodeTerm, st.integers(1, 9), node_terms), max_size=2).map(tuple), ())
+        ),
+        tolerations=draw(tolerations),
+        affinity=draw(rarely(pod_terms(st.just(0)), ())),
+        anti_affinity=draw(rarely(pod_terms(st.just(0)), ())),
+        preferred_affinity=draw(rarely(pod_terms(st.sampled_from([-7, -1, 1, 5])), ())),
+        spread=draw(rarely(spreads, ())),
+        host_ports=draw(rarely(ports, ())),
+        gpu=draw(rarely(gpu_demands, None)),
+    )
+
+
+@st.composite
+def pod_lists(draw: st.DrawFn, most: int = 12) -> list[PodSpec]:
+    """Draw pods of few shapes, so that shapes repeat."""
+    known = draw(st.lists(shapes(), min_size=1, max_size=4))
+    return [
+        PodSpec(
+            namespace=draw(st.sampled_from(["default", "default", "lab", "undeclared"])),
+            name=f"p{index}",
+            shape=draw(st.sampled_from(known)),
+            labels={"app": draw(APPS)},
+        )
+        for index in range(draw(st.integers(1, most)))
+    ]

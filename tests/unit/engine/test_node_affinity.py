@@ -1,0 +1,95 @@
+"""The node-affinity plugin: nodeSelector, required and preferred terms, and a node asked for by name."""
+
+from hetsched.contracts.workload import Expression, NodeTerm, PreferredNodeTerm
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask, scheduler, score
+
+
+def term(key: str, operator: str, *values: str) -> NodeTerm:
+    return NodeTerm((Expression(key, operator, values),))
+
+
+FLEET = [
+    a_node("fast").labelled(disk="ssd", zone="a"),
+    a_node("slow").labelled(disk="hdd", zone="a"),
+    a_node("unknown").labelled(zone="b"),
+]
+
+
+def test_every_label_of_the_node_selector_must_be_there() -> None:
+    asking = a_pod().on_nodes_with(disk="ssd", zone="a")
+    answer = ask("node-affinity", asking, FLEET)
+    assert answer.feasible == ["fast"]
+    assert [(r.code, r.missing) for r in answer.reasons["slow"]] == [("NodeSelectorMismatch", ("disk=ssd",))]
+    assert [r.missing for r in answer.reasons["unknown"]] == [("disk=ssd",), ("zone=a",)]
+
+
+def test_one_required_term_is_enough() -> None:
+    asking = a_pod().shaped(node_terms=(term("disk", "In", "ssd"), term("zone", "In", "b")))
+    answer = ask("node-affinity", asking, FLEET)
+    assert answer.feasible == ["fast", "unknown"]
+    [refusal] = answer.reasons["slow"]
+    assert (refusal.code, refusal.missing) == ("NodeAffinityMismatch", ("disk=ssd", "zone=b"))
+
+
+def test_node_selector_and_terms_must_both_hold() -> None:
+    asking = a_pod().on_nodes_with(zone="a").shaped(node_terms=(term("disk", "NotIn", "ssd"),))
+    assert ask("node-affinity", asking, FLEET).feasible == ["slow"]
+
+
+def test_required_affinity_without_terms_fits_nowhere() -> None:
+    assert ask("node-affinity", a_pod().shaped(node_terms=()), FLEET).feasible == []
+
+
+def test_an_empty_term_matches_no_node() -> None:
+    answer = ask("node-affinity", a_pod().shaped(node_terms=(NodeTerm(),)), FLEET)
+    assert answer.feasible == []
+    assert answer.codes("fast") == ["NodeAffinityMismatch"]
+
+
+def test_match_fields_pick_nodes_by_name() -> None:
+    by_name = NodeTerm(fields=(Expression("metadata.name", "In", ("slow",)),))
+    assert ask("node-affinity", a_pod().shaped(node_terms=(by_name,)), FLEET).feasible == ["slow"]
+
+
+def test_a_pod_that_names_its_node_fits_only_there() -> None:
+    answer = ask("node-affinity", a_pod().shaped(required_node="slow"), FLEET)
+    assert answer.feasible == ["slow"]
+    assert answer.codes("fast") == ["NodeNameMismatch"]
+    assert ask("node-affinity", a_pod().shaped(required_node="gone"), FLEET).feasible == []
+
+
+def test_a_pod_without_node_rules_is_not_filtered() -> None:
+    assert ask("node-affinity", a_pod(), FLEET).skipped
+    assert score("node-affinity", a_pod(), FLEET) is None
+
+
+def test_preferred_terms_add_up_and_the_best_node_gets_100() -> None:
+    # raw: fast 10 + 5 = 15, slow 5, unknown 0;  fast 100*15/15 = 100, slow floor(100*5/15) = 33, unknown 0
+    wishes = (PreferredNodeTerm(10, term("disk", "In", "ssd")), PreferredNodeTerm(5, term("zone", "In", "a")))
+    assert score("node-affinity", a_pod().shaped(preferred_nodes=wishes), FLEET) == {
+        "fast": 100,
+        "slow": 33,
+        "unknown": 0,
+    }
+
+
+def test_the_best_node_is_the_best_feasible_one() -> None:
+    # fast (15) is no candidate: slow 100*5/5 = 100
+    wishes = (PreferredNodeTerm(10, term("disk", "In", "ssd")), PreferredNodeTerm(5, term("zone", "In", "a")))
+    asking = a_pod().shaped(preferred_nodes=wishes)
+    assert score("node-affinity", asking, FLEET, feasible=["slow", "unknown"]) == {"slow": 100, "unknown": 0}
+
+
+def test_wishes_that_no_node_meets_leave_all_nodes_at_0() -> None:
+    wishes = (PreferredNodeTerm(10, term("disk", "In", "tape")), PreferredNodeTerm(7, NodeTerm()))
+    asking = a_pod().shaped(preferred_nodes=wishes)
+    assert score("node-affinity", asking, FLEET) == {"fast": 0, "slow": 0, "unknown": 0}
+
+
+def test_a_changed_label_is_seen_by_the_next_decision() -> None:
+    deciding = scheduler([a_node("n")])
+    asking = a_pod().on_nodes_with(disk="ssd").build()
+    assert deciding.schedule(asking).node is None
+    deciding.state.apply_report(a_node("n").labelled(disk="ssd").build())
+    assert deciding.schedule(asking).node == "n"
