@@ -1,0 +1,63 @@
+"""`hetsched explain`: why a pod is where it is, or why it is nowhere.
+
+Rule: an id of a workload shows each of its pods with its latest decision; an id of a decision shows that one with the
+nodes it weighed. Exit codes are those of the verdict.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hetsched.contracts.decision import Verdict
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .output import Output, OutputFormat, console, print_json, table
+
+
+def explain(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of a workload (w-…) or of a decision.")],
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Say why: the verdict, the reasons with numbers, and the nodes that were weighed."""
+    with connect(server, token) as client:
+        decisions = _decisions(client, identity)
+    if output is OutputFormat.JSON:
+        print_json(decisions[0] if len(decisions) == 1 else {"items": decisions})
+    else:
+        out = console()
+        for decision in decisions:
+            _show(out, decision)
+    verdicts = [Verdict(decision["verdict"]) for decision in decisions]
+    raise typer.Exit(Verdict.worst(verdicts).exit_code)
+
+
+def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
+    if not identity.startswith("w-"):
+        return [client.get(f"decisions/{quote(identity, safe='')}/")]
+    workload = client.get(f"workloads/{quote(identity, safe='')}/")
+    ids = [pod["decision"] for pod in workload["pods"] if pod.get("decision")]
+    return [client.get(f"decisions/{found}/") for found in ids]
+
+
+def _show(out: Console, decision: dict[str, Any]) -> None:
+    out.print(f"[bold]{escape(decision['verdict'])}[/]  {escape(decision['summary'])}", soft_wrap=True)
+    reasons = table("nodes", "plugin", "code", "reason", right=("nodes",))
+    for reason in decision.get("reasons", ()):
+        reasons.add_row(str(reason["nodes"] or "-"), reason["plugin"], reason["code"], escape(reason["message"]))
+    if reasons.row_count:
+        out.print(reasons)
+    weighed = [node for node in decision.get("nodes") or () if node["feasible"]]
+    if weighed:
+        shown = table("rank", "node", "total", "scores", right=("rank", "total"))
+        for node in weighed:
+            scores = ", ".join(f"{score['plugin']} {score['weighted']:.2f}" for score in node["scores"])
+            shown.add_row(str(node["rank"]), escape(node["name"]), f"{node['total']:.2f}", scores)
+        out.print(shown)
+    out.print()

@@ -1,0 +1,197 @@
+"""What the offline commands take: files and policies, and how these become contracts.
+
+Rule: all inputs are read and checked before anything is computed or written. `-` is standard input, for one option
+once. A policy is a name (built in, or a SchedulingPolicy of the files given) or a file that holds one SchedulingPolicy.
+Without `--policy` the pods' own choice counts, then their namespace's default, then the default policy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from hetsched.adapters.documents import MAX_BYTES
+from hetsched.adapters.export import compact_pods, write_cluster
+from hetsched.adapters.files import Source, parse_cluster, parse_workload
+from hetsched.adapters.openb import looks_like_openb
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+
+if TYPE_CHECKING:
+    from hetsched.engine.policy import Policy
+
+STDIN = "-"
+
+ClusterFiles = Annotated[
+    list[str],
+    typer.Option("--cluster", metavar="FILE", help="Nodes and what runs there: YAML, JSON or an openb node list."),
+]
+PodFiles = Annotated[
+    list[str],
+    typer.Option("--filename", "-f", metavar="FILE", help="Pods, Jobs, Deployments … to place; - is standard input."),
+]
+WorkloadFiles = Annotated[
+    list[str], typer.Option("--workload", metavar="FILE", help="What to place: YAML, JSON or an openb pod list.")
+]
+
+
+def read_sources(paths: Sequence[str], option: str) -> list[Source]:
+    """Read files, and standard input for `-`, as (name, bytes).
+
+    Raises: InputError `FileUnreadable` or `InputRepeated`.
+    """
+    if len(set(paths)) != len(paths):
+        raise InputError("InputRepeated", "the same file is given twice", place=option)
+    sources = []
+    for path in paths:
+        try:
+            if path == STDIN:
+                sources.append(("standard input", sys.stdin.buffer.read(MAX_BYTES + 1)))
+                continue
+            with Path(path).open("rb") as file:
+                sources.append((path, file.read(MAX_BYTES + 1)))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError("FileUnreadable", f"it cannot be read: {reason}", place=f"{option} {path}") from None
+    return sources
+
+
+def read_inputs(
+    cluster: Sequence[str], workload: Sequence[str], *, option: str = "-f"
+) -> tuple[ClusterContent, ClusterContent]:
+    """Read cluster files and workload files, and check them against each other.
+
+    Returns: the cluster with everything that runs, and what the workload files ask for; `option` names the latter.
+    Raises: InputError.
+    """
+    if STDIN in cluster and STDIN in workload:
+        raise InputError("InputRepeated", f"--cluster and {option} cannot both read standard input")
+    nodes = parse_cluster(read_sources(cluster, "--cluster"))
+    if not nodes.nodes:
+        raise InputError("ClusterWithoutNodes", "there is no Node in it", place=f"--cluster {', '.join(cluster)}")
+    asked = parse_workload(read_sources(workload, option), known=nodes)
+    if not asked.pending:
+        raise InputError(
+            "WorkloadEmpty",
+            "there is no pod to place in it",
+            place=f"{option} {', '.join(workload)}",
+            hint="A pod with spec.nodeName runs already",
+        )
+    running = {pod.key for pod in nodes.running}
+    for pod in asked.running + asked.pending:
+        if pod.key in running:
+            raise InputError(
+                "PodExists", f"the cluster runs a pod {pod.key} already", place=option, hint="Rename or remove one"
+            )
+    return msgspec.structs.replace(nodes, running=nodes.running + asked.running), asked
+
+
+def read_manifest(paths: Sequence[str]) -> str:
+    """Read the files of a submission as one manifest; the server checks what is in it.
+
+    An openb list beside other files is written as Pod objects, since a manifest is one or the other.
+    Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or what is wrong with such a list.
+    """
+    sources = read_sources(paths, "-f")
+    if len(sources) > 1:
+        sources = [(name, _as_objects(name, data)) for name, data in sources]
+    return "\n---\n".join(_text(source) for source in sources)
+
+
+def read_inventory(paths: Sequence[str]) -> str:
+    """Read the files of an import as one text; several files are joined into one list of objects.
+
+    Raises: InputError.
+    """
+    sources = read_sources(paths, "-f")
+    return _text(sources[0]) if len(sources) == 1 else write_cluster(parse_cluster(sources)).decode()
+
+
+def _text(source: Source) -> str:
+    name, data = source
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name) from None
+
+
+def _as_objects(name: str, data: bytes) -> bytes:
+    if looks_like_openb(data) is None:
+        return data
+    pods = compact_pods(parse_workload([(name, data)]))
+    return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": pods})
+
+
+def choose_policies(
+    arguments: Sequence[str], nodes: ClusterContent, asked: ClusterContent
+) -> tuple[list[PolicySpec], list[PodSpec]]:
+    """Return the policies to decide by, and the pods, marked where the policy they name does not exist.
+
+    Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or what is wrong with a policy's file.
+    """
+    from hetsched.engine.policies import BUILTIN, DEFAULT
+
+    known = BUILTIN | {spec.name: spec for spec in nodes.policies + asked.policies}
+    if arguments:
+        specs = [_named(argument, known) for argument in arguments]
+        names = [spec.name for spec in specs]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError("PolicyRepeated", f"policy {name} is given twice", place="--policy")
+        return specs, list(asked.pending)
+    defaults = nodes.namespace_policies | asked.namespace_policies
+    chosen: dict[str, None] = {}
+    pods = []
+    for pod in asked.pending:
+        name = pod.policy or defaults.get(pod.namespace, "") or DEFAULT
+        if name in known:
+            chosen[name] = None
+        else:
+            field = "hetsched.io/policy" if pod.policy else f"default policy of namespace {pod.namespace}"
+            problem = Problem("PolicyUnknown", field, f"there is no policy {name!r}")
+            pod = msgspec.structs.replace(pod, problems=(*pod.problems, problem))
+        pods.append(pod)
+    if len(chosen) > 1:
+        message = f"the pods name different policies: {', '.join(sorted(chosen))}"
+        raise InputError("PolicyAmbiguous", message, hint="Name one with --policy, or split the file")
+    return [known[next(iter(chosen), DEFAULT)]], pods
+
+
+def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
+    place = f"--policy {argument}"
+    if argument in known:
+        return known[argument]
+    if not Path(argument).is_file() and not {"/", "."} & set(argument):
+        hint = f"Known policies: {', '.join(sorted(known))}; or give a file with a SchedulingPolicy"
+        raise InputError("PolicyUnknown", "there is no such policy", place=place, hint=hint)
+    policies = parse_cluster(read_sources([argument], "--policy")).policies
+    if len(policies) != 1:
+        raise InputError(
+            "PolicyAmbiguous", f"the file holds {len(policies)} SchedulingPolicy objects, not 1", place=place
+        )
+    return policies[0]
+
+
+def compile_choice(spec: PolicySpec, *, preemption: bool = True) -> Policy:
+    """Check a policy and make it ready; without `preemption` no plugin may name pods to evict.
+
+    Raises: InputError.
+    """
+    from hetsched.engine.policy import compile_policy
+    from hetsched.engine.registry import load_registry
+
+    registry = load_registry()
+    if not preemption:
+        kept = tuple(u for u in spec.plugins if u.name not in registry or "post-filter" not in registry[u.name].points)
+        spec = msgspec.structs.replace(spec, plugins=kept)
+    try:
+        return compile_policy(spec, registry)
+    except InputError as error:
+        raise error.at(f"policy {spec.name} ") from None

@@ -1,0 +1,85 @@
+"""`hetsched get`: what a server has, as a table or as its own JSON."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from .output import Output, OutputFormat, console, note, print_json, table
+
+
+class Kind(enum.StrEnum):
+    CLUSTERS = "clusters"
+    NODES = "nodes"
+    WORKLOADS = "workloads"
+    DECISIONS = "decisions"
+    POLICIES = "policies"
+    PLUGINS = "plugins"
+
+
+_COLUMNS = {
+    Kind.CLUSTERS: ("name", "kind", "policy", "nodes", "pods", "revision"),
+    Kind.NODES: ("name", "cluster", "isaFamily", "pool", "ready", "unschedulable", "pods"),
+    Kind.WORKLOADS: ("id", "cluster", "namespace", "name", "state", "policy", "priority", "createdAt"),
+    Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt"),
+    Kind.POLICIES: ("name", "version", "state", "description"),
+    Kind.PLUGINS: ("name", "points", "summary"),
+}
+
+
+def get(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str, typer.Argument(help="Name or id of one of them.", show_default=False)] = "",
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    cluster: Annotated[str, typer.Option(help="Only what belongs to this cluster.")] = "",
+    limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=100_000)] = 100,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """List clusters, nodes, workloads, decisions, policies or plugins of a server, or show one."""
+    query = {"cluster": cluster} if cluster else {}
+    with connect(server, token) as client:
+        if name:
+            _show_one(client.get(f"{kind.value}/{quote(name, safe='')}/", **query), output)
+            return
+        items = list(client.items(f"{kind.value}/", most=limit, **query))
+    if output is OutputFormat.JSON:
+        print_json({"items": items})
+        return
+    columns = _COLUMNS[kind]
+    shown = table(*columns)
+    for item in items:
+        shown.add_row(*(escape(_cell(item.get(column))) for column in columns))
+    console().print(shown)
+    if len(items) == limit:
+        note(f"the first {limit}; see more with --limit")
+
+
+def _show_one(document: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(document)
+        return
+    shown = table("", "")
+    shown.show_header = False
+    for name, value in document.items():
+        shown.add_row(escape(name), escape(_cell(value)))
+    console().print(shown)
+
+
+def _cell(value: Any) -> str:
+    """Write one value: scalars as they are, lists of words side by side, the rest as JSON."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return " ".join(value) or "-"
+    return msgspec.json.encode(value).decode()

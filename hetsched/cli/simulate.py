@@ -1,0 +1,141 @@
+"""`hetsched simulate`: run a whole workload against a cluster, once per policy, and compare.
+
+Rule: each pod is tried once, in queue order; nothing leaves. The report folder is written at the end, all or nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+
+from .options import ClusterFiles, WorkloadFiles, choose_policies, compile_choice, read_inputs
+from .output import Output, OutputFormat, Track, console, note, print_json, table
+
+if TYPE_CHECKING:
+    from hetsched.lab.report import Run
+
+_REPORT_SAMPLES = 200
+
+
+def simulate(
+    cluster: ClusterFiles,
+    workload: WorkloadFiles,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME|FILE", help="Policy to run; repeat to compare.", show_default=False),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a page with plots and CSV files there.", show_default=False),
+    ] = None,
+    arrival: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Shuffle the workload and draw from it until its GPU demand is X times the capacity.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --arrival.", min=0)] = 0,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Replay a workload or an openb trace through the scheduler and report placements and cluster figures."""
+    nodes, asked = read_inputs(cluster, workload, option="--workload")
+    specs, pods = choose_policies(policy or [], nodes, asked)
+    policies = [compile_choice(spec) for spec in specs]
+
+    from hetsched.engine.state import ClusterState
+    from hetsched.lab.replay import replay
+    from hetsched.lab.report import Run
+
+    stream = _arrivals(nodes, pods, arrival, seed)
+    if report is not None:
+        _make_folder(report)
+    state = ClusterState(nodes.nodes, nodes.running, nodes.namespaces)
+    runs: list[Run] = []
+    for compiled in policies:
+        with Track(f"simulate {compiled.spec.name}", len(stream)) as track:
+            samples = _REPORT_SAMPLES if report is not None else 0
+            result, taken = replay(state, stream, compiled, workload=pods, samples=samples, progress=track)
+        runs.append(Run(result, tuple(taken)))
+    if report is not None:
+        _write_report(report, nodes, stream, runs, arrival, seed)
+    if output is OutputFormat.JSON:
+        print_json({"results": [msgspec.to_builtins(run.result) for run in runs]})
+    else:
+        _show(runs, len(nodes.nodes), len(stream))
+
+
+def _arrivals(nodes: ClusterContent, pods: list[PodSpec], ratio: float | None, seed: int) -> list[PodSpec]:
+    if ratio is None:
+        return pods
+    from hetsched.lab.arrival import arrival_stream, gpu_capacity_milli
+
+    try:
+        return arrival_stream(pods, capacity_milli=gpu_capacity_milli(nodes.nodes), ratio=ratio, seed=seed)
+    except InputError as error:
+        raise error.at("--arrival") from None
+
+
+def _make_folder(folder: Path) -> None:
+    """Make sure that the report can be written before anything is computed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".hetsched-report"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}") from None
+
+
+def _write_report(
+    folder: Path, nodes: ClusterContent, stream: list[PodSpec], runs: list[Run], arrival: float | None, seed: int
+) -> None:
+    from hetsched.lab.report import report_files
+
+    facts = [("Nodes", f"{len(nodes.nodes):,}"), ("Pods running before", f"{len(nodes.running):,}")]
+    facts.append(("Pods tried", f"{len(stream):,}"))
+    if arrival is not None:
+        facts.append(("Arrival", f"GPU demand {arrival:g} x capacity, seed {seed}"))
+    content = report_files("hetsched simulation", facts, runs)
+    parts = [(folder / name, folder / f".{name}.part", data) for name, data in content.items()]
+    for _, part, data in parts:
+        part.write_bytes(data)
+    for path, part, _ in parts:
+        part.replace(path)
+    note(f"report: {folder / 'index.html'}")
+
+
+def _show(runs: list[Run], nodes: int, pods: int) -> None:
+    out = console()
+    out.print(f"{pods:,} pods on {nodes:,} nodes")
+    numbers = ("placed", "pending", "cpu", "memory", "gpu", "GPUs free", "fragmented", "balance", "decisions/s")
+    shown = table("policy", *numbers, right=numbers)
+    for run in runs:
+        result, metrics = run.result, run.result.metrics
+        shown.add_row(
+            escape(result.policy),
+            f"{result.placed:,}",
+            f"{result.pending:,}",
+            _percent(metrics.cpu_utilization),
+            _percent(metrics.memory_utilization),
+            _percent(metrics.gpu_allocation),
+            f"{metrics.unallocated_gpus:,.1f}",
+            _percent(metrics.gpu_fragmentation),
+            f"{metrics.balance:.4f}",
+            f"{result.decisions_per_second:,.0f}",
+        )
+    out.print(shown)
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.2f} %"

@@ -1,0 +1,152 @@
+"""`hetsched whatif`: would these pods fit that cluster, where, and if not, why.
+
+Rule: the same engine that decides for real, on a copy; nothing is written. The exit code is the verdict: 0 all placed,
+10 not now, 11 never fits this cluster, 12 misconfigured, the worst of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer
+
+from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs
+from .output import Output, OutputFormat, console, print_json, table
+
+_SHOWN_NODES = 10
+_COLOURS = {
+    Verdict.PLACED: "green",
+    Verdict.NOT_NOW: "yellow",
+    Verdict.NEVER_FITS: "red",
+    Verdict.MISCONFIGURED: "magenta",
+}
+
+
+def whatif(
+    filename: PodFiles,
+    cluster: ClusterFiles,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by.", show_default=False)
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show every node with every plugin's score.")] = False,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never count on evicting running pods.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Place pods on a cluster described by files, and change nothing.
+
+    Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options.
+    """
+    nodes, asked = read_inputs(cluster, filename)
+    (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
+    compiled = compile_choice(spec, preemption=not no_preempt)
+
+    from hetsched.engine.state import ClusterState
+    from hetsched.engine.whatif import what_if
+
+    state = ClusterState(nodes.nodes, nodes.running, nodes.namespaces)
+    answer = what_if(state, compiled, pods, explain=explain, evaluated_at=_now())
+    if output is OutputFormat.JSON:
+        print_json(answer.document())
+    else:
+        show(answer, len(nodes.nodes))
+    raise typer.Exit(answer.verdict.exit_code)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def show(answer: WhatIfAnswer, nodes: int) -> None:
+    """Print an answer for people; `nodes` is how many the cluster has."""
+    out = console()
+    colour = _COLOURS[answer.verdict]
+    out.print(f"[bold {colour}]{answer.verdict.value}[/]  {escape(answer.summary)}", soft_wrap=True)
+    if answer.placements:
+        _show_placements(out, answer.placements)
+    for pod in answer.unplaced:
+        _show_unplaced(out, pod, nodes)
+    for pod_rows in _by_pod(answer.nodes or ()):
+        _show_matrix(out, pod_rows)
+    out.print(
+        f"\n[dim]policy {escape(answer.policy.name)} v{answer.policy.version}, balance {answer.balance.before:.4f} -> "
+        f"{answer.balance.after:.4f}, snapshot {answer.snapshot}, {answer.evaluated_at}; not a reservation[/]",
+        soft_wrap=True,
+    )
+
+
+def _show_placements(out: Console, placements: Iterable[Placement]) -> None:
+    shown = table("pod", "node", "isa", "zones", "gpus", "score", right=("score",))
+    for item in placements:
+        shown.add_row(escape(item.pod), escape(item.node), _isa(item), _zones(item), _gpus(item), f"{item.score:.2f}")
+    out.print()
+    out.print(shown)
+
+
+def _isa(item: Placement) -> str:
+    isa = item.isa
+    if isa.mode == "any":
+        return "any"
+    slower = f", {isa.slowdown:g} x slower" if isa.slowdown else ""
+    return escape(f"{isa.mode}: {isa.required} on {isa.offered}{slower}")
+
+
+def _zones(item: Placement) -> str:
+    return escape(" ".join(f"{zone.name}[{zone.cpus or 'counted'}]" for zone in item.zones)) or "-"
+
+
+def _gpus(item: Placement) -> str:
+    whole = ("" if card.milli == 1000 else f":{card.milli}m" for card in item.gpus)
+    return " ".join(f"{card.index}{share}" for card, share in zip(item.gpus, whole, strict=True)) or "-"
+
+
+def _show_unplaced(out: Console, pod: Unplaced, nodes: int) -> None:
+    out.print(f"\n[{_COLOURS[pod.verdict]}]{pod.verdict.value}[/]  [bold]{escape(pod.pod)}[/]")
+    shown = table("nodes", "plugin", "code", "reason", right=("nodes",))
+    for reason in pod.reasons:
+        where = f"{reason.field}: " if reason.field else ""
+        shown.add_row(str(reason.nodes or "-"), reason.plugin, reason.code, escape(where + reason.message))
+    out.print(shown)
+    if pod.verdict is not Verdict.MISCONFIGURED:
+        out.print(f"[dim]{' > '.join(_funnel(pod, nodes))}[/]", soft_wrap=True)
+    for change in pod.nearest_fit:
+        out.print(f"would fit with {escape(change.change)} ({len(change.nodes)} nodes)", soft_wrap=True)
+
+
+def _funnel(pod: Unplaced, nodes: int) -> Iterator[str]:
+    """Yield how many nodes were left after each plugin that refused any; reasons stand in the order of filters."""
+    yield f"{nodes} nodes"
+    refused: dict[str, int] = {}
+    for reason in pod.reasons:
+        refused[reason.plugin] = refused.get(reason.plugin, 0) + reason.nodes
+    for plugin, count in refused.items():
+        nodes -= count
+        yield f"{plugin} {nodes}"
+
+
+def _by_pod(rows: Iterable[NodeOutcome]) -> Iterator[list[NodeOutcome]]:
+    pods: dict[str, list[NodeOutcome]] = {}
+    for row in rows:
+        pods.setdefault(row.pod, []).append(row)
+    yield from pods.values()
+
+
+def _show_matrix(out: Console, rows: list[NodeOutcome]) -> None:
+    """Print the best nodes with their weighted scores, and a line for the rest."""
+    feasible = [row for row in rows if row.feasible]
+    plugins = list(dict.fromkeys(score.plugin for row in feasible for score in row.scores))
+    shown = table("rank", "node", *plugins, "total", right=("rank", *plugins, "total"))
+    for row in feasible[:_SHOWN_NODES]:
+        weighted = {score.plugin: f"{score.weighted:.2f}" for score in row.scores}
+        cells = (weighted.get(plugin, "-") for plugin in plugins)
+        shown.add_row(str(row.rank), escape(row.name), *cells, f"{row.total or 0.0:.2f}")
+    out.print(f"\nnodes for [bold]{escape(rows[0].pod)}[/]: {len(feasible)} of {len(rows)} feasible")
+    if feasible:
+        out.print(shown)
+    if len(feasible) > _SHOWN_NODES:
+        out.print(f"[dim]and {len(feasible) - _SHOWN_NODES} more; -o json lists all[/]")

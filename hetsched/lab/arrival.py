@@ -1,0 +1,82 @@
+"""The arrival stream of the openb protocol.
+
+Problem: a list of pods that fits the cluster says little about packing; the published comparison overloads it.
+Rule: shuffle the list, then append pods drawn from it with replacement, until the GPU demand that has arrived reaches
+`ratio` times the cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
+Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), section 6; `openb_pod_list_*.csv`.
+Invariants: same list, ratio and seed give the same stream; names stay unique (`-2`, `-3`, ... for repeated pods).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec, Shape
+
+MAX_RATIO = 10.0
+_WHOLE_CARD_MILLI = 1000
+
+
+def gpu_capacity_milli(nodes: Sequence[NodeReport]) -> int:
+    """Return the milli of all healthy cards."""
+    return _WHOLE_CARD_MILLI * sum(card.healthy for node in nodes for card in cards_of(node))
+
+
+def gpu_demand_milli(shape: Shape) -> int:
+    return 0 if shape.gpu is None else shape.gpu.count * shape.gpu.milli
+
+
+def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float, seed: int) -> list[PodSpec]:
+    """Return the pods that arrive, in order.
+
+    Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
+    """
+    if not 0 < ratio <= MAX_RATIO:
+        raise InputError("ArrivalRatioInvalid", f"{ratio:g} is not above 0 and up to {MAX_RATIO:g}")
+    if not capacity_milli:
+        raise InputError("ArrivalWithoutGpus", "the cluster has no GPU card to measure the demand against")
+    if not any(gpu_demand_milli(pod.shape) for pod in pods):
+        raise InputError("ArrivalWithoutGpus", "no pod of the workload asks for a GPU")
+    wanted_milli = ratio * capacity_milli
+    arrived: list[PodSpec] = []
+    arrived_milli = 0
+    for pod in _endless(pods, random.Random(seed)):
+        if arrived_milli >= wanted_milli:
+            break
+        arrived.append(pod)
+        arrived_milli += gpu_demand_milli(pod.shape)
+    return _renamed(arrived)
+
+
+def _endless(pods: Sequence[PodSpec], generator: random.Random) -> Iterator[PodSpec]:
+    shuffled = list(pods)
+    generator.shuffle(shuffled)
+    yield from shuffled
+    while True:
+        yield generator.choice(pods)
+
+
+def _renamed(stream: list[PodSpec]) -> list[PodSpec]:
+    """Give every repeated pod a name of its own, also where the list holds such a name already."""
+    taken = {pod.key for pod in stream}
+    seen: set[str] = set()
+    copies: dict[str, int] = {}
+    unique: list[PodSpec] = []
+    for pod in stream:
+        key = pod.key
+        if key in seen:
+            copy = pod
+            while copy.key in taken:
+                copies[key] = copies.get(key, 1) + 1
+                copy = msgspec.structs.replace(pod, name=f"{pod.name}-{copies[key]}")
+            pod = copy
+            taken.add(pod.key)
+        seen.add(pod.key)
+        unique.append(pod)
+    return unique

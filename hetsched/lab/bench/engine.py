@@ -1,0 +1,150 @@
+"""How many decisions a second the engine makes, every one booked before the next.
+
+Rule: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nodes under the default policy; then 64
+shapes on 500 to 15,000 nodes. The rival in the same run, in turns, is the same policy swept anew over all nodes for
+every pod. Each round starts from an empty copy of the fleet; compiling and first evaluations of shapes count.
+Check: on a sample of moments a fresh full sweep must pick the same node with the same score, and all rounds of a case
+must end in the same placements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.policies import BUILTIN, DEFAULT
+from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+
+from . import fleet
+from .measure import Checks, Progress, Row, Scenario, machine, row
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How much is measured; `swept` pods a round go to the rival, `checked` moments a case to the oracle."""
+
+    nodes: int = 5_000
+    scale: tuple[int, ...] = (500, 1_000, 5_000, 15_000)
+    pods: int = 20_000
+    unlike_pods: int = 2_000
+    swept: int = 300
+    rounds: int = 7
+    checked: int = 100
+
+
+QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, rounds=2, checked=10)
+
+
+def run(*, quick: bool = False, progress: Progress) -> Scenario:
+    """Measure; the checks count what was compared and what differed."""
+    size = QUICK if quick else Size()
+    policy = compile_policy(BUILTIN[DEFAULT], load_registry())
+    kinds = fleet.shapes(64)
+    cases = {
+        "1 shape": fleet.pods(size.pods, kinds[:1]),
+        "64 shapes": fleet.pods(size.pods, kinds),
+        "all different": fleet.unlike_pods(size.unlike_pods),
+    }
+    rows: list[Row] = []
+    oracle = _Oracle()
+    state = ClusterState(fleet.fleet(size.nodes))
+    for case, pods in cases.items():
+        kept, swept = _in_turns(state, policy, pods, size, oracle)
+        rows.append(row(f"{case}, {size.nodes} nodes", "decisions/s", kept))
+        rows.append(row(f"{case}, {size.nodes} nodes, full sweep", "decisions/s", swept))
+        oracle.compare(state, policy, pods, size.checked)
+        progress(len(rows) // 2, len(cases) + 1)
+    costs: dict[int, list[float]] = {nodes: [] for nodes in size.scale}
+    states = {nodes: ClusterState(fleet.fleet(nodes)) for nodes in size.scale}
+    for _ in range(size.rounds):
+        for nodes, costs_micros in costs.items():
+            costs_micros.append(1e6 / _rate(states[nodes], policy, _fitting(cases["64 shapes"], nodes), oracle))
+    rows += [row(f"64 shapes, {nodes} nodes", "us/decision", micros) for nodes, micros in costs.items()]
+    large, middle = size.scale[-1], size.scale[-2]
+    ratios = [a / b for a, b in zip(costs[large], costs[middle], strict=True)]
+    rows.append(row(f"cost at {large} / {middle} nodes", "ratio", ratios))
+    progress(len(cases) + 1, len(cases) + 1)
+    return Scenario("engine", tuple(rows), machine(), oracle.total())
+
+
+def _fitting(pods: list[PodSpec], nodes: int) -> list[PodSpec]:
+    """Return as many pods as leave room on that many nodes, so that every size is measured equally full."""
+    return pods[: max(1, min(len(pods), nodes * 4))]
+
+
+def _in_turns(
+    state: ClusterState, policy: Policy, pods: list[PodSpec], size: Size, oracle: _Oracle
+) -> tuple[list[float], list[float]]:
+    """Return decisions per second of the engine and of the rival, round by round."""
+    kept: list[float] = []
+    swept: list[float] = []
+    for _ in range(size.rounds):
+        kept.append(_rate(state, policy, pods, oracle))
+        fork = state.fork()
+        swept.append(_timed(lambda pod, fork=fork: sweep(fork, policy, pod), pods[: size.swept]))  # type: ignore[misc]
+    return kept, swept
+
+
+def _rate(state: ClusterState, policy: Policy, pods: Sequence[PodSpec], oracle: _Oracle) -> float:
+    scheduler = Scheduler(state.fork(), policy)
+    rate = _timed(scheduler.schedule, pods)
+    oracle.placements(f"{len(state.reports)}/{pods[0].shape!r}/{len(pods)}", scheduler.state)
+    return rate
+
+
+def _timed(decide: Callable[[PodSpec], Outcome], pods: Sequence[PodSpec]) -> float:
+    began = time.perf_counter()
+    for pod in pods:
+        decide(pod)
+    return len(pods) / (time.perf_counter() - began)
+
+
+def sweep(state: ClusterState, policy: Policy, pod: PodSpec) -> Outcome:
+    """Decide with nothing kept from earlier decisions, and book."""
+    return Scheduler(state, policy).schedule(pod)
+
+
+class _Oracle:
+    """Counts compared and differing picks, and holds the digest of each case's placements."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self.different = 0
+        self.digests: dict[str, str] = {}
+
+    def compare(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec], moments: int) -> None:
+        """Place all pods once more and ask the oracle at evenly spread moments, just before the decision."""
+        scheduler = Scheduler(state.fork(), policy)
+        every = max(1, len(pods) // moments)
+        for number, pod in enumerate(pods):
+            if number % every:
+                scheduler.schedule(pod)
+                continue
+            oracle = Scheduler(scheduler.state, policy)
+            expected = oracle.schedule(pod)
+            picked = (expected.node, expected.score)
+            oracle.undo(expected)
+            actual = scheduler.schedule(pod)
+            self.compared += 1
+            self.different += picked != (actual.node, actual.score)
+
+    def placements(self, case: str, state: ClusterState) -> None:
+        """Count a case as different where a round ends in other placements than the round before."""
+        digest = _digest((key, booking.row) for key, booking in state.bookings.items())
+        self.different += self.digests.setdefault(case, digest) != digest
+
+    def total(self) -> Checks:
+        return Checks(self.compared, self.different, _digest(sorted(self.digests.items())))
+
+
+def _digest(pairs: Iterable[tuple[str, object]]) -> str:
+    hasher = blake2b(digest_size=8)
+    for key, value in pairs:
+        hasher.update(f"{key}={value};".encode())
+    return hasher.hexdigest()

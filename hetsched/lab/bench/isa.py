@@ -1,0 +1,109 @@
+"""How long it takes to match one ISA requirement against 5,000 nodes.
+
+Rule: requirements by the `isa-match` filter over all nodes' columns: once with the lattice asked before (what a
+decision costs), once for requirements never seen (a new shape's first decision). The rival in the same run, in turns,
+is a plain loop that compares feature sets node by node. Parsing a string is measured apart.
+Check: loop and filter accept the same nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
+from hetsched.engine.columns import Bools
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.isa import Isa, match, parse
+
+from . import fleet
+from .measure import Checks, Progress, Row, Scenario, machine, row
+
+_ADDITIONS = ("zba", "zbb", "zbs", "zbc", "zfh", "zvfh", "zicbom", "zicboz", "zihintpause", "zicond", "zacas", "zvbb")
+
+
+def run(*, quick: bool = False, progress: Progress) -> Scenario:
+    """Measure; the checks count what was compared and what differed."""
+    nodes, count, rounds = (50, 40, 2) if quick else (5_000, 1_000, 20)
+    state = ClusterState(fleet.fleet(nodes))
+    policy = compile_policy(PolicySpec("isa", (PluginUse("isa-match"),)), load_registry())
+    plugin = policy.filters[0].instance
+    needs = requirements(count)
+    requests = [
+        state.compile(PodSpec("bench", f"pod-{i}", Shape(isa=IsaDemand(native=need)))) for i, need in enumerate(needs)
+    ]
+
+    def filter_all() -> list[Bools]:
+        answers = []
+        for request in requests:
+            plugin.pre_filter(request, state)
+            answers.append(plugin.filter(request, state.all_rows))
+        return answers
+
+    began = time.perf_counter()
+    answers = filter_all()
+    first_micros = (time.perf_counter() - began) * 1e6 / count
+    asked, offered = [parse(need) for need in needs[:rounds]], [_native(state, row) for row in range(nodes)]
+    kept: list[float] = []
+    looped: list[float] = []
+    for turn in range(rounds):
+        began = time.perf_counter()
+        filter_all()
+        kept.append((time.perf_counter() - began) * 1e6 / count)
+        began = time.perf_counter()
+        node_by_node(asked[turn], offered)
+        looped.append((time.perf_counter() - began) * 1e6)
+        progress(turn + 1, rounds)
+    different = sum(
+        bool(np.any(np.array([match(need, offer).satisfied for offer in offered]) != answer))
+        for need, answer in zip(asked, answers, strict=False)
+    )
+    rows = (
+        row(f"one requirement, {nodes} nodes", "us", kept),
+        row(f"one requirement, first time seen, {nodes} nodes", "us", [first_micros]),
+        row(f"one requirement, {nodes} nodes, set by set", "us", looped),
+        _parsing(needs, rounds),
+    )
+    return Scenario("isa", rows, machine(), Checks(len(asked), different))
+
+
+def requirements(count: int) -> list[str]:
+    """Return different requirement strings: RISC-V with additions, then x86 levels and Arm versions."""
+    plain = list(fleet.NEEDS)
+    bases = ("rv64gc", "rv64gcv", "rv64imac", "rv64imafdc")
+    added = (
+        f"{base}_{'_'.join(extra)}"
+        for size in range(1, 5)
+        for extra in itertools.combinations(_ADDITIONS, size)
+        for base in bases
+    )
+    return [*plain, *itertools.islice(added, max(0, count - len(plain)))][:count]
+
+
+def node_by_node(need: Isa, offered: Sequence[Isa]) -> list[bool]:
+    """Match as a program without columns would: one set comparison a node."""
+    return [
+        need.arch == offer.arch and need.xlen == offer.xlen and need.needed <= offer.extensions for offer in offered
+    ]
+
+
+def _native(state: ClusterState, row: int) -> Isa:
+    return parse(state.reports[row].isa.native or "", source="node-label")
+
+
+def _parsing(needs: Sequence[str], rounds: int) -> Row:
+    """Measure reading strings; distinct spaces around them keep the parser's own memory out of it."""
+    micros = []
+    for turn in range(rounds):
+        texts = [f"{' ' * (turn + 1)}{need}" for need in needs[:200]]
+        began = time.perf_counter()
+        for text in texts:
+            parse(text)
+        micros.append((time.perf_counter() - began) * 1e6 / len(texts))
+    return row("parse one string", "us", micros)

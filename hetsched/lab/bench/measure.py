@@ -1,0 +1,78 @@
+"""What a benchmark reports: repeated values as rows, and the machine they were measured on.
+
+Rule: a rival and the product are measured in one process, in turns (A B A B), so that a busy machine slows both. A
+row holds the median and the 10th and 90th percentile of its n values (linear interpolation).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hetsched import __version__
+
+Progress = Callable[[int, int], None]
+"""Told how many steps of how many are done."""
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One case: n repeated values in `unit`; `p95` where a goal names it."""
+
+    case: str
+    unit: str
+    median: float
+    p10: float
+    p90: float
+    n: int
+    p95: float | None = None
+
+
+class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was verified while measuring: how many answers were compared, how many were wrong, and a digest of all."""
+
+    compared: int
+    different: int
+    placements: str = ""
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """The document of one benchmark."""
+
+    scenario: str
+    rows: tuple[Row, ...]
+    machine: dict[str, Any]
+    checks: Checks
+
+
+def row(case: str, unit: str, values: Sequence[float], *, tail: bool = False) -> Row:
+    """Sum up repeated values; `tail` adds the 95th percentile."""
+    p10, median, p90, p95 = (round(float(value), 3) for value in np.percentile(values, [10, 50, 90, 95]))
+    return Row(case, unit, median, p10, p90, len(values), p95 if tail else None)
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine as far as results depend on it."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "loadAverage": [round(value, 2) for value in os.getloadavg()],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "hetsched": __version__,
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in named if key.strip() in ("model name", "uarch")), "")

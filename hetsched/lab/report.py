@@ -1,0 +1,155 @@
+"""A comparison of policies as files: one HTML page with plots, and CSV for whoever wants to compute on.
+
+Rule: every chart has the table it was drawn from beside it. The page is one file without script or outside resource.
+Files: `index.html`, `summary.csv` (a row a policy), `samples.csv` (the run as it went), `placements.csv` (a row a pod,
+a column a policy).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+import msgspec
+
+from .plots import Series, bar_chart, line_chart, number_text
+from .replay import Replay, Sample
+
+_METRICS = {
+    "cpuUtilization": "CPU requested / allocatable",
+    "memoryUtilization": "Memory requested / allocatable",
+    "gpuAllocation": "GPU milli granted / capacity",
+    "unallocatedGpus": "GPUs not granted",
+    "gpuFragmentation": "GPU milli the workload's mix cannot use / capacity",
+    "balance": "Mean over nodes of 1 - variance of their utilisations",
+}
+_LINES = ("gpuAllocation", "gpuFragmentation", "cpuUtilization", "memoryUtilization", "balance")
+
+Cell = str | int | float | None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One policy's result and the samples taken on the way."""
+
+    result: Replay
+    samples: tuple[Sample, ...]
+
+
+def report_files(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Run]) -> dict[str, bytes]:
+    """Return the content of every file of the report, by name; `facts` describe the inputs."""
+    return {
+        "index.html": _page(title, facts, runs).encode(),
+        "summary.csv": _csv(*_summary(runs)),
+        "samples.csv": _csv(*_samples(runs)),
+        "placements.csv": _csv(*_placements(runs)),
+    }
+
+
+def _summary(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+    rows: list[list[Cell]] = []
+    for run in runs:
+        metrics = msgspec.to_builtins(run.result.metrics)
+        counts: list[Cell] = [run.result.policy, run.result.placed, run.result.pending]
+        rows.append([*counts, *(metrics[name] for name in _METRICS), run.result.decisions_per_second])
+    return ["policy", "placed", "pending", *_METRICS, "decisionsPerSecond"], rows
+
+
+def _samples(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+    rows: list[list[Cell]] = []
+    for run in runs:
+        for sample in run.samples:
+            metrics = msgspec.to_builtins(sample.metrics)
+            moment: list[Cell] = [run.result.policy, sample.arrived, sample.arrived_gpu_ratio, sample.pending]
+            rows.append([*moment, *(metrics[name] for name in _METRICS)])
+    return ["policy", "arrived", "arrivedGpuRatio", "pending", *_METRICS], rows
+
+
+def _placements(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+    nodes = [{row.pod: row.node for row in run.result.placements} for run in runs]
+    pods = [row.pod for row in runs[0].result.placements] if runs else []
+    return ["pod", *(run.result.policy for run in runs)], [[pod, *(of.get(pod) for of in nodes)] for pod in pods]
+
+
+def _csv(header: list[str], rows: list[list[Cell]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([["" if cell is None else cell for cell in row] for row in rows])
+    return text.getvalue().encode()
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def _page(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Run]) -> str:
+    style = (files("hetsched.lab") / "report.css").read_text()
+    header, rows = _summary(runs)
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        _table(["", ""], [list(fact) for fact in facts], headless=True),
+        "<h2>Result</h2>",
+        _table(header, rows),
+        *(_lines(name, runs) for name in ("pending", *_LINES) if _has_values(name, runs)),
+        *(_bars(name, runs) for name in _METRICS if _has_values(name, runs)),
+    ]
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _has_values(name: str, runs: Sequence[Run]) -> bool:
+    return name == "pending" or any(msgspec.to_builtins(run.result.metrics)[name] is not None for run in runs)
+
+
+def _lines(name: str, runs: Sequence[Run]) -> str:
+    by_demand = all(sample.arrived_gpu_ratio is not None for run in runs for sample in run.samples)
+    series = [
+        Series(run.result.policy, tuple((_across(sample, by_demand), _value(sample, name)) for sample in run.samples))
+        for run in runs
+    ]
+    x_label = "arrived GPU demand / capacity" if by_demand else "arrived pods"
+    meaning = "Pods that fitted nowhere" if name == "pending" else _METRICS[name]
+    chart = line_chart(f"{meaning}, over {x_label}", series, x_label=x_label, y_label=name)
+    rows: list[list[Cell]] = [
+        [_across(column[0], by_demand), *(_value(sample, name) for sample in column)]
+        for column in zip(*(run.samples for run in runs), strict=True)
+    ]
+    return _figure(f"{name} over {x_label}", meaning, chart, [x_label, *(run.result.policy for run in runs)], rows)
+
+
+def _across(sample: Sample, by_demand: bool) -> float:
+    return sample.arrived_gpu_ratio if by_demand and sample.arrived_gpu_ratio is not None else sample.arrived
+
+
+def _value(sample: Sample, name: str) -> float | None:
+    value: float | None = sample.pending if name == "pending" else msgspec.to_builtins(sample.metrics)[name]
+    return value
+
+
+def _bars(name: str, runs: Sequence[Run]) -> str:
+    bars = [(run.result.policy, msgspec.to_builtins(run.result.metrics)[name]) for run in runs]
+    chart = bar_chart(f"{_METRICS[name]}, at the end", bars, y_label=name)
+    return _figure(f"{name} at the end", _METRICS[name], chart, ["policy", name], [list(bar) for bar in bars])
+
+
+def _figure(heading: str, meaning: str, chart: str, header: list[str], rows: list[list[Cell]]) -> str:
+    return (
+        f"<h2>{escape(heading)}</h2>\n<figure>\n{chart}\n<figcaption>{escape(meaning)}</figcaption>\n"
+        f"<details><summary>Table</summary>\n{_table(header, rows)}\n</details>\n</figure>"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
+    head = "" if headless else f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>\n"
+    body = "\n".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table>\n{head}{body}\n</table></div>'
+
+
+def _cell(value: Cell) -> str:
+    return escape(value) if isinstance(value, str) else number_text(value)
