@@ -27,7 +27,7 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
 
     Raises: InputError `PolicyParamInvalid`, naming the plugin and the field.
     """
-    if any(isinstance(value, float) and not math.isfinite(value) for value in values.values()):
+    if not _finite(values):
         raise InputError("PolicyParamInvalid", f"{plugin}: parameters must be finite numbers", place="params")
     try:
         return msgspec.convert(values, declaration, strict=True)
@@ -36,6 +36,14 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
         raise InputError(
             "PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=f"Known parameters: {known}"
         ) from None
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def params_schema(declaration: type[Params]) -> dict[str, Any]:
