@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import GpuCard, NodeReport, Taint
+from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint, Usage
 from hetsched.contracts.workload import (
     Expression,
     GpuDemand,
     HostPort,
+    IsaDemand,
     LabelSelector,
     NodeTerm,
     PodSpec,
@@ -186,4 +188,76 @@ def pod_lists(draw: st.DrawFn, most: int = 12) -> list[PodSpec]:
             labels={"app": draw(APPS)},
         )
         for index in range(draw(st.integers(1, most)))
+    ]
+
+
+# -- mixed machines: instruction sets, card facts, measured and expected use ---------------------------------------
+
+isa_strings = st.sampled_from(["rv64gc", "rv64gcv", "rva22u64", "x86-64-v2", "x86-64-v3", "arm64"])
+isa_reports = st.builds(
+    IsaReport,
+    st.none() | isa_strings,
+    st.lists(isa_strings, max_size=1).map(tuple),
+    st.lists(isa_strings, max_size=1).map(tuple),
+    complete=st.booleans(),
+)
+isa_demands = st.one_of(
+    st.builds(IsaDemand, native=isa_strings),
+    st.builds(IsaDemand, native=isa_strings, emulated=isa_strings),
+    st.builds(IsaDemand, cross=isa_strings),
+    st.builds(IsaDemand, qemu=isa_strings),
+)
+models = st.sampled_from([None, "A100-SXM4-40GB", "Tesla-T4", "Tesla-V100-SXM2-32GB"])
+card_demands = st.builds(
+    GpuDemand,
+    st.integers(1, 2),
+    st.just(1000),
+    st.sampled_from([0, 0, 16_000, 40_000]),
+    st.sampled_from([0, 0, 5_000]),
+    st.sampled_from([(), ("A100",), ("T4", "V100")]),
+    vendor=st.sampled_from(["", "nvidia"]),
+) | st.builds(GpuDemand, st.just(1), st.sampled_from([300, 500]), st.sampled_from([0, 8_000]))
+amounts = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "hetsched.io/network-mbps"]), st.integers(0, 4000), max_size=3
+)
+
+
+@st.composite
+def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
+    """Draw nodes that also differ in instruction set, card facts and measured use."""
+    return [
+        msgspec.structs.replace(
+            node,
+            isa=draw(isa_reports),
+            usage=draw(st.none() | st.builds(Usage, amounts)),
+            gpus=tuple(
+                msgspec.structs.replace(
+                    card,
+                    model=draw(models),
+                    vendor=draw(st.sampled_from(["", "nvidia"])),
+                    memory_mib=draw(st.sampled_from([None, 16_384, 40_960])),
+                    cores=draw(st.sampled_from([None, 2_560, 6_912])),
+                )
+                for card in node.gpus or ()
+            ),
+        )
+        for node in draw(fleets())
+    ]
+
+
+@st.composite
+def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
+    """Draw pods that also ask for instruction sets and card facts, and say what they will use."""
+    return [
+        msgspec.structs.replace(
+            pod,
+            shape=msgspec.structs.replace(
+                pod.shape,
+                isa=draw(rarely(isa_demands, None)),
+                gpu=draw(rarely(card_demands, None)),
+                expected_usage=draw(rarely(amounts.map(lambda use: tuple(sorted(use.items()))), ())),
+            ),
+            priority=draw(st.integers(-1, 1)),
+        )
+        for pod in draw(pod_lists())
     ]
