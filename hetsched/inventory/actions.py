@@ -126,7 +126,7 @@ def total_up(cluster: Cluster) -> None:
         cluster.card_count += node.card_count
         cluster.gpu_milli_used += node.gpu_milli_used
     cluster.capacity = dict(sorted(capacity.items()))
-    cluster.requested = {name: amount for name, amount in sorted(requested.items()) if amount}
+    cluster.requested = dict(sorted(requested.items()))
     cluster.inventory_revision = cluster.revision
     cluster.save(
         update_fields=[
@@ -199,6 +199,13 @@ def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reas
         )
         publish_many({cluster_topic(locked): {"policy": policy_name}})
     return locked
+
+
+def next_demo_sequence(cluster: Cluster) -> int | None:
+    """Take the number of the next demo workload; None when another process took it first."""
+    taken = Cluster.objects.filter(pk=cluster.pk, demo_sequence=cluster.demo_sequence)
+    number = cluster.demo_sequence
+    return number if taken.update(demo_sequence=number + 1) else None
 
 
 def effective_report(node: Node) -> NodeReport:

@@ -74,17 +74,18 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
         for name, amount in load.requests.items():
             requested[name] = requested.get(name, 0) + amount
             totals[name] += amount
-        node.requested = {name: amount for name, amount in requested.items() if amount}
+        node.requested = requested
         node.pods += load.pods
         node.gpu_milli_used += load.gpu_milli
         cluster.gpu_milli_used += load.gpu_milli
-    cluster.requested = {name: amount for name, amount in sorted(totals.items()) if amount}
+    cluster.requested = dict(sorted(totals.items()))
     cluster.save(update_fields=["requested", "gpu_milli_used"])
-    _write_loads(nodes.values())
+    write_loads(nodes.values())
     return nodes
 
 
-def _write_loads(nodes: Iterable[Node]) -> None:
+def write_loads(nodes: Iterable[Node]) -> None:
+    """Write the load columns of these nodes, and nothing else of them."""
     rows = [
         (msgspec.json.encode(node.requested, order="sorted").decode(), node.pods, node.gpu_milli_used, node.pk)
         for node in nodes

@@ -14,6 +14,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.fields import StructField
 
@@ -25,7 +26,6 @@ DNS_LABEL = RegexValidator(
 class ClusterKind(models.TextChoices):
     OFFLINE = "offline", _("offline: from files, placements exist only here")
     DEMO = "demo", _("demo: simulated, with a stream of workloads")
-    KUBERNETES = "kubernetes", _("Kubernetes")
 
 
 class Cluster(models.Model):
@@ -34,12 +34,16 @@ class Cluster(models.Model):
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     kind = models.CharField(_("kind"), max_length=12, choices=ClusterKind, default=ClusterKind.OFFLINE)
     policy_name = models.CharField(_("policy"), max_length=63, default="hetsched")
-    namespaces = StructField(dict[str, dict[str, str]], verbose_name=_("namespace labels"), default=dict, blank=True)
+    # Namespaces, classes and groups that pods may name; without nodes, pods and policies, which have rows of their own.
+    definitions = StructField(ClusterContent, verbose_name=_("definitions"), default=ClusterContent, blank=True)
 
     revision = models.BigIntegerField(_("revision"), default=0)
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
     # The revision at which the usage samples of the nodes were taken: they hold what was booked then.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
+
+    # Reservations that ended up to this revision may be gone, so a copy older than it cannot catch up.
+    forgotten_revision = models.BigIntegerField(_("forgotten up to revision"), default=0)
 
     leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
     leader_id = models.CharField(_("leader"), max_length=120, blank=True)

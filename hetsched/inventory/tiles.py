@@ -7,6 +7,7 @@ Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, Non
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -32,10 +33,10 @@ def isa_of(report: NodeReport) -> tuple[str, str]:
     """Return (family, native ISA) of a node; family is riscv, arm, x86 or unknown."""
     native = report.isa.native
     if native:
-        try:
-            return parse(native).arch, native
-        except InputError:
-            return "unknown", native
+        for source in ("node-label", "cpuinfo"):
+            with suppress(InputError):
+                return parse(native, source=source).arch, native
+        return "unknown", native
     return _FAMILY_OF_ARCH.get(report.labels.get("kubernetes.io/arch", ""), "unknown"), ""
 
 
@@ -71,7 +72,7 @@ def tile(node: Node) -> dict[str, Any]:
 
 def node_load(node: Node) -> dict[str, Any]:
     """Return what placements change on a node's page."""
-    return {"tile": tile(node), "requested": {"pods": node.pods, **node.requested}, "gpuMilliUsed": node.gpu_milli_used}
+    return {"tile": tile(node), "requested": node.requested, "gpuMilliUsed": node.gpu_milli_used}
 
 
 def node_facts(node: Node) -> dict[str, Any]:

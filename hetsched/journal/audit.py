@@ -43,7 +43,7 @@ def record(
     details: dict[str, Any] | None = None,
 ) -> AuditEntry:
     """Add one entry; `obj` is a model row, or its kind and name."""
-    kind, name = obj if isinstance(obj, tuple) else (obj._meta.model_name or "", str(getattr(obj, "name", obj.pk)))
+    kind, name = obj if isinstance(obj, tuple) else (obj._meta.model_name or "", str(obj))
     return AuditEntry.objects.create(
         actor=actor[:255],
         role=role[:100],

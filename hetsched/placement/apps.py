@@ -9,9 +9,11 @@ class PlacementConfig(AppConfig):
     def ready(self) -> None:
         from hetsched.journal.guards import Guard, append_only, guard
 
+        from . import receivers
         from .lifecycle import pairs
         from .models import Decision, Pod
 
+        receivers.connect()
         append_only(Decision)
         allowed = ", ".join(f"'{source}>{target}'" for source, target in pairs())
         guard(

@@ -48,7 +48,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     # A pod that waits is looked at again when something changed; its verdict may change with it.
     State.NOT_NOW: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NOT_NOW}),
     State.NEVER_FITS: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NEVER_FITS}),
-    State.MISCONFIGURED: frozenset({State.PENDING, State.CANCELLED}),
+    # What a pod asks for does not change, so a wrong request is only ever given up.
+    State.MISCONFIGURED: frozenset({State.CANCELLED}),
     # A refused binding sends the pod back to the queue.
     State.PLACED: frozenset({State.BINDING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.BINDING: frozenset({State.BOUND, State.PENDING, State.FAILED, State.CANCELLED}),

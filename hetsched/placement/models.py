@@ -89,7 +89,7 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
-    node = models.ForeignKey(Node, on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("node"))
+    node = models.ForeignKey(Node, on_delete=models.SET_NULL, null=True, related_name="+", verbose_name=_("node"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
@@ -172,7 +172,7 @@ class Reservation(models.Model):
     """What one pod holds on one node, from one cluster revision to another."""
 
     pod = models.ForeignKey(Pod, on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod"))
-    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="reservations", verbose_name=_("node"))
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="reservations", verbose_name=_("node"))
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
     allocation = StructField(Allocation, verbose_name=_("allocation"))
@@ -206,7 +206,7 @@ class ReservedCard(models.Model):
     """One card, or a share of it, that a reservation holds."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cards")
-    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="+")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
     card_index = models.IntegerField()
     card_uuid = models.CharField(max_length=120, blank=True)
     milli = models.IntegerField()
@@ -237,7 +237,7 @@ class ReservedCpu(models.Model):
     """One CPU that a reservation holds."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cpus")
-    node = models.ForeignKey(Node, on_delete=models.RESTRICT, related_name="+")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
     cpu = models.IntegerField()
     exclusive = models.BooleanField()
     active = models.BooleanField(default=True)

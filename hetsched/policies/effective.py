@@ -12,7 +12,7 @@ from django.db.models import F
 
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
 
 from .actions import known_policies
@@ -22,7 +22,7 @@ ANNOTATION = "metadata.annotations[hetsched.io/policy]"
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A policy's name and the rule that chose it: request, pod, namespace or cluster."""
+    """A policy's name and the rule that chose it: request, annotation, scheduler-name, namespace or cluster."""
 
     name: str
     rule: str
@@ -43,18 +43,20 @@ class Chooser:
         """
         rule = self.rules.get(pod.namespace)
         allowed = set(rule.allowed_policies) if rule else set()
-        default = Chosen(self.cluster.policy_name, "cluster")
-        if rule and rule.default_policy:
-            default = Chosen(rule.default_policy, "namespace")
+        stated = self.cluster.definitions.namespace_policies.get(pod.namespace, "")
+        preset = (rule.default_policy if rule else "") or stated
+        default = Chosen(preset, "namespace") if preset else Chosen(self.cluster.policy_name, "cluster")
         name = requested or pod.policy
         if not name:
-            return default, None
+            known = default.name in self.known
+            field = f"{default.rule} default policy"
+            return default, None if known else Problem("PolicyUnknown", field, f"there is no policy {default.name!r}")
         if name not in self.known:
             code, message = "PolicyUnknown", f"there is no policy {name[:80]!r}"
         elif allowed and name not in allowed:
             code, message = "PolicyNotAllowed", f"namespace {pod.namespace} may not use policy {name!r}"
         else:
-            return Chosen(name, "request" if requested else "pod"), None
+            return Chosen(name, "request" if requested else pod.policy_rule), None
         if requested:
             raise InputError(code, message, place="policy", hint=known_policies())
         return default, Problem(code, ANNOTATION, message)
@@ -76,8 +78,6 @@ def effective(cluster: Cluster, requested: str = "", namespace: str = "default")
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
     """
-    from hetsched.contracts.workload import Shape
-
     probe = PodSpec(namespace=namespace, name="probe", shape=Shape())
     chosen, _ = Chooser(cluster).choose(probe, requested)
     specs = active_specs({chosen.name})

@@ -1,0 +1,32 @@
+"""Lives here: the only writers of workloads, pods, decisions and reservations; each action is one transaction.
+
+May import: what hetsched.placement may.
+Never: an engine run or an outside call inside a transaction.
+"""
+
+from hetsched.inventory.ledger import Conflict
+
+from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
+from .recording import Result, record
+from .retention import forget_finished
+from .submitting import Submission, submit
+from .transfer import export_cluster, import_cluster
+
+__all__ = [
+    "Conflict",
+    "Result",
+    "Submission",
+    "begin_binding",
+    "cancel",
+    "confirm",
+    "export_cluster",
+    "forget_finished",
+    "import_cluster",
+    "record",
+    "reject",
+    "release",
+    "retry",
+    "set_priority",
+    "start",
+    "submit",
+]

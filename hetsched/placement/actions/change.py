@@ -1,0 +1,146 @@
+"""What one transaction changes in one cluster, written and told together.
+
+Problem: six actions move pods between states; each must keep the table, the ledger, the workload's own state, the node
+columns and the live topics in step.
+Rule: an action opens a `Change` on a cluster that `advance` locked, moves, books and frees pods through it, and closes
+it once. A move is an UPDATE that names the states it may come from and is checked by its row count, so a pod that
+somebody else moved meanwhile undoes the whole transaction.
+Invariants: what `close` publishes is a function of what was written; nothing is published for what was not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.ledger import Conflict, Load, add_loads
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.tiles import node_load, tile
+from hetsched.journal.publish import Patch, publish_many
+
+from ..bookings import Booked, end, insert, parts
+from ..lifecycle import FINISHED, State, allowed_from, workload_state
+from ..models import Decision, Pod, Reservation, Workload
+from ..topics import (
+    DECISIONS,
+    cluster_counts,
+    decisions_patch,
+    held_document,
+    pod_document,
+    workload_head,
+    workload_topic,
+)
+
+
+class Change:
+    """One open transaction on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.now: datetime = timezone.now()
+        self._pods: set[int] = set()
+        self._workloads: set[str] = set()
+        self._loads: dict[int, Load] = defaultdict(Load)
+        self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
+
+    def touch(self, pods: Iterable[Pod]) -> None:
+        """Note that these pods are told anew, with their workloads."""
+        for pod in pods:
+            self.touch_row(pod.pk, pod.workload_id)
+
+    def touch_row(self, pod_id: int, workload_id: str | None) -> None:
+        self._pods.add(pod_id)
+        if workload_id is not None:
+            self._workloads.add(workload_id)
+
+    def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
+        """Move pods into a state and set columns with it.
+
+        Raises: Conflict when one of them is in a state from which it may not come there.
+        """
+        moved = 0
+        for some in parts([pod.pk for pod in pods]):
+            rows = Pod.objects.filter(pk__in=some, state__in=allowed_from(to))
+            moved += rows.update(state=to.value, **columns)
+        if moved != len(pods):
+            raise Conflict(f"{len(pods) - moved} of {len(pods)} pods may not become {to.value} any more")
+        self.touch(pods)
+
+    def book(self, bookings: Sequence[Booked], epoch: int) -> None:
+        """Reserve what placed pods hold; the unique indexes judge.
+
+        Raises: IntegrityError when something is held already, Conflict when a card would be given out beyond 1000.
+        """
+        for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
+            self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
+            self._held[booked.node_id][booked.spec.key] = held_document(reservation)
+
+    def free(self, pods: Sequence[Pod], reason: str) -> None:
+        """End the active reservations of these pods, exactly."""
+        for some in parts([pod.pk for pod in pods]):
+            rows = Reservation.objects.filter(pod_id__in=some, active=True)
+            for reservation in end(rows, self.cluster, reason, self.now):
+                milli = sum(card.milli for card in reservation.allocation.gpus)
+                self._loads[reservation.node_id].add(reservation.requests, milli, -1)
+                self._held[reservation.node_id][reservation.pod.key] = None
+
+    def requeue(self) -> None:
+        """Have the scheduler look again, after their back-off, at pods that did not fit."""
+        Pod.objects.filter(cluster=self.cluster, state=State.NOT_NOW.value, queued=False).update(queued=True)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def close(self, decisions: Sequence[Decision] = ()) -> None:
+        """Write what follows from the moves and bookings, and tell everybody."""
+        nodes = add_loads(self.cluster, self._loads) if self._loads else {}
+        workloads = self._settle_workloads()
+        patches: dict[str, Patch | Callable[[], Patch]] = {
+            workload_topic(workload_id): patch for workload_id, patch in workloads.items()
+        }
+        tiles = {node.name: tile(node) for node in nodes.values()}
+        for node_id, node in nodes.items():
+            pods = self._held[node_id]
+            patches[node_topic(self.cluster, node.name)] = {**node_load(node), "pods": pods}
+        patches[cluster_topic(self.cluster)] = lambda: {**cluster_counts(self.cluster), "nodes": tiles}
+        if decisions:
+            patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
+        publish_many(patches)
+
+    def _settle_workloads(self) -> dict[str, Patch]:
+        """Derive the state of every touched workload from its pods; return the patches of their topics."""
+        patches: dict[str, Patch] = {}
+        changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
+        for some in parts(sorted(self._pods)):
+            for pod in Pod.objects.filter(pk__in=some).defer("spec").select_related("node"):
+                if pod.workload_id is not None:
+                    changed_pods[pod.workload_id][pod.key] = pod_document(pod)
+        for some in parts(sorted(self._workloads)):
+            states: dict[str, set[str]] = defaultdict(set)
+            found = Pod.objects.filter(workload_id__in=some).values_list("workload_id", "state").distinct().order_by()
+            for workload_id, state in found:
+                states[workload_id].add(state)
+            changed = []
+            for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
+                if self._settle(workload, workload_state(states[workload.pk])):
+                    changed.append(workload)
+                patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
+            Workload.objects.bulk_update(
+                changed, ["state", "history", "decided_at", "finished_at", "revision"], batch_size=100
+            )
+        return patches
+
+    def _settle(self, workload: Workload, state: State) -> bool:
+        if workload.state == state.value:
+            return False
+        workload.state = state.value
+        workload.revision += 1
+        workload.history = [*workload.history, [state.value, self.now.isoformat()]]
+        if workload.decided_at is None and state is not State.PENDING:
+            workload.decided_at = self.now
+        workload.finished_at = self.now if state in FINISHED else None
+        return True

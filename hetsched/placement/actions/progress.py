@@ -1,0 +1,176 @@
+"""Move pods on after the decision: bind, run, finish, give back, cancel, try again.
+
+Rule: every action locks the cluster first, so bookings and releases of one cluster follow one another. Only `release`,
+`reject` and `cancel` free anything, in the transaction that ends the pod's hold, and then what waits in the same
+cluster is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from django.db import IntegrityError, transaction
+
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.ledger import advance
+from hetsched.journal.audit import Actor
+from hetsched.journal.audit import record as audit
+
+from .. import dispatch
+from ..bookings import parts
+from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
+from ..models import Pod, Workload
+from .change import Change
+from .submitting import PRIORITIES
+
+RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
+
+
+def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
+    """Say that somebody writes these placements outside now; return the pods.
+
+    Raises: Conflict when one of them is not placed any more.
+    """
+    return _advance(cluster_id, pod_ids, State.BINDING)
+
+
+def confirm(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
+    """Note that the outside accepted these bindings.
+
+    Raises: Conflict.
+    """
+    return _advance(cluster_id, pod_ids, State.BOUND)
+
+
+def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
+    """Note that these pods run.
+
+    Raises: Conflict.
+    """
+    return _advance(cluster_id, pod_ids, State.RUNNING)
+
+
+def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        pods = _pods(cluster_id, pod_ids)
+        columns = {"started_at": change.now} if to is State.RUNNING else {}
+        change.move(pods, to, **columns)
+        change.close()
+    return pods
+
+
+def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
+    """Take placements back that the outside refused: the pods wait again, what they held is free.
+
+    Raises: Conflict.
+    """
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        pods = _pods(cluster_id, pod_ids)
+        change.free(pods, f"rejected: {reason}")
+        change.move(pods, State.PENDING, **_UNPLACED_COLUMNS, message=reason)
+        change.requeue()
+        change.close()
+        dispatch.wake(cluster_id)
+    return pods
+
+
+# A pod that goes back to the queue forgets where it was; its latest decision stays as history.
+_UNPLACED_COLUMNS = {
+    "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
+    "finished_at": None,
+}  # fmt: skip
+
+
+def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, message: str = "") -> list[Pod]:
+    """End pods that are proved to run no more, as succeeded or failed, and free exactly what they held.
+
+    Raises: Conflict when one of them holds nothing any more, ValueError for a state that is no such end.
+    """
+    if to not in (State.SUCCEEDED, State.FAILED):
+        raise ValueError(f"{to} does not end a run")
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        pods = _pods(cluster_id, pod_ids)
+        change.free(pods, reason)
+        change.move(pods, to, queued=False, finished_at=change.now, message=message)
+        change.requeue()
+        change.close()
+        dispatch.wake(cluster_id)
+    return pods
+
+
+def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
+    """End every unfinished pod of a workload and free what it held; a finished workload stays as it is.
+
+    Raises: InputError `ReasonMissing`.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        change = Change(advance(workload.cluster_id))
+        pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
+        change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
+        change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        change.requeue()
+        _audit(actor, "workload.cancel", workload, reason, {"pods": len(pods)})
+        change.close()
+        dispatch.wake(workload.cluster_id)
+    return Workload.objects.get(pk=workload.pk)
+
+
+def retry(workload: Workload, *, actor: Actor, reason: str) -> Workload:
+    """Have the pods of a workload decided anew that were refused or failed.
+
+    Raises: InputError `ReasonMissing`, `NothingToRetry`, or `PodExists` where another pod took a name meanwhile.
+    """
+    reason = require_reason(reason)
+    try:
+        with transaction.atomic():
+            change = Change(advance(workload.cluster_id))
+            pods = [pod for pod in _of(workload) if pod.state in RETRIED]
+            if not pods:
+                raise InputError("NothingToRetry", f"no pod of {workload.pk} was refused or failed")
+            change.move(pods, State.PENDING, **_UNPLACED_COLUMNS, message="")
+            _audit(actor, "workload.retry", workload, reason, {"pods": len(pods)})
+            change.close()
+            dispatch.wake(workload.cluster_id)
+    except IntegrityError:
+        raise InputError("PodExists", f"another pod took a name of {workload.pk} meanwhile") from None
+    return Workload.objects.get(pk=workload.pk)
+
+
+def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str) -> Workload:
+    """Give the waiting pods of a workload another priority.
+
+    Raises: InputError `ReasonMissing` or `PriorityInvalid`.
+    """
+    reason = require_reason(reason)
+    if priority not in PRIORITIES:
+        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+    with transaction.atomic():
+        change = Change(advance(workload.cluster_id))
+        waiting = [pod for pod in _of(workload) if pod.state in (State.PENDING, *UNPLACED)]
+        for some in parts([pod.pk for pod in waiting]):
+            Pod.objects.filter(pk__in=some).update(priority=priority)
+        Workload.objects.filter(pk=workload.pk).update(priority=priority)
+        change.touch(waiting)
+        _audit(actor, "workload.priority", workload, reason, {"priority": priority})
+        change.close()
+        dispatch.wake(workload.cluster_id)
+    return Workload.objects.get(pk=workload.pk)
+
+
+def _of(workload: Workload) -> list[Pod]:
+    return list(workload.pods.defer("spec").order_by("id"))
+
+
+def _pods(cluster_id: int, pod_ids: Iterable[int]) -> Sequence[Pod]:
+    wanted = sorted(set(pod_ids))
+    rows = Pod.objects.filter(cluster_id=cluster_id).defer("spec")
+    return [pod for some in parts(wanted) for pod in rows.filter(pk__in=some).order_by("id")]
+
+
+def _audit(actor: Actor, action: str, workload: Workload, reason: str, details: dict[str, int]) -> None:
+    audit(actor=actor.name, role=actor.role, action=action, obj=workload, reason=reason, details=details)

@@ -1,0 +1,144 @@
+"""Write a batch of decisions.
+
+Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
+every pod still waits; decisions and reservations are inserted in bulk, the unique indexes judge, node columns follow.
+A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
+When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
+decides anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from django.db import IntegrityError, connection, transaction
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import NodeOutcome, Reason, Verdict
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import ClusterKind
+
+from .. import dispatch
+from ..bookings import Booked
+from ..lifecycle import QUEUED, State
+from ..models import Decision, Pod
+from ..queue import Waiting, backoff
+from .change import Change
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was decided for one waiting pod. `node_id` is None unless it was placed."""
+
+    waiting: Waiting
+    verdict: Verdict
+    summary: str
+    policy_name: str
+    policy_version: int
+    node_id: int | None = None
+    node_name: str = ""
+    allocation: Allocation | None = None
+    score: float | None = None
+    reasons: tuple[Reason, ...] = ()
+    top: tuple[NodeOutcome, ...] = ()
+
+
+def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: int, snapshot: str) -> int:
+    """Write what was decided on `revision` by the leader of `epoch`; return the cluster's new revision.
+
+    Raises: Conflict.
+    """
+    try:
+        with transaction.atomic():
+            cluster = advance(cluster_id, revision=revision, epoch=epoch)
+            change = Change(cluster)
+            told = [result for result in results if not _same_refusal(result)]
+            decisions = _insert_decisions(change, told, revision, snapshot)
+            _move(change, results, {d.pod_id: d.pk for d in decisions})
+            placed = [result for result in told if result.verdict is Verdict.PLACED]
+            change.book([_booked(result) for result in placed], epoch)
+            for result in told:
+                change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
+            change.close(decisions)
+            if placed and cluster.kind == ClusterKind.DEMO:
+                dispatch.wake(cluster_id, dispatch.BIND)
+    except IntegrityError as error:
+        raise Conflict(f"cluster {cluster_id}: {error}") from error
+    return cluster.revision
+
+
+def _booked(result: Result) -> Booked:
+    assert result.node_id is not None
+    assert result.allocation is not None
+    return Booked(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
+
+
+def _same_refusal(result: Result) -> bool:
+    """Say whether the pod was refused before with this verdict."""
+    return result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
+
+
+def _insert_decisions(change: Change, results: Sequence[Result], revision: int, snapshot: str) -> list[Decision]:
+    rows = [
+        Decision(
+            cluster=change.cluster,
+            workload_id=result.waiting.workload_id,
+            pod_id=result.waiting.pod_id,
+            namespace=result.waiting.spec.namespace,
+            pod_name=result.waiting.spec.name,
+            verdict=result.verdict.value,
+            node_name=result.node_name,
+            policy_name=result.policy_name,
+            policy_version=result.policy_version,
+            policy_rule=result.waiting.policy_rule,
+            snapshot=snapshot,
+            cluster_revision=revision,
+            inventory_revision=change.cluster.inventory_revision,
+            score=result.score,
+            summary=result.summary,
+            allocation=result.allocation,
+            reasons=result.reasons,
+            top=result.top,
+            created_at=change.now,
+        )
+        for result in results
+    ]
+    return Decision.objects.bulk_create(rows, batch_size=500)
+
+
+def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int]) -> None:
+    """Move every pod out of the queue, each with its own columns.
+
+    Raises: Conflict when one of them does not wait any more.
+    """
+    rows = [_row(result, decision_ids, change.now) for result in results]
+    waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
+            "decision_id = %s, attempts = %s, not_before = %s, decided_at = %s, message = '' "
+            f"WHERE id = %s AND queued AND state IN ({waiting})",
+            rows,
+        )
+        moved = cursor.rowcount
+    if moved != len(rows):
+        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
+
+
+def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[object, ...]:
+    waiting = result.waiting
+    adapt = connection.ops.adapt_datetimefield_value
+    attempts = waiting.attempts + 1
+    retried = result.verdict is Verdict.NOT_NOW
+    return (
+        State(result.verdict.value).value,
+        False,
+        result.node_id,
+        msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
+        decision_ids.get(waiting.pod_id, waiting.decision_id),
+        attempts,
+        adapt(now + backoff(attempts)) if retried else None,
+        adapt(now),
+        waiting.pod_id,
+    )

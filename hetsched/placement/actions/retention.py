@@ -1,0 +1,36 @@
+"""Forget what ended long ago.
+
+Rule: a finished workload goes with its pods, decisions and ended reservations; the audit trail stays. The latest
+decisions stay as long as the feed shows them. Copies of the cluster's state that are older than what was forgotten
+cannot catch up by it, so the cluster remembers up to which revision that is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Max
+
+from hetsched.inventory.ledger import advance
+
+from ..models import Decision, Pod, Reservation, Workload
+from ..topics import LATEST
+
+
+def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:
+    """Delete workloads that finished before a time, the oldest first; return how many went."""
+    if not Workload.objects.filter(cluster_id=cluster_id, finished_at__lt=finished_before).exists():
+        return 0
+    shown = list(Decision.objects.order_by("-id").values_list("id", flat=True)[:LATEST])
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        old = Workload.objects.filter(cluster=cluster, finished_at__lt=finished_before)
+        old = old.exclude(decisions__in=shown).order_by("finished_at")
+        ids = list(old.values_list("id", flat=True)[:limit])
+        ended = Reservation.objects.filter(pod__workload_id__in=ids).aggregate(last=Max("released_revision"))["last"]
+        cluster.forgotten_revision = max(cluster.forgotten_revision, ended or 0)
+        cluster.save(update_fields=["forgotten_revision"])
+        Pod.objects.filter(workload_id__in=ids).update(decision=None)
+        Workload.objects.filter(pk__in=ids).delete()
+    return len(ids)

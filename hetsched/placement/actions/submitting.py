@@ -1,0 +1,222 @@
+"""Accept a workload.
+
+Rule: everything is checked, then workload, pods, idempotency key, audit and events are one transaction. The same
+owner, key and body get the first answer again; the same key with another body is refused. The cluster's revision is
+left alone: pods that wait hold nothing, so a submission never disturbs the scheduler.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Actor, record
+from hetsched.journal.publish import publish_many
+from hetsched.policies.effective import Chooser
+
+from .. import dispatch
+from ..bookings import parts
+from ..lifecycle import LIVE, State
+from ..models import IdempotencyKey, Pod, Workload
+from ..topics import cluster_counts, pod_document, workload_head, workload_topic
+
+MOST_PODS = 100_000
+MOST_KEPT_MANIFEST = 1 << 18
+PRIORITIES = range(-(2**31), 2**31)
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """An accepted workload and the answer to give; `replayed` when this key had been answered before."""
+
+    workload_id: str
+    response: dict[str, Any]
+    replayed: bool = False
+
+
+def submit(
+    cluster: Cluster,
+    pods: Sequence[PodSpec],
+    *,
+    actor: Actor,
+    owner: str = "",
+    manifest: str = "",
+    name: str = "",
+    policy: str = "",
+    priority: int | None = None,
+    callback_url: str = "",
+    idempotency_key: str = "",
+    body_hash: str = "",
+) -> Submission:
+    """Accept pods to be placed on a cluster, and wake the scheduler.
+
+    `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
+    of a policy is wrong is accepted and will be *misconfigured*.
+    Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `IdempotencyKeyReused`.
+    """
+    _check(pods, priority)
+    if idempotency_key:
+        answered = _answered(owner, idempotency_key, body_hash)
+        if answered is not None:
+            return answered
+    prepared = _prepare(cluster, pods, policy, priority)
+    try:
+        with transaction.atomic():
+            workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
+            response = {
+                "id": workload.pk,
+                "state": workload.state,
+                "pods": [{"pod": pod.key, "state": pod.state} for pod in prepared],
+            }
+            if idempotency_key:
+                IdempotencyKey.objects.create(
+                    owner=owner,
+                    key=idempotency_key,
+                    body_hash=body_hash,
+                    workload=workload,
+                    response=response,
+                    created_at=workload.created_at,
+                )
+            _tell(cluster, workload, prepared)
+            dispatch.wake(cluster.pk)
+    except IntegrityError:
+        # Either a twin with the same key was faster, or a pod of this name is live.
+        answered = _answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        if answered is not None:
+            return answered
+        _refuse_taken(cluster, pods)
+        raise
+    return Submission(workload.pk, response)
+
+
+def _check(pods: Sequence[PodSpec], priority: int | None) -> None:
+    if not pods:
+        raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
+    if len(pods) > MOST_PODS:
+        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+    if priority is not None and priority not in PRIORITIES:
+        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+    seen: set[str] = set()
+    for pod in pods:
+        if pod.key in seen:
+            raise InputError("PodDuplicate", f"two pods are called {pod.key}", place="manifest")
+        seen.add(pod.key)
+        if pod.node_name:
+            raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
+
+
+def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
+    kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
+    if kept is None:
+        return None
+    if kept.body_hash != body_hash:
+        raise InputError(
+            "IdempotencyKeyReused",
+            "this key came with another body before",
+            place="Idempotency-Key",
+            hint="Use a new key",
+        )
+    return Submission(kept.workload_id, kept.response, replayed=True)
+
+
+def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None) -> list[Pod]:
+    """Choose each pod's policy and make its row, unsaved."""
+    chooser = Chooser(cluster)
+    rows: list[Pod] = []
+    for spec in pods:
+        chosen, problem = chooser.choose(spec, policy)
+        if problem is not None:
+            spec = msgspec.structs.replace(spec, problems=(*spec.problems, problem))
+        if priority is not None:
+            spec = msgspec.structs.replace(spec, priority=priority)
+        rows.append(
+            Pod(
+                cluster=cluster,
+                namespace=spec.namespace,
+                name=spec.name,
+                uid=spec.uid or str(uuid.uuid4()),
+                spec=spec,
+                policy=chosen.name,
+                policy_rule=chosen.rule,
+                priority=spec.priority,
+            )
+        )
+    return rows
+
+
+def _write(
+    cluster: Cluster,
+    pods: list[Pod],
+    actor: Actor,
+    owner: str,
+    manifest: str,
+    name: str,
+    policy: str,
+    callback_url: str,
+) -> Workload:
+    now = timezone.now()
+    namespaces = {pod.namespace for pod in pods}
+    first = pods[0].spec
+    workload = Workload.objects.create(
+        cluster=cluster,
+        namespace=namespaces.pop() if len(namespaces) == 1 else "",
+        name=name or first.controller.rpartition("/")[2] or first.name,
+        manifest=manifest[:MOST_KEPT_MANIFEST],
+        policy=policy,
+        priority=max(pod.priority for pod in pods),
+        pod_count=len(pods),
+        submitted_by=actor.name[:255],
+        owner=owner,
+        callback_url=callback_url,
+        history=[[State.PENDING.value, now.isoformat()]],
+        created_at=now,
+    )
+    for pod in pods:
+        pod.workload = workload
+        pod.created_at = now
+    Pod.objects.bulk_create(pods, batch_size=500)
+    record(
+        actor=actor.name,
+        role=actor.role,
+        action="workload.submit",
+        obj=workload,
+        details={"cluster": cluster.name, "pods": len(pods), "policy": policy},
+    )
+    return workload
+
+
+def _tell(cluster: Cluster, workload: Workload, pods: list[Pod]) -> None:
+    document = {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+    publish_many(
+        {
+            workload_topic(workload.pk): document,
+            cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]},
+        }
+    )
+
+
+def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
+    """Say which pod's name is taken.
+
+    Raises: InputError `PodExists`.
+    """
+    live = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in LIVE])
+    wanted = {pod.key for pod in pods}
+    for some in parts(sorted({pod.name for pod in pods})):
+        for taken in live.filter(name__in=some).only("namespace", "name", "workload_id"):
+            if taken.key in wanted:
+                raise InputError(
+                    "PodExists",
+                    f"{taken.key} exists already" + (f" in workload {taken.workload_id}" if taken.workload_id else ""),
+                    place="manifest",
+                    hint="Use another name, or cancel that workload first",
+                )

@@ -1,0 +1,251 @@
+"""Bring a whole cluster in from files, and give it out again.
+
+Rule: an import is one transaction: nodes are replaced, running pods of the file become rows with reservations, our own
+placements stay. It is refused as a whole where that cannot be true: a node that holds our pods is gone or too small, a
+pod's name is taken, two pods hold the same card. Pods of the file that do not run yet are submitted.
+An export holds what an import brings, with our placements as running pods, so that a copy decides the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.state import ClusterState
+from hetsched.inventory.actions import (
+    cluster_topic,
+    create_cluster,
+    node_topic,
+    replace_nodes,
+    total_up,
+)
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.inventory.signals import inventory_changed
+from hetsched.inventory.tiles import node_facts, node_load, without_nulls
+from hetsched.journal.audit import Actor
+from hetsched.journal.audit import record as audit
+from hetsched.journal.publish import difference, publish_many
+from hetsched.policies.actions import activate, save_draft
+from hetsched.policies.effective import active_specs
+from hetsched.policies.models import Policy
+
+from ..bookings import Booked, insert, parts, rewrite_loads
+from ..lifecycle import HOLDING, QUEUED, State
+from ..models import Pod, Reservation
+from ..snapshot import load_state
+from ..topics import Document, cluster_counts, cluster_document, held_document
+from .submitting import submit
+
+_HOLDING = [state.value for state in HOLDING]
+
+
+def import_cluster(
+    content: ClusterContent,
+    *,
+    name: str,
+    kind: str = ClusterKind.OFFLINE,
+    actor: Actor,
+    reason: str = "",
+    policy_name: str = "hetsched",
+    demo_seed: int = 0,
+) -> Cluster:
+    """Make the cluster `name` what `content` says; a new one is made of this kind.
+
+    Raises: InputError `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or what `create_cluster`,
+    `submit` and the policy actions raise. Nothing is changed then.
+    """
+    if not content.nodes:
+        raise InputError("ClusterEmpty", "the files hold no node", hint="A cluster needs at least one Node object")
+    try:
+        with transaction.atomic():
+            known = Cluster.objects.filter(name=name).first()
+            if known is None:
+                known = create_cluster(name=name, kind=kind, policy_name=policy_name, actor=actor, reason=reason)
+            cluster = advance(known.pk)
+            if demo_seed:
+                cluster.demo_seed = demo_seed
+            _take_policies(content.policies, actor, name)
+            before, nodes_before = cluster_document(cluster)["nodes"], node_documents(cluster)
+            _replace(cluster, content)
+            audit(
+                actor=actor.name, role=actor.role, action="cluster.import", obj=cluster, reason=reason,
+                details={"nodes": len(content.nodes), "running": len(content.running), "pending": len(content.pending)},
+            )  # fmt: skip
+            inventory_changed.send(sender=Cluster, cluster=cluster)
+            _tell(cluster, before, nodes_before)
+            if content.pending:
+                submit(cluster, content.pending, actor=actor, name=f"import-{cluster.revision}")
+    except (IntegrityError, Conflict) as error:
+        raise InputError("CardHeldTwice", f"the file gives something to two pods: {error}") from error
+    return cluster
+
+
+def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
+    """Activate policies that are new; where one of the name is known and differs, keep a draft beside it."""
+    known = active_specs({spec.name for spec in specs})
+    for spec in specs:
+        own = known.get(spec.name)
+        if own is None:
+            version = save_draft(spec, actor=actor, reason=f"import of {cluster}").version
+            activate(spec.name, version, actor=actor, reason=f"import of {cluster}")
+        elif msgspec.structs.replace(own, version=spec.version) != spec:
+            save_draft(spec, actor=actor, reason=f"import of {cluster}")
+
+
+def _replace(cluster: Cluster, content: ClusterContent) -> None:
+    held = Reservation.objects.filter(cluster=cluster, active=True, pod__origin=Pod.SUBMITTED)
+    ours = list(held.select_related("pod", "node").defer("node__report"))
+    names = {report.name for report in content.nodes}
+    lost = sorted({reservation.node.name for reservation in ours} - names)
+    if lost:
+        raise InputError(
+            "NodeHoldsPods",
+            f"{len(lost)} node(s) hold placed pods and are not in the files, first {lost[0]}",
+            hint="Cancel these workloads first, or keep the nodes",
+        )
+    our_node = {reservation.pod.key: reservation.node.name for reservation in ours}
+    arriving = [pod for pod in content.running if our_node.get(pod.key) != pod.node_name]
+    state = _judge(content, ours, arriving)
+    Pod.objects.filter(cluster=cluster, origin=Pod.IMPORTED).delete()
+    replace_nodes(cluster, content.nodes)
+    _insert_running(cluster, arriving, state)
+    rewrite_loads(cluster)
+    total_up(cluster)
+    cluster.baseline_revision = cluster.revision
+    cluster.definitions = msgspec.structs.replace(content, nodes=(), running=(), pending=(), policies=())
+    cluster.save(update_fields=["baseline_revision", "definitions", "demo_seed"])
+
+
+def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Sequence[PodSpec]) -> ClusterState:
+    """Return the state after the import; it gives cards to running pods that name none.
+
+    Raises: InputError `PodExists`, or `NodeTooSmall` where our own pods would not fit any more.
+    """
+    own = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in ours]
+    taken = {pod.key for pod in own}
+    for pod in arriving:
+        if pod.key in taken:
+            raise InputError("PodExists", f"{pod.key} runs elsewhere in this cluster already", place=pod.key)
+    state = ClusterState(content.nodes, [*own, *arriving], content.namespaces)
+    columns = state.columns
+    free = columns.field("allocatable") - columns.field("requested")
+    for pod in own:
+        row = state.row_of[pod.node_name]
+        positions = [state.resources.index[resource] for resource in (CPU, MEMORY)]
+        cards = {card.index for card in state.cards[row]}
+        missing = [card.index for card in pod.allocation.gpus if card.index not in cards] if pod.allocation else []
+        if (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any() or missing:
+            raise InputError(
+                "NodeTooSmall", f"node {pod.node_name} would no longer carry what is placed there", place=pod.node_name
+            )
+    return state
+
+
+def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: ClusterState) -> None:
+    now = timezone.now()
+    node_ids = dict(cluster.nodes.values_list("name", "id"))
+    pods = [
+        Pod(
+            cluster=cluster,
+            namespace=spec.namespace,
+            name=spec.name,
+            uid=spec.uid,
+            origin=Pod.IMPORTED,
+            spec=spec,
+            priority=spec.priority,
+            state=State.RUNNING.value,
+            queued=False,
+            node_id=node_ids.get(spec.node_name),
+            allocation=state.bookings[spec.key].allocation if spec.key in state.bookings else None,
+            created_at=now,
+            started_at=now,
+        )
+        for spec in running
+    ]
+    _refuse_taken(cluster, running)
+    Pod.objects.bulk_create(pods, batch_size=500)
+    booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None]
+    insert(cluster, booked, cluster.leader_epoch, now)
+
+
+def _refuse_taken(cluster: Cluster, running: Sequence[PodSpec]) -> None:
+    arriving = {pod.key for pod in running}
+    waiting = [*_HOLDING, *(state.value for state in QUEUED)]
+    for some in parts(sorted({pod.name for pod in running})):
+        for pod in Pod.objects.filter(cluster=cluster, name__in=some, state__in=waiting).only("namespace", "name"):
+            if pod.key in arriving:
+                raise InputError("PodExists", f"{pod.key} exists already in this cluster", place=pod.key)
+
+
+def node_documents(cluster: Cluster) -> dict[str, Document]:
+    """Return the documents of all nodes of a cluster, with two queries."""
+    pods: dict[int, Document] = defaultdict(dict)
+    held = Reservation.objects.filter(cluster=cluster, active=True)
+    for reservation in held.select_related("pod").defer("pod__spec"):
+        pods[reservation.node_id][reservation.pod.key] = held_document(reservation)
+    documents: dict[str, Document] = {}
+    for node in Node.objects.filter(cluster=cluster):
+        node.cluster = cluster
+        documents[node.name] = without_nulls({**node_facts(node), **node_load(node), "pods": pods[node.pk]})
+    return documents
+
+
+def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Document]) -> None:
+    """Tell what changed; nodes that came have no topic yet."""
+    nodes_after = node_documents(cluster) if nodes_before else {}
+    patches = {
+        node_topic(cluster, name): difference(document, nodes_after.get(name, {}))
+        for name, document in nodes_before.items()
+    }
+    tiles = difference(without_nulls(tiles_before), without_nulls(cluster_document(cluster)["nodes"]))
+    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_counts(cluster), "nodes": tiles}})
+
+
+def export_cluster(cluster: Cluster) -> ClusterContent:
+    """Return the cluster as an import would bring it: nodes, what runs, what waits, and policies that are not ours."""
+    state = load_state(cluster.pk).state
+    used, measured = state.columns.field("used"), state.columns.field("measured")
+    reports = []
+    for row, report in enumerate(state.reports):
+        if report.usage is not None:
+            now = {
+                name: int(used[position, row])
+                for position, name in enumerate(USAGE_RESOURCES)
+                if measured[position, row]
+            }
+            usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
+            report = msgspec.structs.replace(report, usage=usage)
+        reports.append(report)
+    running: list[PodSpec] = []
+    pending: list[PodSpec] = []
+    states = [*_HOLDING, *(state.value for state in QUEUED)]
+    for pod in Pod.objects.filter(cluster=cluster, state__in=states).select_related("node").order_by("id"):
+        if pod.state in _HOLDING:
+            node_name = pod.node.name if pod.node else pod.spec.node_name
+            running.append(msgspec.structs.replace(pod.spec, node_name=node_name, allocation=pod.allocation))
+        else:
+            pending.append(msgspec.structs.replace(pod.spec, policy=pod.policy, policy_rule="annotation"))
+    specs = active_specs(set(Policy.objects.values_list("name", flat=True)))
+    changed = [
+        spec for name, spec in sorted(specs.items()) if msgspec.structs.replace(spec, version=1) != BUILTIN.get(name)
+    ]
+    return msgspec.structs.replace(
+        cluster.definitions,
+        nodes=tuple(reports),
+        running=tuple(running),
+        pending=tuple(pending),
+        policies=tuple(changed),
+    )

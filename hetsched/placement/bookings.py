@@ -1,0 +1,147 @@
+"""Rows of what pods hold: reservations, their cards and CPUs.
+
+Rule: what is held is inserted in bulk and ended in bulk; the partial unique indexes admit one holder of a whole card or
+an exclusive CPU, and shares of one card are summed after the insert. A reservation is ended exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db import connection
+from django.db.models import QuerySet
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.ledger import Conflict, Load, write_loads
+from hetsched.inventory.models import Cluster
+
+from .models import Reservation, ReservedCard, ReservedCpu
+
+_IDS_PER_QUERY = 500
+_EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
+_WHOLE_CARD_MILLI = 1000
+
+
+class Booked(msgspec.Struct, frozen=True):
+    """One pod and what it is to hold on one node."""
+
+    pod_id: int
+    node_id: int
+    spec: PodSpec
+    allocation: Allocation
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(card.milli for card in self.allocation.gpus)
+
+
+def parts(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """Cut a list so that each part fits into one query."""
+    return (items[start : start + _IDS_PER_QUERY] for start in range(0, len(items), _IDS_PER_QUERY))
+
+
+def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: datetime) -> list[Reservation]:
+    """Insert reservations that begin at the cluster's present revision, in the order given.
+
+    Raises: IntegrityError when something is held already, Conflict when a card would be given out beyond 1000.
+    """
+    reservations = Reservation.objects.bulk_create(
+        [
+            Reservation(
+                pod_id=booked.pod_id,
+                node_id=booked.node_id,
+                cluster=cluster,
+                requests=dict(booked.spec.shape.requests),
+                allocation=booked.allocation,
+                revision=cluster.revision,
+                leader_epoch=epoch,
+                created_at=now,
+            )
+            for booked in bookings
+        ],
+        batch_size=_IDS_PER_QUERY,
+    )
+    cards = [card for pair in zip(reservations, bookings, strict=True) for card in _cards(*pair)]
+    cpus = [cpu for pair in zip(reservations, bookings, strict=True) for cpu in _cpus(*pair)]
+    ReservedCard.objects.bulk_create(cards, batch_size=_IDS_PER_QUERY)
+    ReservedCpu.objects.bulk_create(cpus, batch_size=_IDS_PER_QUERY)
+    _refuse_overfull_cards(sorted({card.node_id for card in cards}))
+    return reservations
+
+
+def _cards(reservation: Reservation, booked: Booked) -> list[ReservedCard]:
+    return [
+        ReservedCard(
+            reservation=reservation,
+            node_id=booked.node_id,
+            card_index=card.index,
+            card_uuid=card.uuid or "",
+            milli=card.milli,
+            memory_mib=card.memory_mib,
+            exclusive=card.milli >= _WHOLE_CARD_MILLI,
+        )
+        for card in booked.allocation.gpus
+    ]
+
+
+def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
+    exclusive = booked.allocation.cpu_policy in _EXCLUSIVE_CPU_POLICIES
+    return [
+        ReservedCpu(reservation=reservation, node_id=booked.node_id, cpu=cpu, exclusive=exclusive)
+        for zone in booked.allocation.zones
+        for cpu in sorted(parse_cpuset(zone.cpus or ""))
+    ]
+
+
+def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
+    """Judge by the sum what no index can: shares of one card."""
+    with connection.cursor() as cursor:
+        for some in parts(node_ids):
+            marks = ", ".join(["%s"] * len(some))
+            cursor.execute(
+                f"SELECT node_id, card_index FROM {ReservedCard._meta.db_table} "  # noqa: S608
+                f"WHERE active AND node_id IN ({marks}) "
+                f"GROUP BY node_id, card_index HAVING SUM(milli) > {_WHOLE_CARD_MILLI} LIMIT 1",
+                some,
+            )
+            overfull = cursor.fetchone()
+            if overfull:
+                raise Conflict(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
+
+
+def end(rows: QuerySet[Reservation], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
+    """End active reservations at the cluster's present revision and return them, with their pods' names."""
+    wanted = ("node_id", "requests", "allocation", "pod__namespace", "pod__name")
+    held = list(rows.filter(active=True).select_related("pod").only(*wanted))
+    ids = [reservation.pk for reservation in held]
+    Reservation.objects.filter(pk__in=ids).update(
+        active=False, released_revision=cluster.revision, released_at=now, release_reason=reason[:60]
+    )
+    ReservedCard.objects.filter(reservation_id__in=ids).update(active=False)
+    ReservedCpu.objects.filter(reservation_id__in=ids).update(active=False)
+    return held
+
+
+def loads_of(cluster: Cluster) -> dict[int, Load]:
+    """Return what every node of the cluster holds, summed from its active reservations."""
+    loads: dict[int, Load] = {}
+    held = Reservation.objects.filter(cluster=cluster, active=True)
+    for node_id, requests, allocation in held.values_list("node_id", "requests", "allocation").iterator(2000):
+        load = loads.setdefault(node_id, Load())
+        load.add(requests, sum(card.milli for card in allocation.gpus))
+    return loads
+
+
+def rewrite_loads(cluster: Cluster) -> None:
+    """Write the load columns of all nodes anew, as an import needs; the caller then totals the cluster up."""
+    loads = loads_of(cluster)
+    nodes = list(cluster.nodes.defer("report"))
+    for node in nodes:
+        load = loads.get(node.pk, Load())
+        node.requested, node.pods, node.gpu_milli_used = load.requests, load.pods, load.gpu_milli
+    write_loads(nodes)

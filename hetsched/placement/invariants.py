@@ -1,0 +1,230 @@
+"""What must be true of the database at every moment, as one function that looks.
+
+Rule: each invariant is checked from the rows alone, by whole-table queries, independently of the code that keeps it.
+Tests call it after every step, crash tests after every kill, an operator whenever in doubt. The names are those of the
+reliability rules: I1 exclusive CPUs, I2 capacity and load columns, I3 cards, I5 reserved things exist, I7 instruction
+sets, I8 pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I25 lifecycle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import msgspec
+from django.db import connection
+from django.db.models import Count, F, Max, Min, Q, Sum
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.contracts.workload import IsaDemand
+from hetsched.inventory.models import Cluster, Node
+from hetsched.isa import Isa, match, parse
+from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
+
+from .lifecycle import HOLDING, State, workload_state
+from .models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+
+_GUARDS = (
+    "placement_pod_lifecycle", "placement_decision_append_only", "journal_auditentry_append_only",
+    "policies_policyrevision_fixed",
+)  # fmt: skip
+_JUDGES = (
+    "placement_reservation_one_active", "placement_card_one_holder", "placement_cpu_one_holder",
+    "placement_pod_live_name",
+)  # fmt: skip
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One thing that is not as it must be."""
+
+    id: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.where}: {self.message}"
+
+
+def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
+    """Return everything that is wrong in one cluster, or in all of them and in what they share."""
+    found: list[Violation] = []
+    for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
+        for check in (_exclusive, _load, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
+            found += check(one)
+    if cluster is None:
+        found += [*_judges_present(), *_idempotency(), *_events()]
+    return found
+
+
+def _exclusive(cluster: Cluster) -> Iterator[Violation]:
+    """I1, I3: one holder of a whole card or an exclusive CPU; shares of a card add up to at most the card."""
+    held = Q(active=True, node__cluster=cluster)
+    doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
+    for row in doubled.filter(n__gt=1):
+        yield Violation("I1", row["node__name"], f"CPU {row['cpu']} has {row['n']} exclusive holders")
+    cards = ReservedCard.objects.filter(held).values("node__name", "card_index")
+    for row in cards.annotate(n=Count("id", filter=Q(exclusive=True)), milli=Sum("milli")):
+        if row["n"] > 1 or row["milli"] > 1000:
+            message = f"card {row['card_index']}: {row['n']} exclusive holders, {row['milli']}/1000 given out"
+            yield Violation("I3", row["node__name"], message)
+
+
+def _load(cluster: Cluster) -> Iterator[Violation]:
+    """I2: what is reserved fits, and the load columns are its sum."""
+    held: dict[int, Counter[str]] = defaultdict(Counter)
+    ours: dict[int, Counter[str]] = defaultdict(Counter)
+    rows = Reservation.objects.filter(cluster=cluster, active=True)
+    for node_id, requests, allocation, origin in rows.values_list("node_id", "requests", "allocation", "pod__origin"):
+        held[node_id].update(requests)
+        held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
+        if origin == Pod.SUBMITTED:
+            ours[node_id].update(requests)
+    totals: Counter[str] = Counter()
+    for node in Node.objects.filter(cluster=cluster):
+        sums = held[node.pk]
+        stated = Counter({**node.requested, "#pods": node.pods, "#gpu": node.gpu_milli_used})
+        totals.update(stated)
+        if +stated != +sums:
+            yield Violation("I2", node.name, f"load columns {dict(stated)} are not the sum {dict(sums)}")
+        for resource, amount in ours[node.pk].items():
+            if resource in GPU_RESOURCES and node.report.gpus is not None:
+                continue
+            room = node.allocatable.get(resource, 2**60 if resource == "pods" else 0)
+            if amount and sums[resource] > room:
+                yield Violation("I2", node.name, f"{resource}: {sums[resource]} reserved of {room}")
+    stated = Counter({**cluster.requested, "#gpu": cluster.gpu_milli_used})
+    del totals["#pods"]
+    if +stated != +totals:
+        yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
+
+
+def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
+    """I5: what is reserved is in the node's report; memory charged to a card fits it."""
+    cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    active = Q(active=True, node__cluster=cluster, reservation__pod__origin=Pod.SUBMITTED)
+    for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
+        "node_id", "card_index", "memory_mib"
+    ):
+        cards[node_id][index] += memory
+    cpus: dict[int, set[int]] = defaultdict(set)
+    for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
+        cpus[node_id].add(cpu)
+    for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
+        known = {card.index: card for card in cards_of(node.report)}
+        for index, memory in cards[node.pk].items():
+            if index not in known:
+                yield Violation("I5", node.name, f"card {index} is reserved and not in the report")
+            elif (known[index].memory_mib or memory) < memory:
+                yield Violation("I3", node.name, f"card {index}: {memory} MiB charged of {known[index].memory_mib}")
+        zones = node.report.numa.zones if node.report.numa else ()
+        named = {cpu for zone in zones for cpu in parse_cpuset(zone.cpus or "")}
+        if cpus[node.pk] - named:
+            yield Violation("I5", node.name, f"CPUs {sorted(cpus[node.pk] - named)} are reserved and in no zone")
+
+
+def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
+    """I7: whatever we placed can run where it is, natively or by the emulation it allowed."""
+    offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
+    placed = Pod.objects.filter(cluster=cluster, origin=Pod.SUBMITTED, state__in=[s.value for s in HOLDING])
+    for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
+        demand = pod.spec.shape.isa
+        if demand is not None and not _runs(demand, offers[pod.node_id]):
+            yield Violation(
+                "I7", pod.key, f"needs {msgspec.to_builtins(demand)}, the node has {offers[pod.node_id].native}"
+            )
+
+
+def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
+    native = [demand.native] if demand.native else [t for t in (demand.emulated, demand.cross, demand.qemu) if t]
+    pairs = [(need, offer.native) for need in native if offer.native]
+    pairs += [(need, isa) for need in (demand.emulated, demand.qemu) if need for isa in offer.emulated]
+    pairs += [(need, isa) for need in (demand.cross, demand.qemu) if need for isa in offer.cross]
+    return any(match(parse(need), _offered(isa)).satisfied for need, isa in pairs if isa)
+
+
+def _offered(text: str) -> Isa:
+    try:
+        return parse(text, source="node-label")
+    except InputError:
+        return parse(text, source="cpuinfo")
+
+
+def _held(cluster: Cluster) -> Iterator[Violation]:
+    """I8: a pod is placed if and only if it has exactly one active reservation, on the same node."""
+    holding = [state.value for state in HOLDING]
+    pods = Pod.objects.filter(cluster=cluster)
+    counted = pods.annotate(n=Count("reservations", filter=Q(reservations__active=True)))
+    for pod in counted.filter(state__in=holding).exclude(n=1).exclude(node=None, origin=Pod.IMPORTED):
+        yield Violation("I8", pod.key, f"is {pod.state} with {pod.n} active reservations")
+    for pod in counted.exclude(state__in=holding).exclude(n=0):
+        yield Violation("I8", pod.key, f"is {pod.state} and still holds {pod.n} reservations")
+    elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
+    for reservation in elsewhere.select_related("pod"):
+        yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
+    for pod in pods.filter(state__in=holding, origin=Pod.SUBMITTED).exclude(decision__verdict="placed"):
+        yield Violation("I8", pod.key, f"is {pod.state} without a decision that placed it")
+    ahead = Reservation.objects.filter(cluster=cluster).filter(
+        Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
+    )
+    if ahead.exists():
+        yield Violation("I21", cluster.name, "holds reservations of a revision or epoch that it has not reached")
+
+
+def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
+    """I15: every workload has all its pods, in legal states, and the state that follows from them."""
+    states: dict[str, Counter[str]] = defaultdict(Counter)
+    rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
+    for workload_id, state, count in rows.annotate(n=Count("id")):
+        states[workload_id][state] += count
+    known = {state.value for state in State}
+    submitted = set(AuditEntry.objects.filter(action="workload.submit").values_list("object_name", flat=True))
+    for pk, stated, pod_count in Workload.objects.filter(cluster=cluster).values_list("id", "state", "pod_count"):
+        counted = states[pk]
+        if counted.total() != pod_count or set(counted) - known:
+            yield Violation("I15", pk, f"{pod_count} pods were submitted, there are {dict(counted)}")
+        elif workload_state(counted) != stated:
+            yield Violation("I15", pk, f"is {stated}, its pods are {dict(counted)}")
+        if pk not in submitted:
+            yield Violation("I28", pk, "has no audit entry of its submission")
+
+
+def _judges_present() -> Iterator[Violation]:
+    """I1, I25: the indexes and triggers that have the last word are there."""
+    query = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'index')",
+        "postgresql": "SELECT tgname FROM pg_trigger UNION SELECT indexname FROM pg_indexes",
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        present = {name for (name,) in cursor.fetchall()}
+    for name in _GUARDS:
+        if name not in present:
+            yield Violation("I25", name, "the trigger is missing")
+    for name in _JUDGES:
+        if name not in present:
+            yield Violation("I1", name, "the unique index is missing")
+
+
+def _idempotency() -> Iterator[Violation]:
+    """I16: one answer per key, about the workload it names."""
+    for key in IdempotencyKey.objects.all():
+        if key.response.get("id") != key.workload_id:
+            yield Violation("I16", key.key, f"answers {key.response.get('id')} for {key.workload_id}")
+
+
+def _events() -> Iterator[Violation]:
+    """I17: a topic's events are numbered without a gap up to its revision."""
+    kept = (
+        OutboxEvent.objects.order_by()
+        .values("topic")
+        .annotate(n=Count("id"), low=Min("revision"), high=Max("revision"))
+    )
+    rows = {row["topic"]: row for row in kept}
+    revisions = dict(Topic.objects.values_list("name", "revision"))
+    for topic, row in rows.items():
+        if row["n"] != row["high"] - row["low"] + 1 or row["high"] != revisions.get(topic):
+            yield Violation("I17", topic, f"events {row['low']}-{row['high']}: {row['n']}; at {revisions.get(topic)}")

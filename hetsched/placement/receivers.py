@@ -1,0 +1,41 @@
+"""What placement does when the apps below it change something: have waiting pods looked at again, at once.
+
+Rule: receivers run inside the transaction of the change, so a pod is looked at again if and only if it happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.signals import inventory_changed
+from hetsched.policies.signals import policy_activated
+
+from . import dispatch
+from .lifecycle import State
+from .models import Pod
+
+_MAY_FIT_NOW = (State.NOT_NOW.value, State.NEVER_FITS.value)
+
+
+def connect() -> None:
+    """Listen; called once, when the app is ready."""
+    inventory_changed.connect(_inventory_changed, dispatch_uid=__name__)
+    policy_activated.connect(_policy_activated, dispatch_uid=__name__)
+
+
+def _inventory_changed(cluster: Cluster, **_: Any) -> None:
+    if _look_again(cluster=cluster):
+        dispatch.wake(cluster.pk)
+
+
+def _policy_activated(name: str, **_: Any) -> None:
+    waiting = Pod.objects.filter(policy=name, state__in=_MAY_FIT_NOW)
+    clusters = list(waiting.order_by().values_list("cluster_id", flat=True).distinct())
+    _look_again(policy=name)
+    for cluster_id in clusters:
+        dispatch.wake(cluster_id)
+
+
+def _look_again(**which: Any) -> int:
+    return Pod.objects.filter(state__in=_MAY_FIT_NOW, **which).update(queued=True, not_before=None)

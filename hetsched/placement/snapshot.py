@@ -1,0 +1,165 @@
+"""The engine's state of a cluster, out of the database, and kept warm.
+
+Problem: a decision needs the whole cluster in memory; loading it for each batch costs more than deciding.
+Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision`), then
+every booking and release since. `Warm` keeps it and applies what happened since its revision; a changed inventory, or
+anything it cannot follow, makes it fold anew.
+Invariant: a warm state equals a rebuilt one in every column, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from django.db.models import Q
+
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import Registry, load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.inventory.actions import effective_report
+from hetsched.inventory.models import Cluster, Node
+
+from .models import Reservation
+
+_KEPT_SCHEDULERS = 16
+_LONGEST_LOG = 1_000_000
+
+
+class Loaded(msgspec.Struct):
+    """A state and the revisions of the cluster it is a fold of."""
+
+    state: ClusterState
+    node_ids: dict[str, int]
+    inventory_revision: int
+    revision: int
+
+
+def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
+    """Fold a cluster's rows into a state, as it is now or, with the present inventory, as it was at a revision.
+
+    The revision is read before the rows; a booking written in between is left to the next refresh.
+    """
+    cluster = Cluster.objects.get(pk=cluster_id)
+    revision = cluster.revision if at_revision is None else at_revision
+    nodes = list(Node.objects.filter(cluster_id=cluster_id).only("id", "name", "report", "unschedulable"))
+    baseline = min(cluster.baseline_revision, revision)
+    rows = Reservation.objects.filter(cluster_id=cluster_id, revision__lte=revision)
+    alive = Q(released_revision=None) | Q(released_revision__gt=baseline)
+    booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
+    early = [reservation for reservation in booked if reservation.revision <= baseline]
+    running = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in early]
+    state = ClusterState([effective_report(node) for node in nodes], running, cluster.definitions.namespaces)
+    for reservation in early:
+        if reservation.released_revision is not None and reservation.released_revision <= revision:
+            state.forget(reservation.pod.key)
+    for reservation in booked[len(early) :]:
+        if reservation.released_revision is None or reservation.released_revision > revision:
+            _assume(state, reservation)
+    return Loaded(state, {node.name: node.pk for node in nodes}, cluster.inventory_revision, revision)
+
+
+_BOOKING = (
+    "id", "revision", "released_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
+)  # fmt: skip
+
+
+def _assume(state: ClusterState, reservation: Reservation) -> None:
+    row = state.row_of[reservation.node.name]
+    state.assume(state.compile(reservation.pod.spec), row, reservation.allocation)
+
+
+class Warm:
+    """One cluster's state in this process, with schedulers per policy revision. Use it inside `held`."""
+
+    def __init__(self, cluster_id: int) -> None:
+        self.cluster_id = cluster_id
+        self._loaded: Loaded | None = None
+        self._schedulers: dict[tuple[str, int], Scheduler] = {}
+        self._registry: Registry = load_registry()
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def held(self) -> Iterator[Loaded]:
+        """Give the state as it is in the database now, for this thread alone."""
+        with self._lock:
+            yield self._refreshed()
+
+    def _refreshed(self) -> Loaded:
+        columns = ("revision", "inventory_revision", "forgotten_revision")
+        revision, inventory_revision, forgotten = Cluster.objects.values_list(*columns).get(pk=self.cluster_id)
+        loaded = self._loaded
+        if loaded is None or loaded.inventory_revision != inventory_revision or len(loaded.state.log) > _LONGEST_LOG:
+            return self._rebuild()
+        if loaded.revision == revision:
+            return loaded
+        if loaded.revision < forgotten or not self._catch_up(loaded, revision):
+            return self._rebuild()
+        return loaded
+
+    def _rebuild(self) -> Loaded:
+        self.forget()
+        self._loaded = load_state(self.cluster_id)
+        return self._loaded
+
+    def _catch_up(self, loaded: Loaded, revision: int) -> bool:
+        """Apply bookings and releases up to `revision`; return whether that was possible."""
+        if revision < loaded.revision:
+            return False
+        since, until = Q(revision__gt=loaded.revision), Q(released_revision__gt=loaded.revision)
+        rows = Reservation.objects.filter(since | until, cluster_id=self.cluster_id, revision__lte=revision)
+        changed = list(rows.select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
+        state = loaded.state
+        for reservation in changed:
+            released = reservation.released_revision is not None and reservation.released_revision <= revision
+            if reservation.revision <= loaded.revision and released:
+                state.forget(reservation.pod.key)
+        for reservation in changed:
+            released = reservation.released_revision is not None and reservation.released_revision <= revision
+            if reservation.revision > loaded.revision and not released:
+                if reservation.node.name not in state.row_of:
+                    return False
+                _assume(state, reservation)
+        loaded.revision = revision
+        return True
+
+    def scheduler(self, spec: PolicySpec) -> Scheduler:
+        """Return the scheduler of a policy revision on the present state."""
+        assert self._loaded is not None
+        key = (spec.name, spec.version)
+        known = self._schedulers.get(key)
+        if known is None or known.policy.spec != spec:
+            if len(self._schedulers) >= _KEPT_SCHEDULERS:
+                self._schedulers.clear()
+            known = self._schedulers[key] = Scheduler(self._loaded.state, compile_policy(spec, self._registry))
+        return known
+
+    def recorded(self, revision: int) -> None:
+        """Note that what was assumed here is written, as the cluster's `revision`."""
+        assert self._loaded is not None
+        self._loaded.revision = revision
+
+    def forget(self) -> None:
+        """Drop the state; the next use folds anew."""
+        self._loaded = None
+        self._schedulers.clear()
+
+
+_warm: dict[int, Warm] = {}
+_warm_lock = threading.Lock()
+
+
+def warm(cluster_id: int) -> Warm:
+    """Return this process's warm copy of a cluster."""
+    with _warm_lock:
+        return _warm.setdefault(cluster_id, Warm(cluster_id))
+
+
+def fork(cluster_id: int) -> tuple[ClusterState, int]:
+    """Return a copy of the present state for a what-if, which may change it, and the revision it shows."""
+    with warm(cluster_id).held() as loaded:
+        return loaded.state.fork(), loaded.revision

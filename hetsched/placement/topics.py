@@ -1,0 +1,224 @@
+"""The documents of the live topics, whole and in part.
+
+Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
+snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
+snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
+topic's lock (`publish_many` takes a callable for that).
+Topics: `cluster:<name>`, `node:<cluster>/<name>` (or `node:<name>` where only one cluster, or the first, has that
+node), `workload:<id>`, `decisions` (the latest 50), `policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db.models import Count
+
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.tiles import cluster_head, node_facts, node_load, tile, without_nulls
+from hetsched.journal.publish import revision_of
+from hetsched.policies.documents import TOPIC as POLICIES
+from hetsched.policies.documents import policies_document
+
+from .lifecycle import LIVE, State
+from .models import Decision, Pod, Reservation, Workload
+
+DECISIONS = "decisions"
+LATEST = 50
+COUNTED = tuple(sorted(state.value for state in (*LIVE, State.MISCONFIGURED)))
+
+Document = dict[str, Any]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A topic's whole document; `revision` is the latest delta it is sure to hold, it may hold later ones."""
+
+    topic: str
+    revision: int
+    data: Document
+
+
+def workload_topic(workload_id: str) -> str:
+    return f"workload:{workload_id}"
+
+
+def _time(value: datetime | None) -> str | None:
+    return value.isoformat() if value else None
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def cluster_counts(cluster: Cluster) -> Document:
+    """Return a cluster's own figures and how many of its pods are in each state."""
+    found = Pod.objects.filter(cluster=cluster, state__in=COUNTED).order_by().values_list("state")
+    counted = dict(found.annotate(count=Count("id")))
+    return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
+
+
+def held_document(reservation: Reservation) -> Document:
+    """Return what one pod holds on its node."""
+    return {
+        "requests": reservation.requests,
+        "gpus": msgspec.to_builtins(reservation.allocation.gpus),
+        "zones": msgspec.to_builtins(reservation.allocation.zones),
+        "since": _time(reservation.created_at),
+    }
+
+
+def pod_document(pod: Pod) -> Document:
+    """Return one pod of a workload; needs its node, not its request."""
+    held = pod.allocation
+    return {
+        "state": pod.state,
+        "node": pod.node.name if pod.node else None,
+        "policy": pod.policy or None,
+        "decision": pod.decision_id,
+        "message": pod.message or None,
+        "isa": msgspec.to_builtins(held.isa) if held and held.isa else None,
+        "gpus": msgspec.to_builtins(held.gpus) if held else None,
+        "zones": msgspec.to_builtins(held.zones) if held else None,
+        "decidedAt": _time(pod.decided_at),
+        "startedAt": _time(pod.started_at),
+        "finishedAt": _time(pod.finished_at),
+    }
+
+
+def workload_head(workload: Workload) -> Document:
+    """Return a workload without its pods."""
+    return {
+        "id": workload.pk,
+        "namespace": workload.namespace or None,
+        "name": workload.name,
+        "state": workload.state,
+        "priority": workload.priority,
+        "podCount": workload.pod_count,
+        "submittedBy": workload.submitted_by,
+        "history": workload.history,
+        "createdAt": _time(workload.created_at),
+        "decidedAt": _time(workload.decided_at),
+        "finishedAt": _time(workload.finished_at),
+    }
+
+
+def decision_document(decision: Decision, cluster_name: str) -> Document:
+    """Return one line of the decisions feed."""
+    return {
+        "id": decision.pk,
+        "cluster": cluster_name,
+        "workload": decision.workload_id,
+        "pod": f"{decision.namespace}/{decision.pod_name}",
+        "verdict": decision.verdict,
+        "node": decision.node_name or None,
+        "policy": {"name": decision.policy_name, "version": decision.policy_version},
+        "score": decision.score,
+        "summary": decision.summary,
+        "createdAt": _time(decision.created_at),
+    }
+
+
+def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
+    """Return what these new decisions, already written, change in the feed: the latest come, the oldest leave."""
+    mine = {decision.pk: decision for decision in new}
+    newest = list(Decision.objects.order_by("-id").values_list("id", flat=True)[: LATEST + len(mine)])
+    after = newest[:LATEST]
+    before = [pk for pk in newest if pk not in mine][:LATEST]
+    patch: Document = {str(pk): None for pk in before if pk not in set(after)}
+    patch.update({str(pk): decision_document(mine[pk], cluster.name) for pk in after if pk in mine})
+    return patch
+
+
+# -- whole documents ---------------------------------------------------------------------------------------------------
+
+
+def cluster_document(cluster: Cluster) -> Document:
+    nodes = cluster.nodes.defer("report").order_by("name")
+    return {**cluster_counts(cluster), "nodes": {node.name: tile(node) for node in nodes}}
+
+
+def node_document(node: Node) -> Document:
+    held = Reservation.objects.filter(node=node, active=True).select_related("pod")
+    pods = {reservation.pod.key: held_document(reservation) for reservation in held}
+    return {**node_facts(node), **node_load(node), "pods": pods}
+
+
+def workload_document(workload: Workload) -> Document:
+    pods = workload.pods.defer("spec").select_related("node")
+    return {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+
+
+def decisions_document() -> Document:
+    latest = Decision.objects.select_related("cluster").order_by("-id")[:LATEST]
+    return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}
+
+
+# -- topics by name ----------------------------------------------------------------------------------------------------
+
+
+def resolve(topic: str) -> str:
+    """Return the name under which a topic is published: a node's short topic becomes `node:<cluster>/<name>`.
+
+    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` where several clusters have such a node, but not the first.
+    """
+    return _find(topic)[0]
+
+
+def snapshot(topic: str) -> Snapshot:
+    """Return a topic's document as it is now, under the name it is published by.
+
+    The revision is read first: the document holds at least that, and a delta that it holds already changes nothing.
+    Raises: InputError, as `resolve` does.
+    """
+    name, build = _find(topic)
+    revision = revision_of(name)
+    return Snapshot(name, revision, without_nulls(build()))
+
+
+def _find(topic: str) -> tuple[str, Callable[[], Document]]:
+    kind, _, name = topic.partition(":")
+    if topic == DECISIONS:
+        return topic, decisions_document
+    if topic == POLICIES:
+        return topic, policies_document
+    if kind == "cluster":
+        cluster = Cluster.objects.filter(name=name).first()
+        if cluster is not None:
+            return cluster_topic(cluster), lambda: cluster_document(Cluster.objects.get(pk=cluster.pk))
+    elif kind == "workload":
+        workload = Workload.objects.filter(pk=name).defer("manifest").first()
+        if workload is not None:
+            return topic, lambda: workload_document(Workload.objects.defer("manifest").get(pk=workload.pk))
+    elif kind == "node":
+        node = find_node(name)
+        if node is not None:
+            key = node.pk
+            fresh = Node.objects.select_related("cluster")
+            return node_topic(node.cluster, node.name), lambda: node_document(fresh.get(pk=key))
+    raise InputError(
+        "TopicUnknown",
+        f"there is no topic {topic[:120]!r}",
+        hint="Topics: cluster:<name>, node:<name>, decisions, workload:<id>, policies",
+    )
+
+
+def find_node(name: str, cluster: str = "") -> Node | None:
+    """Return the node called `<name>` or `<cluster>/<name>`; without a cluster the first cluster comes first.
+
+    Raises: InputError `NodeAmbiguous`.
+    """
+    if not cluster and "/" in name:
+        cluster, _, name = name.partition("/")
+    rows = Node.objects.filter(name=name).select_related("cluster").order_by("cluster_id")
+    if cluster:
+        return rows.filter(cluster__name=cluster).first()
+    found = list(rows[:3])
+    first = Cluster.objects.order_by("id").first()
+    if len(found) > 1 and found[0].cluster_id != (first and first.pk):
+        names = ", ".join(f"{node.cluster.name}/{name}" for node in found)
+        raise InputError("NodeAmbiguous", f"several clusters have a node {name!r}", hint=f"Say which: {names}")
+    return found[0] if found else None

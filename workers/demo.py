@@ -1,0 +1,110 @@
+"""Keep a demo cluster alive: submit the next workloads of its stream, end those whose time is over.
+
+Rule: every tick looks at how full the cluster is and submits more the emptier it is, none above three quarters or
+while several pods wait. A workload's run time is in its own manifest. Workloads that never fit or are misconfigured
+are given up when their time is over, as their people would; what ended an hour ago is forgotten. Everything goes
+through the actions, so a demo cluster shows the product as it is.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import structlog
+from celery import shared_task
+from django.utils import timezone
+
+from hetsched.adapters import keys
+from hetsched.adapters.documents import load_documents
+from hetsched.adapters.manifests import read_content
+from hetsched.adapters.simulator import demo_workload
+from hetsched.inventory.actions import next_demo_sequence
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.audit import Program
+from hetsched.placement import dispatch
+from hetsched.placement.actions import Conflict, cancel, forget_finished, release, submit
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod, Workload
+
+# Below this share of CPU requested, so many workloads a tick.
+PACE = ((0.45, 8), (0.60, 3), (0.70, 1))
+MOST_WAITING = 12
+KEPT = timedelta(hours=1)
+STREAM = Program("demo stream")
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.DEMO)
+def tick() -> dict[str, int]:
+    """Take every demo cluster one step further; return what happened."""
+    done = {"finished": 0, "submitted": 0, "given_up": 0, "forgotten": 0}
+    for cluster in Cluster.objects.filter(kind=ClusterKind.DEMO):
+        done["finished"] += _finish(cluster)
+        done["given_up"] += _give_up(cluster)
+        done["forgotten"] += forget_finished(cluster.pk, finished_before=timezone.now() - KEPT)
+        done["submitted"] += _submit(Cluster.objects.get(pk=cluster.pk))
+    return done
+
+
+def _submit(cluster: Cluster) -> int:
+    waiting = Pod.objects.filter(cluster=cluster, state__in=[State.PENDING.value, State.NOT_NOW.value])
+    if waiting.count() >= MOST_WAITING:
+        return 0
+    capacity = cluster.capacity.get("cpu", 0)
+    used_ratio = cluster.requested.get("cpu", 0) / capacity if capacity else 1.0
+    number = next((count for below, count in PACE if used_ratio < below), 0)
+    submitted = 0
+    for _ in range(number):
+        sequence = next_demo_sequence(cluster)
+        if sequence is None:
+            break
+        cluster.demo_sequence = sequence + 1
+        items = demo_workload(cluster.demo_seed, sequence)
+        manifest = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+        content = read_content(
+            load_documents(manifest, name=f"demo {sequence}"), workload=True, known=cluster.definitions
+        )
+        submit(cluster, content.pending, actor=STREAM, owner=_owner(cluster), manifest=manifest.decode())
+        submitted += 1
+    return submitted
+
+
+def duration(manifest: str) -> timedelta:
+    """Return how long a workload of the stream runs, by its own manifest."""
+    items = msgspec.json.decode(manifest)["items"]
+    annotations = items[0]["metadata"].get("annotations", {})
+    return timedelta(seconds=int(annotations.get(keys.DEMO_DURATION, "60")))
+
+
+def _finish(cluster: Cluster) -> int:
+    """End the pods whose run time is over."""
+    now = timezone.now()
+    running = Pod.objects.filter(cluster=cluster, state=State.RUNNING.value, workload__owner=_owner(cluster))
+    workloads = Workload.objects.filter(pk__in=running.order_by().values("workload_id"))
+    lasts = {pk: duration(manifest) for pk, manifest in workloads.values_list("id", "manifest")}
+    over = [
+        pk
+        for pk, workload_id, started_at in running.values_list("id", "workload_id", "started_at")
+        if workload_id in lasts and started_at + lasts[workload_id] <= now
+    ]
+    try:
+        return len(release(cluster.pk, over, to=State.SUCCEEDED, reason="ran to its end")) if over else 0
+    except Conflict as conflict:
+        log.info("demo pods ended elsewhere", cluster=cluster.name, reason=str(conflict))
+        return 0
+
+
+def _give_up(cluster: Cluster) -> int:
+    """Cancel what was refused and whose time is over."""
+    refused = [State.NEVER_FITS.value, State.MISCONFIGURED.value]
+    given_up = 0
+    for workload in Workload.objects.filter(cluster=cluster, state__in=refused, owner=_owner(cluster)):
+        if workload.decided_at and workload.decided_at + duration(workload.manifest) <= timezone.now():
+            cancel(workload, actor=STREAM, reason="its people gave up")
+            given_up += 1
+    return given_up
+
+
+def _owner(cluster: Cluster) -> str:
+    return f"demo:{cluster.name}"

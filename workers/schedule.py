@@ -1,0 +1,114 @@
+"""The scheduling loop: one leader per cluster decides batches until nothing is due.
+
+Rule: take the lease; refresh the warm state, decide a batch, record it by compare-and-set, again; give the lease up and
+look once more, because a wake-up that came meanwhile found the lease taken. A lost comparison forgets the batch. No
+transaction is open while the engine runs.
+Invariant: what the warm state assumed and could not record is dropped, whatever went wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+
+from hetsched.engine.policy import Policy
+from hetsched.inventory import lease as leases
+from hetsched.inventory.lease import Lease
+from hetsched.inventory.models import Cluster
+from hetsched.placement import dispatch
+from hetsched.placement.actions import Conflict, Result, record
+from hetsched.placement.queue import Waiting, due_pods, waiting
+from hetsched.placement.snapshot import Loaded, Warm, warm
+from hetsched.policies.effective import active_specs
+
+from .deciding import Batch
+
+MOST_CONFLICTS = 5
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.SCHEDULE)
+def run(cluster_id: int) -> int:
+    """Decide for a cluster until no pod is due; return how many decisions were recorded."""
+    decided = 0
+    while due_pods(cluster_id).exists():
+        lease = leases.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
+        if lease is None:
+            break
+        try:
+            decided += _lead(lease)
+        finally:
+            leases.give_up(lease)
+    return decided
+
+
+def _lead(lease: Lease) -> int:
+    """Decide batch after batch under one lease."""
+    copy = warm(lease.cluster_id)
+    decided = conflicts = 0
+    renewed = time.monotonic()
+    while True:
+        try:
+            recorded = _batch(lease, copy)
+        except Conflict as conflict:
+            conflicts += 1
+            log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
+            if conflicts > MOST_CONFLICTS or not leases.renew(lease):
+                return decided
+            time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
+            continue
+        if not recorded:
+            return decided
+        decided += recorded
+        conflicts = 0
+        if time.monotonic() - renewed > settings.HETSCHED_LEASE_SECONDS / 3:
+            if not leases.renew(lease):
+                return decided
+            renewed = time.monotonic()
+
+
+def _batch(lease: Lease, copy: Warm) -> int:
+    """Decide and record one batch; return its size."""
+    with copy.held() as loaded:
+        revision = loaded.revision
+        done = False
+        try:
+            results, batch, snapshot = _decide(lease.cluster_id, copy, loaded)
+            if results:
+                at = record(lease.cluster_id, results, revision=revision, epoch=lease.epoch, snapshot=snapshot)
+                copy.recorded(at)
+            done = not batch.failed
+        finally:
+            if not done:
+                copy.forget()
+    return len(results)
+
+
+def _decide(cluster_id: int, copy: Warm, loaded: Loaded) -> tuple[list[Result], Batch, str]:
+    default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
+    pods = _queue(cluster_id, copy, default)
+    specs = active_specs({pod.policy for pod in pods})
+    batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
+    snapshot = loaded.state.digest() if pods else ""
+    return batch.decide(pods, settings.HETSCHED_LEASE_SECONDS / 4), batch, snapshot
+
+
+def _queue(cluster_id: int, copy: Warm, default: str) -> list[Waiting]:
+    """Return the next pods in the order of the cluster's default policy."""
+    spec = active_specs({default}).get(default)
+    policy = copy.scheduler(spec).policy if spec else None
+    if policy is None or _orders_by_priority(policy):
+        return waiting(cluster_id, settings.HETSCHED_BATCH)
+    everything = sorted(waiting(cluster_id, None), key=lambda pod: policy.sort_key(pod.spec))
+    return everything[: settings.HETSCHED_BATCH]
+
+
+def _orders_by_priority(policy: Policy) -> bool:
+    """Tell whether the policy's queue order is the one that the database index has."""
+    return all(plugin.name == "priority-sort" for plugin in policy.plugins if plugin.serves("queue-sort"))

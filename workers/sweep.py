@@ -1,0 +1,51 @@
+"""Find what messages lost.
+
+Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
+nobody sent. It also looks again at pods that did not fit a minute ago, forgets old idempotency keys and prunes the
+outbox. Running it twice, or on two machines at once, does no harm.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+from celery import shared_task
+from django.utils import timezone
+
+from hetsched.inventory.lease import is_led
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal import publish
+from hetsched.placement import dispatch
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import IdempotencyKey, Pod
+from hetsched.placement.queue import due_pods
+
+from .bind import unbound
+
+LOOK_AGAIN = timedelta(seconds=60)
+KEYS_KEPT = timedelta(hours=48)
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.SWEEP)
+def run() -> dict[str, int]:
+    """Wake whoever has work, send what was not sent, forget what is old; return what was found."""
+    found = {"woken": 0, "relayed": publish.relay(), "pruned": publish.prune()}
+    now = timezone.now()
+    for cluster in Cluster.objects.all():
+        _look_again(cluster.pk)
+        if due_pods(cluster.pk).exists() and not is_led(cluster.pk):
+            dispatch.wake(cluster.pk)
+            found["woken"] += 1
+        if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
+            dispatch.wake(cluster.pk, dispatch.BIND)
+    IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
+    return found
+
+
+def _look_again(cluster_id: int) -> None:
+    """Queue pods again that nothing has moved for a while; in calm times none of them fits."""
+    rows = Pod.objects.filter(cluster_id=cluster_id, state=State.NOT_NOW.value, queued=False)
+    if rows.filter(decided_at__lt=timezone.now() - LOOK_AGAIN).exists():
+        rows.filter(decided_at__lt=timezone.now() - LOOK_AGAIN).update(queued=True)
