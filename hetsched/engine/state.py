@@ -302,13 +302,19 @@ class ClusterState:
 
     def digest(self) -> str:
         """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
-        hasher = blake2b(digest_size=12)
+        hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
         for report in self.reports:
             hasher.update(msgspec.json.encode(report, order="sorted"))
+        shapes: dict[int, bytes] = {}  # many pods share one
         for key in sorted(self.bookings):
             booking = self.bookings[key]
-            hasher.update(f"{key}@{self.reports[booking.row].name}".encode())
-            hasher.update(msgspec.json.encode((booking.pod.shape, booking.allocation)))
+            pod, node = booking.pod, self.reports[booking.row].name
+            held = (key, node, pod.labels, pod.priority, booking.allocation)
+            hasher.update(msgspec.json.encode(held, order="sorted"))
+            shape = shapes.get(id(pod.shape))
+            if shape is None:
+                shape = shapes[id(pod.shape)] = msgspec.json.encode(pod.shape)
+            hasher.update(shape)
         return hasher.hexdigest()
 
 

@@ -1,0 +1,212 @@
+"""Random lives of a ledger: pods come and go, nodes report, copies are made; the columns always add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.neighbours import Matcher
+from hetsched.engine.state import ClusterState
+from tests.builders import a_node, a_pod
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import built, cluster
+
+
+def contents(state: ClusterState) -> dict[str, Any]:
+    """Return everything a ledger holds, in a form that compares."""
+    rules = state.neighbours
+    return {
+        "static": state.columns.static.tobytes(),
+        "load": state.columns.load.tobytes(),
+        "rows": [sorted(row) for row in state.on_row],
+        "bookings": {key: (b.row, b.pod, b.allocation) for key, b in state.bookings.items()},
+        "rules": (rules.repelling, rules.attracting, rules.preferring),
+        "ports": {port: held for port, held in rules.ports.items() if held},
+    }
+
+
+def refolded(state: ClusterState) -> ClusterState:
+    """Build the same cluster anew from its reports and the pods that run on it."""
+    running = [
+        msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
+        for b in state.bookings.values()
+    ]
+    return ClusterState(state.reports, running, state.namespaces)
+
+
+class Life(RuleBasedStateMachine):
+    """One ledger, and what it should hold."""
+
+    @initialize(fleet=mixed_fleets(), pods=mixed_pods())
+    def start(self, fleet: list[NodeReport], pods: list[PodSpec]) -> None:
+        self.state = ClusterState(fleet, (), NAMESPACES)
+        self.pods = pods
+
+    @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
+    def a_pod_is_assumed(self, pick: int, row: int) -> None:
+        pod = self.pods[pick % len(self.pods)]
+        if pod.key not in self.state.bookings and self.cards_left(pod, row % len(self.state.reports)):
+            self.state.assume(self.state.compile(pod), row % len(self.state.reports))
+
+    def cards_left(self, pod: PodSpec, row: int) -> bool:
+        """Tell whether the pod gets its cards; one that got none would take them when the ledger is built anew."""
+        demand = pod.shape.gpu
+        free = self.state.columns.field("card_milli_free")[:, row]
+        return demand is None or int((free >= demand.milli).sum()) >= demand.count
+
+    @precondition(lambda self: self.state.bookings)
+    @rule(pick=st.integers(0, 11))
+    def a_pod_is_forgotten(self, pick: int) -> None:
+        key = sorted(self.state.bookings)[pick % len(self.state.bookings)]
+        booking = self.state.forget(key)
+        assert booking is not None
+        assert self.state.forget(key) is None
+
+    @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
+    def assuming_and_forgetting_leaves_no_trace(self, pick: int, row: int) -> None:
+        pod = self.pods[pick % len(self.pods)]
+        if pod.key in self.state.bookings:
+            return
+        request = self.state.compile(pod)
+        before, digest = contents(self.state), self.state.digest()
+        self.state.assume(request, row % len(self.state.reports))
+        self.state.forget(pod.key)
+        assert contents(self.state) == before
+        assert self.state.digest() == digest
+
+    @rule(row=st.integers(0, 6), cpu=st.integers(0, 9000), ready=st.booleans(), label=st.sampled_from("xy"))
+    def a_node_reports(self, row: int, cpu: int, ready: bool, label: str) -> None:
+        old = self.state.reports[row % len(self.state.reports)]
+        new = msgspec.structs.replace(
+            old, allocatable={**old.allocatable, "cpu": cpu}, ready=ready, labels={**old.labels, "rack": label}
+        )
+        epoch = self.state.epoch
+        assert self.state.fits_layout(new)
+        self.state.apply_report(new)
+        assert self.state.epoch > epoch
+
+    @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
+    def a_copy_lives_its_own_life(self, pick: int, row: int) -> None:
+        before, digest = contents(self.state), self.state.digest()
+        copy = self.state.fork()
+        assert contents(copy) == before
+        assert copy.digest() == digest
+        for key in list(copy.bookings):
+            copy.forget(key)
+        request = copy.compile(msgspec.structs.replace(self.pods[pick % len(self.pods)], name="stranger"))
+        copy.assume(request, row % len(copy.reports))
+        copy.apply_report(msgspec.structs.replace(copy.reports[0], ready=not copy.reports[0].ready))
+        assert contents(self.state) == before
+        assert self.state.digest() == digest
+
+    @invariant()
+    def the_load_is_the_sum_of_the_bookings(self) -> None:
+        state, again = self.state, refolded(self.state)
+        for field in ("requested", "nonzero", "card_milli_free", "card_memory_free"):
+            found, expected = state.columns.field(field), again.columns.field(field)
+            if field == "requested":  # a ledger that has seen a pod ask for a new resource keeps its row
+                assert found[len(again.resources) :].sum() == 0
+                found = found[: len(again.resources)]
+            assert found.tolist() == expected.tolist()
+        unmeasured = state.columns.field("measured") == 0
+        used, requested = state.columns.field("used"), np.zeros_like(state.columns.field("used"))
+        for position, name in enumerate(USAGE_RESOURCES):
+            if name in state.resources.index:
+                requested[position] = state.columns.field("requested")[state.resources.index[name]]
+        assert (used[unmeasured] == requested[unmeasured]).all()
+
+    @invariant()
+    def rules_between_pods_are_those_of_the_bookings(self) -> None:
+        again = refolded(self.state)
+        for part in ("rules", "ports", "rows"):
+            assert contents(self.state)[part] == contents(again)[part]
+
+    @invariant()
+    def counts_of_matching_pods_are_those_of_a_fresh_scan(self) -> None:
+        for pod in self.pods:
+            for term in (*pod.shape.affinity, *pod.shape.anti_affinity, *pod.shape.preferred_affinity):
+                matcher = Matcher.of(term, pod.namespace)
+                counts = self.state.neighbours.matching(self.state, (matcher,))
+                scanned = [sum(matcher.matches(b.pod, NAMESPACES) for b in row.values()) for row in self.state.on_row]
+                assert counts.tolist() == scanned
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+@given(mixed_fleets(), mixed_pods(), st.randoms(use_true_random=False))
+def test_equal_contents_have_equal_digests_however_they_came_about(
+    fleet: list[NodeReport], pods: list[PodSpec], shuffler: Any
+) -> None:
+    one, other = ClusterState(fleet), ClusterState(reversed(fleet))
+    plain = [pod for pod in pods if pod.shape.gpu is None]  # which cards a pod gets depends on who came before
+    for pod in plain:
+        one.assume(one.compile(pod), 0)
+    shuffler.shuffle(plain)
+    for pod in plain:
+        other.assume(other.compile(pod), 0)
+    assert one.digest() == other.digest()
+
+
+def test_every_part_of_the_contents_is_in_the_digest() -> None:
+    base = cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("a")])
+    others = [
+        cluster([a_node("a"), a_node("b").labelled(disk="ssd")], [a_pod("p").running_on("a")]),
+        cluster([a_node("a")], [a_pod("p").running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("b")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("q").running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").cpu("2").running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").labelled(app="web").running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").priority(1).running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("a")], {"default": {"env": "prod"}}),
+        cluster([a_node("a"), a_node("b")]),
+    ]
+    assert len({state.digest() for state in (base, *others)}) == len(others) + 1
+
+
+def test_a_pod_is_booked_once() -> None:
+    state = cluster([a_node("a"), a_node("b")])
+    request = state.compile(built(a_pod()))
+    state.assume(request, 0)
+    before = contents(state)
+    with pytest.raises(ValueError, match="default/pod is booked already"):
+        state.assume(request, 1)
+    assert contents(state) == before
+
+
+def test_running_pods_of_unknown_nodes_are_kept_apart() -> None:
+    state = cluster([a_node("a")], [a_pod("lost").running_on("gone"), a_pod("here").running_on("a")])
+    assert [pod.name for pod in state.orphans] == ["lost"]
+    assert list(state.bookings) == ["default/here"]
+
+
+def test_a_new_resource_widens_the_columns_and_keeps_what_is_booked() -> None:
+    state = cluster([a_node("a")], [a_pod("p").cpu("2").running_on("a")])
+    rows = len(state.resources)
+    request = state.compile(built(a_pod("q").requesting("example.com/fpga", 1)))
+    assert len(state.resources) == rows + 1
+    state.assume(request, 0)
+    requested = state.columns.field("requested")[:, 0]
+    assert requested[state.resources.index["cpu"]] == 3000  # 2 CPU of p + 1 CPU of q
+    assert requested[state.resources.index["example.com/fpga"]] == 1
+    state.forget("default/p")
+    state.forget("default/q")
+    assert not state.columns.load.any()
+
+
+def test_allocations_are_kept_as_they_were_booked() -> None:
+    state = cluster([a_node("a").gpus(2)])
+    booking = state.assume(state.compile(built(a_pod().gpu(1))), 0, EMPTY)
+    assert [(card.index, card.milli, card.memory_mib) for card in booking.allocation.gpus] == [(0, 1000, 40960)]
+    assert state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
