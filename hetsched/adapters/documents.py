@@ -269,6 +269,7 @@ class _Builder:
 
     def _open_key(self, event: Any) -> None:
         key: str = event.value
+        check_text(key)
         if key == "<<" and event.implicit[0]:
             raise InputError("YamlAliasRefused", "merge keys are not allowed", hint="Write the fields out")
         if key in self._stack[-1][0]:

@@ -105,9 +105,12 @@ class View:
             self.fail(f"must be text, it is {_shown(found)}", key)
         return found
 
-    def choice(self, key: str, allowed: tuple[str, ...], default: str = "") -> str:
-        found = self.text(key, default)
-        if found not in allowed and not (found == default and key not in self):
+    def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        """Return one of the allowed words; without a default the field is required."""
+        if default is not None and key not in self:
+            return default
+        found = self.text(key)
+        if found not in allowed:
             self.fail(f"must be one of {', '.join(filter(None, allowed))}, it is {found[:80]!r}", key)
         return found
 

@@ -39,8 +39,10 @@ def tolerations(spec: View, key: str = "tolerations") -> tuple[Toleration, ...]:
     """Read a pod's tolerations."""
     found = []
     for view in spec.views(key):
-        operator = view.choice("operator", ("Equal", "Exists"), "Equal") or "Equal"
-        toleration = Toleration(view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS)))
+        operator = view.choice("operator", ("", "Equal", "Exists"), "") or "Equal"
+        toleration = Toleration(
+            view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS), "")
+        )
         if not toleration.key and operator != "Exists":
             view.fail("must be Exists where the key is empty", "operator")
         if operator == "Exists" and toleration.value:

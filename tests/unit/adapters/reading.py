@@ -1,0 +1,43 @@
+"""Short ways from text to contracts, for tests of the adapters."""
+
+from textwrap import dedent, indent
+
+from hetsched.adapters.documents import load_documents
+from hetsched.adapters.manifests import read_content
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.workload import PodSpec
+
+
+def content(text: str, *, workload: bool = True, known: ClusterContent | None = None) -> ClusterContent:
+    """Read YAML or JSON as the file `file.yaml`."""
+    return read_content(load_documents(dedent(text).encode(), name="file.yaml"), workload=workload, known=known)
+
+
+def pod_text(
+    spec: str = "", *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, name: str = "p"
+) -> str:
+    """Write a pod with one container `main` that asks for nothing; `spec` holds further lines of its spec."""
+    lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {name}"]
+    for field, values in (("annotations", annotations), ("labels", labels)):
+        if values:
+            lines += [f"  {field}:", *(f"    {key}: {value!r}" for key, value in values.items())]
+    spec = dedent(spec)
+    lines.append("spec:")
+    if not any(line.startswith("containers:") for line in spec.splitlines()):
+        lines.append("  containers: [{name: main}]")
+    return "\n".join([*lines, indent(spec, "  "), ""])
+
+
+def pod(
+    spec: str = "", *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
+    known: ClusterContent | None = None,
+) -> PodSpec:  # fmt: skip
+    """Read the pod that `pod_text` writes."""
+    read = content(pod_text(spec, annotations=annotations, labels=labels), known=known)
+    (found,) = read.pending + read.running
+    return found
+
+
+def problems(found: PodSpec) -> list[tuple[str, str]]:
+    """Return what is wrong with a pod as (code, field)."""
+    return [(problem.code, problem.field) for problem in found.problems]

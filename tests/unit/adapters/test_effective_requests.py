@@ -1,0 +1,143 @@
+"""The request that a node must cover, and what scoring counts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsched.contracts.errors import InputError
+from tests.unit.adapters.reading import pod
+
+GI = 2**30
+
+
+def container(cpu: str = "", memory: str = "", *, limit: str = "", always: bool = False) -> str:
+    requests = ", ".join(f"{name}: {amount}" for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
+    restart = ", restartPolicy: Always" if always else ""
+    limits = f", limits: {{cpu: {limit}}}" if limit else ""
+    return f"{{resources: {{requests: {{{requests}}}{limits}}}{restart}}}"
+
+
+def spec(*containers: str, init: tuple[str, ...] = (), more: str = "") -> str:
+    return f"containers: [{', '.join(containers)}]\ninitContainers: [{', '.join(init)}]\n{more}"
+
+
+def cpu_of(text: str) -> int:
+    return pod(text).shape.request("cpu")
+
+
+def test_containers_add_up_and_every_pod_takes_one_place() -> None:
+    shape = pod(spec(container("500m", "1Gi"), container("1500m", "2Gi"))).shape
+    assert shape.requests == (("cpu", 2000), ("memory", 3 * GI), ("pods", 1))
+
+
+def test_limits_stand_for_requests_that_are_absent() -> None:
+    assert cpu_of(spec(container(limit="2"), container("1", limit="4"))) == 2000 + 1000
+
+
+def test_the_largest_init_container_counts_if_it_exceeds_the_sum() -> None:
+    assert cpu_of(spec(container("1"), init=(container("3"), container("2")))) == 3000
+    assert cpu_of(spec(container("4"), init=(container("3"),))) == 4000
+
+
+def test_sidecars_run_beside_everything_that_starts_after_them() -> None:
+    # Containers: 1 + sidecars 0.5 + 0.25 = 1.75. Init: first 2 alone; then 0.5 + 3 = 3.5, the second sidecar later.
+    steps = (container("2"), container("500m", always=True), container("3"), container("250m", always=True))
+    assert cpu_of(spec(container("1"), init=steps)) == 3500
+    # With a 4-CPU container the sum 4 + 0.75 is larger.
+    assert cpu_of(spec(container("4"), init=steps)) == 4750
+
+
+def test_overhead_is_added_at_the_end() -> None:
+    shape = pod(spec(container("1"), init=(container("3"),), more="overhead: {cpu: 250m, memory: 120Mi}")).shape
+    # max(1, 3) + 0.25; no memory was asked, so only the overhead's 120Mi.
+    assert (shape.request("cpu"), shape.request("memory")) == (3250, 120 * 2**20)
+
+
+def test_pod_level_resources_take_the_place_of_the_sum() -> None:
+    text = spec(container("1", "1Gi"), more="resources: {requests: {cpu: 3}, limits: {cpu: 4, memory: 8Gi}}")
+    shape = pod(text).shape
+    # CPU: stated for the pod. Memory: only a limit is stated, and containers asked for 1Gi.
+    assert (shape.request("cpu"), shape.request("memory")) == (3000, GI)
+
+
+def test_scoring_counts_containers_that_ask_for_nothing() -> None:
+    shape = pod(spec("{}", container("50m"), "{}")).shape
+    # CPU 100m + 50m + 100m; memory 3 x 200Mi. The request itself stays 50m.
+    assert (shape.nonzero_cpu_millis, shape.nonzero_memory_bytes) == (250, 600 * 2**20)
+    assert shape.requests == (("cpu", 50), ("pods", 1))
+
+
+def test_a_request_of_zero_is_a_request() -> None:
+    shape = pod(spec(container("0", "0"))).shape
+    assert (shape.nonzero_cpu_millis, shape.nonzero_memory_bytes, shape.requests) == (0, 0, (("pods", 1),))
+
+
+def test_extended_resources_are_counted_like_the_others() -> None:
+    text = spec("{resources: {requests: {hetsched.io/network-mbps: 40, hugepages-2Mi: 4Mi}}}")
+    shape = pod(text).shape
+    assert (shape.request("hetsched.io/network-mbps"), shape.request("hugepages-2Mi")) == (40, 4 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("text", "qos"),
+    [
+        (spec("{}"), "BestEffort"),
+        (spec(container("0", "0")), "BestEffort"),
+        (spec(container("1")), "Burstable"),
+        (spec("{resources: {limits: {cpu: 1, memory: 1Gi}}}"), "Guaranteed"),
+        (spec("{resources: {limits: {cpu: 1}}}"), "Burstable"),
+        (spec("{resources: {requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}}"), "Burstable"),
+        (spec("{resources: {limits: {cpu: 1, memory: 1Gi}}}", "{}"), "Burstable"),
+        (spec("{resources: {limits: {cpu: 1, memory: 1Gi}}}", init=("{}",)), "Burstable"),
+        (spec("{}", more="resources: {limits: {cpu: 1, memory: 1Gi}}"), "Guaranteed"),
+        (spec("{resources: {limits: {nvidia.com/gpu: 1}}}"), "BestEffort"),
+    ],
+)
+def test_quality_of_service(text: str, qos: str) -> None:
+    assert pod(text).qos == qos
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("containers: []", "FieldInvalid"),
+        ("containers: null", "FieldInvalid"),
+        (spec(*["{}"] * 65), "TooManyContainers"),
+        (spec(*["{}"] * 60, init=("{}",) * 5), "TooManyContainers"),
+        (spec("{name: a}", "{name: a}"), "NameDuplicate"),
+        (spec("{name: A}"), "NameInvalid"),
+        (spec(container("2", limit="1")), "RequestAboveLimit"),
+        (spec("{resources: {requests: {a.b/c: 1}, limits: {a.b/c: 2}}}"), "RequestAboveLimit"),
+        (spec("{resources: {requests: {gpu: 1}}}"), "ResourceNameInvalid"),
+        (spec("{resources: {requests: {pods: 1}}}"), "ResourceNameInvalid"),
+        (spec("{resources: {requests: {'a b': 1}}}"), "ResourceNameInvalid"),
+        (spec("{resources: {requests: {nvidia.com/gpu: 500m}}}"), "QuantityNotInteger"),
+        (spec("{resources: {requests: {cpu: ''}}}"), "QuantityMalformed"),
+        (spec("{resources: {requests: {cpu: true}}}"), "QuantityMalformed"),
+        (spec("{resources: {requests: []}}"), "FieldInvalid"),
+        (spec("{resources: 1}"), "FieldInvalid"),
+        (spec("{}", more="overhead: {cpu: -1}"), "QuantityNegative"),
+    ],
+)
+def test_what_the_api_server_refuses_is_refused(text: str, code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        pod(text)
+    assert refused.value.code == code
+
+
+amounts = st.integers(0, 64_000)
+
+
+@given(st.lists(amounts, min_size=1, max_size=4), st.lists(st.tuples(amounts, st.booleans()), max_size=5))
+def test_the_request_covers_every_moment_and_no_more(containers: list[int], init: list[tuple[int, bool]]) -> None:
+    # Play the pod's life: at each init step the sidecars so far run beside it; at the end all containers and sidecars.
+    sidecars, moments = 0, []
+    for amount, always in init:
+        sidecars += amount if always else 0
+        moments.append(sidecars if always else sidecars + amount)
+    moments.append(sum(containers) + sidecars)
+    text = spec(
+        *(container(f"{amount}m") for amount in containers),
+        init=tuple(container(f"{amount}m", always=always) for amount, always in init),
+    )
+    assert cpu_of(text) == max(moments)

@@ -1,0 +1,84 @@
+import pytest
+
+from hetsched.contracts.workload import IsaDemand
+from tests.unit.adapters.reading import pod, problems
+
+ISA, ARCH = "hetsched.io/isa", "ARCH"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "spec", "native", "source"),
+    [
+        ({ISA: "rv64gc"}, {ISA: "arm64", ARCH: "X86"}, "", "rv64gc", "annotation hetsched.io/isa"),
+        ({}, {ISA: "arm64", ARCH: "X86"}, "", "arm64", "label hetsched.io/isa"),
+        ({}, {ARCH: "RV64IMFDV"}, "nodeSelector: {kubernetes.io/arch: amd64}", "RV64IMFDV", "label ARCH"),
+        ({}, {}, "nodeSelector: {kubernetes.io/arch: amd64}", "amd64", "kubernetes.io/arch"),
+        ({}, {}, "nodeSelector: {kubernetes.io/arch: riscv64}", "rv64i", "kubernetes.io/arch"),
+        ({ISA: " x86-64-v3+avx512f "}, {}, "", "x86-64-v3+avx512f", "annotation hetsched.io/isa"),
+        ({}, {ARCH: "x86-64-v3_avx512f"}, "", "x86-64-v3_avx512f", "label ARCH"),
+    ],
+)
+def test_the_first_place_that_states_a_need_wins(
+    annotations: dict[str, str], labels: dict[str, str], spec: str, native: str, source: str
+) -> None:
+    assert pod(spec, annotations=annotations, labels=labels).shape.isa == IsaDemand(native=native, source=source)
+
+
+def affinity(*terms: str) -> str:
+    return (
+        "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+        f"{{nodeSelectorTerms: [{', '.join(f'{{matchExpressions: [{term}]}}' for term in terms)}]}}}}}}"
+    )
+
+
+ARM = "{key: kubernetes.io/arch, operator: In, values: [arm64]}"
+EITHER = "{key: kubernetes.io/arch, operator: In, values: [arm64, amd64]}"
+ELSE = "{key: disk, operator: Exists}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "native"),
+    [
+        (affinity(ARM), "arm64"),
+        (affinity(f"{ARM}, {ELSE}", ARM), "arm64"),
+        (affinity(EITHER), None),
+        (affinity(ARM, ELSE), None),
+        (affinity("{key: kubernetes.io/arch, operator: NotIn, values: [arm64]}"), None),
+        ("nodeSelector: {kubernetes.io/arch: s390x}", None),
+    ],
+)
+def test_affinity_is_a_need_only_where_it_leaves_one_architecture(spec: str, native: str | None) -> None:
+    found = pod(spec).shape.isa
+    assert (found and found.native) == native
+
+
+def test_emulation_is_allowed_by_annotations_and_isamatchs_label() -> None:
+    found = pod(
+        annotations={"hetsched.io/emulated-isa": "rv64gc", "hetsched.io/cross-isa": "rv64g"},
+        labels={"QEMU": "RV64IMFD"},
+    )
+    assert found.shape.isa == IsaDemand(emulated="rv64gc", cross="rv64g", qemu="RV64IMFD")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "field"),
+    [
+        ({ISA: "rv64gc_zfoo"}, {ARCH: "rv64gc"}, ISA),
+        ({}, {ARCH: "ARM"}, ARCH),
+        ({}, {ARCH: ""}, ARCH),
+        ({"hetsched.io/emulated-isa": "mips"}, {}, "hetsched.io/emulated-isa"),
+        ({"hetsched.io/cross-isa": "x86-64-v9"}, {}, "hetsched.io/cross-isa"),
+        ({}, {"QEMU": "RV64"}, "QEMU"),
+    ],
+)
+def test_a_wrong_need_is_the_pods_problem_and_is_not_passed_over(
+    annotations: dict[str, str], labels: dict[str, str], field: str
+) -> None:
+    found = pod(annotations=annotations, labels=labels)
+    ((code, where),) = problems(found)
+    assert (code.startswith("Isa"), where) == (True, field)
+    assert found.shape.isa is None
+
+
+def test_no_wish_is_no_demand() -> None:
+    assert pod().shape.isa is None
