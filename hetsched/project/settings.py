@@ -9,7 +9,6 @@ messages are hints and the database sweeps stand behind them.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import secrets
 from datetime import timedelta
@@ -37,15 +36,6 @@ SECRET_KEY = ENV.secret("SECRET_KEY", least_characters=40) or secrets.token_urls
 ALLOWED_HOSTS = ENV.names("ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
 
-
-def _exists(module: str) -> bool:
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return False
-    return spec is not None and spec.origin is not None
-
-
 ROOT_URLCONF = "hetsched.project.urls"
 ASGI_APPLICATION = "hetsched.project.asgi.application"
 INSTALLED_APPS = [
@@ -69,7 +59,6 @@ INSTALLED_APPS = [
     "hetsched.placement",
     "web",
 ]
-INSTALLED_APPS = [name for name in INSTALLED_APPS if _exists(name)]
 MIDDLEWARE = [
     "hetsched.project.middleware.RequestLog",
     "django.middleware.security.SecurityMiddleware",
@@ -137,6 +126,7 @@ HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
+HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
 
 CELERY_BROKER_URL = BROKER.for_celery()
 CELERY_RESULT_BACKEND = "cache+memory://" if BROKER.in_memory else BROKER.for_celery()
@@ -158,7 +148,6 @@ CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
 CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.sweep", "workers.demo"]
-CELERY_IMPORTS = [name for name in CELERY_IMPORTS if _exists(name)]
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 

@@ -1,7 +1,5 @@
 """All routes: the admin, language choice, login, and whatever the web app serves."""
 
-import importlib.util
-
 from django.contrib import admin
 from django.urls import include, path
 
@@ -9,6 +7,5 @@ urlpatterns = [
     path("", include("hetsched.access.urls")),  # before the admin, whose login page it replaces
     path("admin/", admin.site.urls),
     path("i18n/", include("django.conf.urls.i18n")),
+    path("", include("web.urls")),
 ]
-if importlib.util.find_spec("web") and importlib.util.find_spec("web.urls"):
-    urlpatterns.append(path("", include("web.urls")))
