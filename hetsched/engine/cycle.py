@@ -144,6 +144,7 @@ class Scheduler:
         for plugin in self.policy.reserves:
             plugin.instance.unreserve(outcome.request, outcome.row, self.state)
         self.state.forget(outcome.pod.key)
+        self.room.leave(outcome.pod.key)
         outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
 
     def bind(self, outcome: Outcome) -> Refusal | None:
@@ -151,8 +152,8 @@ class Scheduler:
 
         A policy without a Bind plugin leaves the writing to the caller, who then records the outcome itself.
         """
-        if outcome.node is None:
-            raise ValueError(f"{outcome.pod.key} is not booked")
+        if outcome.node is None or outcome.held:
+            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.held else 'not booked'}")
         arguments = (outcome.pod, outcome.node, outcome.allocation)
         steps = [(plugin, plugin.instance.pre_bind) for plugin in self.policy.pre_binds]
         steps += [(plugin, plugin.instance.bind) for plugin in self.policy.binds]

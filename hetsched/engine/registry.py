@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -138,6 +139,16 @@ class Registry:
         ]
 
 
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    """Load one module of plugins; whatever is wrong with it is told with its name."""
+    try:
+        return load()
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
 def load_registry() -> Registry:
     """Scan built-ins and entry points.
 
@@ -146,11 +157,10 @@ def load_registry() -> Registry:
     from . import plugins as builtin  # the package imports this module's decorator
 
     found: dict[str, PluginInfo] = {}
-    modules = [
-        importlib.import_module(f"{builtin.__name__}.{module.name}")
-        for module in sorted(pkgutil.iter_modules(builtin.__path__), key=lambda module: module.name)
-    ]
-    modules += [entry.load() for entry in sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name)]
+    names = sorted(f"{builtin.__name__}.{module.name}" for module in pkgutil.iter_modules(builtin.__path__))
+    modules = [_loaded(name, partial(importlib.import_module, name)) for name in names]
+    for entry in sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name):
+        modules.append(_loaded(entry.value, entry.load))
     for module in modules:
         for cls in vars(module).values():
             info = getattr(cls, "info", None)

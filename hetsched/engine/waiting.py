@@ -42,7 +42,13 @@ class PermitRoom:
         if held is not None:
             held.holders.discard(plugin)
             if not held.holders:
-                self._allowed.append(self.held.pop(key).outcome)
+                self.leave(key)
+                held.outcome.held = False
+                self._allowed.append(held.outcome)
+
+    def leave(self, key: str) -> None:
+        """Take `key` out without a verdict, because its placement is undone; unknown keys are ignored."""
+        self.held.pop(key, None)
 
     def reject(self, key: str) -> None:
         """Send `key` away; unknown keys are ignored."""

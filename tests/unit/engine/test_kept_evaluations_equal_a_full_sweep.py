@@ -1,0 +1,96 @@
+"""What the evaluator keeps and brings up to date row by row equals looking at everything again, bit for bit."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine import state as ledger
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.scoring import Evaluator
+from hetsched.engine.state import ClusterState
+from tests.builders import a_node, a_pod
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import built, policy_of, scheduler
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["schedule", "schedule", "schedule", "forget", "report"]), st.integers(0, 11)),
+    max_size=25,
+)
+
+
+def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> None:
+    for pod in pods:
+        kept, total = deciding.evaluator.evaluate(deciding.state.compile(pod))
+        fresh, expected = Evaluator(deciding.state, deciding.policy).evaluate(deciding.state.compile(pod))
+        assert total.tobytes() == expected.tobytes()
+        assert kept.feasible.tobytes() == fresh.feasible.tobytes()
+        assert kept.weight_sum == fresh.weight_sum
+
+
+def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]]) -> None:
+    """Take random steps, comparing a few shapes after each, so that the others lag behind by several rows."""
+    state = deciding.state
+    for position, (step, pick) in enumerate(steps):
+        if step == "schedule":
+            pod = msgspec.structs.replace(pods[pick % len(pods)], name=f"step-{position}")
+            deciding.schedule(pod)
+        elif step == "forget" and state.bookings:
+            state.forget(sorted(state.bookings)[pick % len(state.bookings)])
+        elif step == "report":
+            old = state.reports[pick % len(state.reports)]
+            state.apply_report(msgspec.structs.replace(old, ready=not old.ready))
+        assert_equal_to_a_full_sweep(deciding, pods[position % len(pods) :][:2])
+    assert_equal_to_a_full_sweep(deciding, pods)
+
+
+@settings(max_examples=60)
+@given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), STEPS)
+def test_after_any_history_and_under_every_policy(
+    fleet: list[NodeReport], pods: list[PodSpec], policy: str, steps: list[tuple[str, int]]
+) -> None:
+    live(scheduler(fleet, policy=policy, namespaces=NAMESPACES), pods, steps)
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods(), STEPS)
+def test_also_when_the_ledgers_log_starts_anew(
+    fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "_LOG_LIMIT", 3)
+        live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods(), STEPS)
+def test_a_copy_decides_like_its_original(
+    fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
+) -> None:
+    original = scheduler(fleet, namespaces=NAMESPACES)
+    live(original, pods, steps)
+    copy = Scheduler(original.state.fork(), original.policy)
+    for pod in pods:
+        mine, theirs = original.schedule(pod), copy.schedule(pod)
+        assert (mine.node, mine.score, mine.allocation) == (theirs.node, theirs.score, theirs.allocation)
+
+
+def test_only_the_rows_that_changed_are_looked_at_again() -> None:
+    deciding = scheduler([a_node(f"n{i}") for i in range(20)], policy=policy_of("resource-fit", "least-allocated"))
+    request = deciding.state.compile(built(a_pod()))
+    evaluation, _ = deciding.evaluator.evaluate(request)
+    evaluation.total[:] = -7.0  # what is not looked at again stays as it is
+    deciding.state.assume(request, 3)
+    _, total = deciding.evaluator.evaluate(deciding.state.compile(built(a_pod("next"))))
+    assert np.flatnonzero(total != -7.0).tolist() == [3]
+
+
+def test_an_empty_cluster_is_evaluated_too() -> None:
+    deciding = Scheduler(ClusterState([]), policy_of("resource-fit", "least-allocated"))
+    assert deciding.schedule(a_pod().build()).node is None

@@ -1,0 +1,151 @@
+"""One more plugin costs one file; a wrong one is refused, and the file is named."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.points import POINTS
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import PluginError, Registry, load_registry
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import cluster
+
+WithPlugin = Callable[..., Registry]
+
+GREEN = '''
+"""Prefer green nodes.
+
+Rule: `bonus` for nodes whose label says so. Source: this test.
+"""
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.engine.registry import plugin
+
+
+class GreenParams(Params, frozen=True):
+    bonus: Annotated[int, msgspec.Meta(ge=0, le=100, title="Bonus", description="Score of a green node.")] = 60
+
+
+@plugin("green", summary="Prefer green nodes.", params=GreenParams)
+class Green:
+    def pre_score(self, request, state):
+        request.memo["green"] = state.label("colour")
+
+    def score(self, request, nodes):
+        ids, values = request.memo["green"]
+        return np.where(nodes.pick(ids) == values.index.get("green", -2), float(self.params.bonus), 0.0)
+'''
+
+
+def test_a_file_in_the_folder_is_a_plugin(with_plugin: WithPlugin) -> None:
+    before = {info.name for info in load_registry()}
+    registry = with_plugin(GREEN)
+    assert {info.name for info in registry} - before == {"green"}
+    [described] = [entry for entry in registry.describe() if entry["name"] == "green"]
+    assert described["summary"] == "Prefer green nodes."
+    assert described["points"] == ["pre-score", "score"]
+    assert (described["reads"], described["scope"]) == ("load", "row")
+    assert described["defaults"] == {"bonus": 60}
+    bonus = described["params"]["properties"]["bonus"]
+    assert (bonus["title"], bonus["minimum"], bonus["maximum"]) == ("Bonus", 0, 100)
+    assert registry["green"].doc.startswith("Prefer green nodes.")
+
+
+def test_a_policy_can_use_it_with_parameters(with_plugin: WithPlugin) -> None:
+    registry = with_plugin(GREEN)
+    policy = compile_policy(PolicySpec("eco", (PluginUse("green", 2.0, {"bonus": 30}),)), registry)
+    deciding = Scheduler(cluster([a_node("a"), a_node("b").labelled(colour="green")]), policy)
+    outcome = deciding.schedule(a_pod().build())
+    # total 2 * 30 over the weight 2 = 30
+    assert (outcome.node, outcome.score) == ("b", 30.0)
+
+
+def test_all_built_in_plugins_are_listed_in_name_order() -> None:
+    registry = load_registry()
+    names = [info.name for info in registry]
+    assert names == sorted(names)
+    for name in ("node-ready", "taints", "node-affinity", "pod-affinity", "topology-spread", "host-ports"):
+        assert name in registry
+    assert all(set(info.points) <= set(POINTS) for info in registry)
+    assert len(registry) == len(registry.describe())
+
+
+HEAD = "from hetsched.engine.registry import plugin\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("@plugin('Bad_Name', summary='x')\nclass P:\n    def sort_key(self, pod): ...", "a name is lower-case words"),
+        ("@plugin('idle', summary='x')\nclass P: ...", "serves no extension point"),
+        (
+            "@plugin('odd', summary='x')\nclass P:\n    def score(self, nodes, request): ...",
+            r"score\(nodes, request\) should be score\(request, nodes\)",
+        ),
+        (
+            "@plugin('odd', summary='x')\nclass P:\n    def permit(self, request, row): ...",
+            r"permit\(request, row\) should be permit\(request, row, room\)",
+        ),
+        (
+            "@plugin('mute', summary='x')\nclass P:\n    def filter(self, request, nodes): ...",
+            "a filter must also say why",
+        ),
+        (
+            "@plugin('greedy', summary='x')\nclass P:\n    def reserve(self, request, row, state): ...",
+            "reserve and unreserve come together",
+        ),
+        (
+            "from hetsched.contracts.params import Params\n"
+            "class N(Params, frozen=True):\n    needed: int\n"
+            "@plugin('bare', summary='x', params=N)\nclass P:\n    def sort_key(self, pod): ...",
+            "every parameter needs a default",
+        ),
+        ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
+        ("def broken(:", "cannot be loaded: SyntaxError"),
+    ],
+)
+def test_a_wrong_plugin_is_refused_with_its_file(with_plugin: WithPlugin, source: str, complaint: str) -> None:
+    with pytest.raises(PluginError, match=complaint) as caught:
+        with_plugin(HEAD + source, "culprit")
+    assert "hetsched.engine.plugins.culprit" in str(caught.value)
+
+
+def test_a_name_is_given_once(with_plugin: WithPlugin) -> None:
+    taken = HEAD + "@plugin('taints', summary='x')\nclass P:\n    def sort_key(self, pod): ..."
+    with pytest.raises(PluginError, match="'taints' stands in both") as caught:
+        with_plugin(taken, "twin")
+    assert "hetsched.engine.plugins.taints" in str(caught.value)
+    assert "hetsched.engine.plugins.twin" in str(caught.value)
+
+
+def test_a_plugin_that_a_module_only_imports_is_not_its_own(with_plugin: WithPlugin) -> None:
+    with_plugin("from hetsched.engine.plugins.taints import Taints")
+
+
+def test_installed_packages_bring_plugins_by_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = ModuleType("elsewhere")
+    exec(HEAD + "@plugin('foreign', summary='x')\nclass P:\n    def sort_key(self, pod): ...", module.__dict__)
+    monkeypatch.setitem(sys.modules, "elsewhere", module)
+    entry = importlib.metadata.EntryPoint("foreign", "elsewhere", "hetsched.plugins")
+    monkeypatch.setattr("hetsched.engine.registry.entry_points", lambda group: (entry,))
+    assert load_registry()["foreign"].source == "elsewhere"
+
+
+def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("lost", "nowhere_to_be_found", "hetsched.plugins")
+    monkeypatch.setattr("hetsched.engine.registry.entry_points", lambda group: (entry,))
+    with pytest.raises(PluginError, match="nowhere_to_be_found cannot be loaded"):
+        load_registry()
