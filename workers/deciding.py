@@ -37,7 +37,7 @@ class Batch:
         self.specs = specs
         self.top_nodes = top_nodes
         self.failed = False
-        self._diagnosed: dict[tuple[str, Shape, int], tuple[PodSpec, Diagnosis]] = {}
+        self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
         self._held: dict[str, tuple[int, Outcome, Scheduler]] = {}
 
     def decide(self, waiting: Sequence[Waiting], seconds: float) -> list[Result]:
@@ -98,7 +98,7 @@ class Batch:
         """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""
         if pod.problems:
             return diagnose(scheduler, pod)
-        key = (spec.name, pod.shape, len(scheduler.state.log))
+        key = (spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log)))
         known = self._diagnosed.get(key)
         if known is None or known[0].namespace != pod.namespace or known[0].labels != pod.labels:
             known = self._diagnosed[key] = (pod, diagnose(scheduler, pod))

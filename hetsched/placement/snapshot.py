@@ -27,7 +27,6 @@ from hetsched.inventory.models import Cluster, Node
 from .models import Reservation
 
 _KEPT_SCHEDULERS = 16
-_LONGEST_LOG = 1_000_000
 
 
 class Loaded(msgspec.Struct):
@@ -93,7 +92,7 @@ class Warm:
         columns = ("revision", "inventory_revision", "forgotten_revision")
         revision, inventory_revision, forgotten = Cluster.objects.values_list(*columns).get(pk=self.cluster_id)
         loaded = self._loaded
-        if loaded is None or loaded.inventory_revision != inventory_revision or len(loaded.state.log) > _LONGEST_LOG:
+        if loaded is None or loaded.inventory_revision != inventory_revision:
             return self._rebuild()
         if loaded.revision == revision:
             return loaded

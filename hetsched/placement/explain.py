@@ -1,0 +1,67 @@
+"""The full node x plugin matrix of a decision, worked out again.
+
+Problem: keeping every score of every node for every decision would be a hundred times the ledger.
+Rule: reservations know from which revision to which they held, so the state that was decided on is folded again, the
+pods of the same batch that were placed before are booked, and the same policy revision scores the same pod. The digest
+of the state must be the one that the decision cites.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.decision import NodeOutcome
+from hetsched.contracts.errors import InputError
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import Diagnosis, diagnose, matrix
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.policies.models import PolicyRevision
+
+from .models import Decision
+from .snapshot import load_state
+
+
+def scheduler_before(decision: Decision) -> Scheduler:
+    """Return a scheduler on the state that the decision was made on, under its policy revision.
+
+    Raises: InputError `DecisionExpired` when the inventory changed since, or what held capacity then is forgotten.
+    """
+    cluster = decision.cluster
+    policy = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
+    expired = InputError(
+        "DecisionExpired",
+        f"decision {decision.pk} cannot be worked out again: the nodes or what ran on them changed since",
+        hint="Its summary, reasons and best nodes are kept",
+    )
+    if (
+        policy is None
+        or cluster.inventory_revision != decision.inventory_revision
+        or cluster.forgotten_revision > decision.cluster_revision
+    ):
+        raise expired
+    state = load_state(cluster.pk, at_revision=decision.cluster_revision).state
+    if state.digest() != decision.snapshot:
+        raise expired
+    earlier = Decision.objects.filter(
+        cluster=cluster, cluster_revision=decision.cluster_revision, id__lt=decision.pk, verdict="placed"
+    )
+    for other in earlier.select_related("pod").order_by("id"):
+        spec = other.pod.spec
+        assert other.allocation is not None
+        state.assume(state.compile(spec), state.row_of[other.node_name], other.allocation)
+    return Scheduler(state, compile_policy(policy.spec, load_registry()))
+
+
+def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
+    """Return the matrix that decided, best node first.
+
+    Raises: InputError `DecisionExpired`.
+    """
+    return matrix(scheduler_before(decision), decision.pod.spec, limit=limit)
+
+
+def diagnosis_of(decision: Decision) -> Diagnosis:
+    """Return why no node was feasible, with the funnel of the filters.
+
+    Raises: InputError `DecisionExpired`.
+    """
+    return diagnose(scheduler_before(decision), decision.pod.spec)
