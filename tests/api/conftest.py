@@ -1,0 +1,125 @@
+"""Faked here: the broker and the channel layer. Checked: answers, headers, rows. Not tested here: what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from hetsched.access.tokens import create_token
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import import_cluster
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: main, image: example.com/web, resources: {requests: {cpu: 500m, memory: 1Gi}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int]]]]:
+    """Keep live messages in this process and note wake-ups instead of sending them."""
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    woken: list[tuple[str, list[int]]] = []
+
+    class Broker:
+        def signature(self, task: str, args: list[int]) -> Broker:
+            woken.append((task, args))
+            return self
+
+        def apply_async(self, queue: str) -> None:
+            pass
+
+    monkeypatch.setattr(dispatch, "current_app", Broker())
+    yield woken
+
+
+class Api:
+    """A program that talks REST: one token, or none."""
+
+    def __init__(self, token: str = "") -> None:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.client = Client(headers=headers, raise_request_exception=False)
+
+    def __call__(
+        self,
+        method: str,
+        address: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        status: int | None = None,
+        **headers: str,
+    ) -> Any:
+        """Send a request to an address under /api/v1/ and check the status, if one is given."""
+        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        path = address if address.startswith("/") else f"/api/v1/{address}"
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = self.client.generic(method, path, b"" if body is None else data, content_type=kind, headers=named)
+        assert status is None or answer.status_code == status, answer.content.decode()
+        return answer
+
+    def get(self, address: str, **query: Any) -> Any:
+        """Return the document at an address."""
+        return self.client.get(f"/api/v1/{address}", query).json()
+
+    def tag(self, address: str) -> str:
+        """Return the ETag of what is at an address."""
+        return str(self.client.get(f"/api/v1/{address}")["ETag"])
+
+
+@pytest.fixture
+def api(db: Any) -> Callable[..., Api]:
+    """Return a maker of callers by role; further arguments limit their token to namespaces."""
+
+    def make(role: str = "operator", *namespaces: str) -> Api:
+        if role == "anonymous":
+            return Api()
+        return Api(create_token(role=role, name=f"test-{role}", namespaces=namespaces)[1])
+
+    return make
+
+
+@pytest.fixture
+def operator(api: Callable[..., Api]) -> Api:
+    return api("operator")
+
+
+@pytest.fixture
+def person(db: Any) -> Callable[..., User]:
+    """Return a maker of people with the given groups."""
+
+    def make(name: str = "ada", *groups: str, superuser: bool = False) -> User:
+        user = User.objects.create_user(name, password="a long enough password")
+        user.is_superuser = user.is_staff = superuser
+        user.save()
+        user.groups.set(Group.objects.filter(name__in=groups))
+        return user
+
+    return make
+
+
+@pytest.fixture
+def policies(db: Any) -> None:
+    ensure_builtins()
+
+
+@pytest.fixture
+def cluster(policies: None) -> Cluster:
+    """Return the cluster `lab` with two nodes of 8 CPUs each, one of them with two cards."""
+    nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
+    return import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)

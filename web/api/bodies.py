@@ -1,0 +1,109 @@
+"""Request bodies: one strict JSON reader for documents, and raw files for manifests.
+
+Rule: a document is decoded with depth, size and text limits, then converted to a struct that forbids unknown fields, so
+a view sees only checked values. Which media type says what: `application/json` a document or a manifest,
+`application/yaml` a manifest, `text/csv` trace rows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from django.http.request import UnreadablePostError
+
+from hetsched.adapters.documents import read_json
+from hetsched.contracts.errors import InputError
+
+from .problems import Refused
+
+JSON = "application/json"
+YAML = "application/yaml"
+CSV = "text/csv"
+_SAME = {"application/x-yaml": YAML, "text/yaml": YAML, "text/x-yaml": YAML, "application/csv": CSV}
+
+T = TypeVar("T")
+
+
+def media_type(request: Any, *allowed: str) -> str:
+    """Return the body's media type, one of `allowed`.
+
+    Raises: Refused 415, also for a charset other than UTF-8.
+    """
+    found = request.content_type.lower() if hasattr(request, "content_type") else ""
+    kind, _, parameters = found.partition(";")
+    kind = _SAME.get(kind.strip(), kind.strip())
+    charset = parameters.partition("charset=")[2].strip(' "').lower()
+    if kind not in allowed or charset not in ("", "utf-8", "us-ascii"):
+        raise Refused(
+            415,
+            "UnsupportedMediaType",
+            f"the body is {found[:100] or 'of no stated type'}",
+            hint=f"Send {' or '.join(allowed)} in UTF-8",
+            headers={"Accept-Post": ", ".join(allowed)},
+        )
+    return kind
+
+
+def raw(request: Any, *, large: bool = False) -> bytes:
+    """Return the whole body.
+
+    Raises: InputError `BodyTooLarge`.
+    """
+    cap = settings.HETSCHED_MANIFEST_BYTES if large else settings.HETSCHED_BODY_BYTES
+    try:
+        body: bytes = request.body
+    except RequestDataTooBig:
+        raise InputError("BodyTooLarge", f"the body is larger than {cap} bytes") from None
+    except UnreadablePostError:
+        raise InputError("BodyUnreadable", "the connection ended inside the body") from None
+    if len(body) > cap:
+        raise InputError("BodyTooLarge", f"the body has {len(body)} bytes, {cap} are allowed here")
+    return body
+
+
+def read(request: Any, document: type[T], *, large: bool = False) -> T:
+    """Read a JSON body into a struct.
+
+    Raises: InputError with the field in `place`; Refused 415.
+    """
+    media_type(request, JSON)
+    return convert(plain(raw(request, large=large)), document)
+
+
+def text(body: bytes) -> str:
+    """Return a body as text.
+
+    Raises: InputError `BodyNotUtf8`.
+    """
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("BodyNotUtf8", f"byte {error.start} is not UTF-8") from None
+
+
+def plain(body: bytes) -> Any:
+    """Read JSON text into plain values.
+
+    Raises: InputError.
+    """
+    try:
+        return read_json(text(body))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InputError("BodyMalformed", f"it is not JSON: {error.msg}", place=place) from None
+
+
+def convert(values: Any, document: type[T]) -> T:
+    """Convert plain values into a struct.
+
+    Raises: InputError `BodyInvalid` with the field in `place`.
+    """
+    try:
+        return msgspec.convert(values, document)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `")
+        raise InputError("BodyInvalid", message, place=path.rstrip("`").removeprefix("$").lstrip(".")) from None

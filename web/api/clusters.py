@@ -1,0 +1,193 @@
+"""`clusters/`: add one, bring its nodes in from files, give it out again.
+
+Rule: an import replaces the inventory as a whole or not at all. What concerns a cluster needs the right `operate`, a
+reason for the audit trail and, where it overwrites something, If-Match.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.export import write_cluster
+from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import create_cluster, require_reason
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.tiles import cluster_head
+from hetsched.journal.audit import record
+from hetsched.placement.actions import export_cluster, import_cluster
+from hetsched.policies.actions import known_policies
+from hetsched.policies.models import Policy
+
+from . import bodies, reach
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked, two_part
+from .facts import quantities
+from .paging import LIST_QUERIES, page
+from .problems import not_found
+from .views import ApiView, answer, send
+
+
+class NewCluster(Request, frozen=True):
+    """An empty cluster to add."""
+
+    name: str
+    reason: str
+    kind: Literal["offline", "demo"] = "offline"
+    policy: str = "hetsched"
+
+
+class ClusterDetail(Document, frozen=True):
+    """A cluster and its totals; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity."""
+
+    name: str
+    kind: str
+    policy: str
+    revision: int
+    inventory_revision: int
+    node_count: int
+    ready_count: int
+    card_count: int
+    cpu: float | None
+    memory: float | None
+    gpu: float | None
+    capacity: dict[str, str]
+    requested: dict[str, str]
+    created_at: Any
+
+
+class Clusters(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(ClusterDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List clusters."""
+        found, following = page(request, Cluster.objects.defer("definitions"), "id")
+        return answer(request, Rows([_document(cluster) for cluster in found], following))
+
+    @extend_schema(request=NewCluster, responses={201: ClusterDetail})
+    def post(self, request: Any) -> HttpResponse:
+        """Add an empty cluster."""
+        asked = bodies.read(request, NewCluster)
+        reach.check_unlimited(self.subject)
+        cluster = create_cluster(
+            name=asked.name,
+            kind=asked.kind,
+            policy_name=_known_policy(asked.policy),
+            actor=self.subject,
+            reason=require_reason(asked.reason),
+        )
+        headers = {"Location": f"{request.path}{cluster.name}/", "ETag": _etag(cluster)}
+        return answer(request, _document(cluster), status=201, headers=headers)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=ClusterDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a cluster."""
+        cluster = _find(name)
+        return answer(request, _document(cluster), etag=_etag(cluster))
+
+
+class Import(ApiView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+    queries: ClassVar = {"reason": "Why, for the audit trail."}
+
+    @extend_schema(
+        request={
+            "application/yaml": OpenApiTypes.STR,
+            "application/json": OpenApiTypes.OBJECT,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses=ClusterDetail,
+    )
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Make a cluster what these files say; needs If-Match where it has nodes already."""
+        reach.check_unlimited(self.subject)
+        reason = require_reason(request.GET.get("reason", ""))
+        bodies.media_type(request, bodies.YAML, bodies.JSON, bodies.CSV)
+        cluster = _find(name)
+        content = parse_cluster([("import", bodies.raw(request, large=True))])
+        with locked(cluster):
+            current = _find(name)
+            check_match(request, _etag(current), required=current.node_count > 0)
+            import_cluster(content, name=name, kind=current.kind, actor=self.subject, reason=reason)
+        cluster = _find(name)
+        return answer(request, _document(cluster), headers={"ETag": _etag(cluster)})
+
+
+class Export(ApiView):
+    actions: ClassVar = {"GET": Action.OPERATE}
+    queries: ClassVar = {"reason": "Why, for the audit trail."}
+
+    @extend_schema(responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Give a cluster out as Kubernetes objects; importing them gives the same decisions."""
+        reach.check_unlimited(self.subject)
+        cluster = _find(name)
+        subject = self.subject
+        record(
+            actor=subject.name,
+            role=subject.role,
+            action="cluster.export",
+            obj=cluster,
+            reason=request.GET.get("reason", "")[:2000],
+        )
+        headers = {"Content-Disposition": f'attachment; filename="{cluster.name}.json"'}
+        return send(request, write_cluster(export_cluster(cluster)), "application/json", headers=headers)
+
+
+def _find(name: str) -> Cluster:
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
+        raise not_found("cluster", name)
+    return cluster
+
+
+def _known_policy(name: str) -> str:
+    if not Policy.objects.filter(name=name, active_version__gt=0).exists():
+        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+    return name
+
+
+def _etag(cluster: Cluster) -> str:
+    return two_part(
+        etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name), etag_of(cluster.pk, cluster.revision)
+    )
+
+
+def _document(cluster: Cluster) -> ClusterDetail:
+    head = cluster_head(cluster)
+    return ClusterDetail(
+        name=cluster.name,
+        kind=cluster.kind,
+        policy=cluster.policy_name,
+        revision=cluster.revision,
+        inventory_revision=cluster.inventory_revision,
+        node_count=cluster.node_count,
+        ready_count=cluster.ready_count,
+        card_count=cluster.card_count,
+        cpu=head["cpu"],
+        memory=head["memory"],
+        gpu=head["gpu"],
+        capacity=quantities(cluster.capacity),
+        requested=quantities(cluster.requested),
+        created_at=cluster.created_at,
+    )
+
+
+routes = [
+    path("clusters/", Clusters.as_view()),
+    path("clusters/<str:name>/", One.as_view()),
+    path("clusters/<str:name>/import/", Import.as_view()),
+    path("clusters/<str:name>/export/", Export.as_view()),
+]

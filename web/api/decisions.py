@@ -1,0 +1,152 @@
+"""`decisions/`: the ledger. A decision never changes after it was written.
+
+Rule: the list is the feed, the latest first; one decision shows its reasons, the best nodes with every plugin's score,
+the policy's version and the digest of the snapshot that was decided on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
+from hetsched.placement.models import Decision
+
+from . import reach
+from .documents import Document, Rows, page_of
+from .paging import LIST_QUERIES, integer, page
+from .problems import not_found
+from .views import ApiView, answer
+
+_ROW = (
+    "id", "cluster__name", "workload_id", "namespace", "pod_name", "verdict", "node_name", "policy_name",
+    "policy_version", "score", "summary", "created_at",
+)  # fmt: skip
+
+
+class DecisionRow(Document, frozen=True):
+    """One line of the ledger."""
+
+    id: int
+    cluster: str
+    workload: str | None
+    pod: str
+    verdict: str
+    node: str | None
+    policy: PolicyRef
+    score: float | None
+    summary: str
+    created_at: Any
+
+
+class DecisionDetail(Document, frozen=True):
+    """A decision with everything it rests on."""
+
+    id: int
+    cluster: str
+    workload: str | None
+    pod: str
+    verdict: str
+    node: str | None
+    policy: PolicyRef
+    policy_rule: str
+    score: float | None
+    summary: str
+    reasons: tuple[Reason, ...]
+    nodes: tuple[NodeOutcome, ...]
+    allocation: Allocation | None
+    snapshot: str
+    cluster_revision: int
+    inventory_revision: int
+    created_at: Any
+
+
+class Decisions(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        **LIST_QUERIES,
+        "cluster": "Only decisions of this cluster.",
+        "workload": "Only decisions about this workload's pods.",
+        "namespace": "Only decisions about pods of this namespace.",
+        "pod": "Only decisions about pods of this name.",
+        "verdict": "placed, not-now, never-fits or misconfigured.",
+        "node": "Only placements on this node.",
+    }
+
+    @extend_schema(responses=page_of(DecisionRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List decisions, the latest first."""
+        rows = reach.by_query(
+            request,
+            reach.decisions(self.subject),
+            cluster="cluster__name",
+            workload="workload_id",
+            namespace="namespace",
+            pod="pod_name",
+            verdict="verdict",
+            node="node_name",
+        )
+        found, following = page(request, rows.values(*_ROW), "id", descending=True)
+        return answer(request, Rows([_row(values) for values in found], following))
+
+
+def _row(values: dict[str, Any]) -> DecisionRow:
+    return DecisionRow(
+        id=values["id"],
+        cluster=values["cluster__name"],
+        workload=values["workload_id"],
+        pod=f"{values['namespace']}/{values['pod_name']}",
+        verdict=values["verdict"],
+        node=values["node_name"] or None,
+        policy=PolicyRef(values["policy_name"], values["policy_version"]),
+        score=values["score"],
+        summary=values["summary"],
+        created_at=values["created_at"],
+    )
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {"top": "How many of the kept nodes to show."}
+
+    @extend_schema(responses=DecisionDetail)
+    def get(self, request: Any, decision_id: int) -> HttpResponse:
+        """Show a decision with its reasons and its best nodes."""
+        rows = reach.decisions(self.subject).select_related("cluster")
+        decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        if decision is None:
+            raise not_found("decision", decision_id)
+        return answer(request, _detail(decision, integer(request, "top", 1000, least=0, most=1000)))
+
+
+def _detail(decision: Decision, top: int) -> DecisionDetail:
+    return DecisionDetail(
+        id=decision.pk,
+        cluster=decision.cluster.name,
+        workload=decision.workload_id,
+        pod=f"{decision.namespace}/{decision.pod_name}",
+        verdict=decision.verdict,
+        node=decision.node_name or None,
+        policy=PolicyRef(decision.policy_name, decision.policy_version),
+        policy_rule=decision.policy_rule,
+        score=decision.score,
+        summary=decision.summary,
+        reasons=decision.reasons,
+        nodes=decision.top[:top],
+        allocation=decision.allocation,
+        snapshot=decision.snapshot,
+        cluster_revision=decision.cluster_revision,
+        inventory_revision=decision.inventory_revision,
+        created_at=decision.created_at,
+    )
+
+
+routes = [
+    path("decisions/", Decisions.as_view()),
+    path("decisions/<int:decision_id>/", One.as_view()),
+]

@@ -1,0 +1,84 @@
+"""What REST answers look like: structs, written by msgspec and described to OpenAPI by themselves.
+
+Rule: an answer is a `Document`, camelCase, times in RFC 3339 UTC. The schema page is generated from the same structs,
+so it cannot differ from what is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+
+from .problems import CONTENT_TYPE, Problem
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of what REST sends."""
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Base of what REST receives."""
+
+
+class Rows(Document, frozen=True):
+    """A page of a list; `next` is the address of the next page, null on the last."""
+
+    items: list[Any]
+    next: str | None = None
+
+
+class StructSchema(OpenApiSerializerExtension):
+    """Describe any msgspec struct as a component of the OpenAPI document."""
+
+    target_class = "msgspec.Struct"
+    match_subclasses = True
+
+    def get_name(self, auto_schema: Any, direction: Any) -> str:
+        return str(self.target.__name__)
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
+        target = self.target if isinstance(self.target, type) else type(self.target)
+        _, components = msgspec.json.schema_components([target], ref_template="#/components/schemas/{name}")
+        own = components.pop(target.__name__)
+        for name, schema in components.items():
+            auto_schema.registry.register_on_missing(
+                ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema)
+            )
+        return own
+
+
+def page_of(document: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the OpenAPI schema of a page of these documents."""
+    return {
+        "type": "object",
+        "required": ["items", "next"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{document.__name__}"}},
+            "next": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Address of the next page."},
+        },
+    }
+
+
+class ApiSchema(AutoSchema):
+    """What every operation has besides its own: the query parameters of its view, and problems as the other answer."""
+
+    def get_override_parameters(self) -> list[Any]:
+        return [
+            OpenApiParameter(name, OpenApiTypes.STR, OpenApiParameter.QUERY, description=text)
+            for name, text in getattr(self.view, "queries", {}).items()
+        ]
+
+    def get_tags(self) -> list[str]:
+        return [self.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]
+
+    def _get_response_bodies(self, direction: Any = "response") -> Any:
+        bodies = super()._get_response_bodies(direction)
+        problem = self.resolve_serializer(Problem, direction)  # type: ignore[arg-type]  # by StructSchema
+        bodies["default"] = {"description": "A problem.", "content": {CONTENT_TYPE: {"schema": problem.ref}}}
+        return bodies

@@ -1,0 +1,83 @@
+"""Validators: who has an old copy, and whose write would undo somebody else's.
+
+Rule: a resource's `ETag` is opaque and strong. `If-None-Match` on a GET that names it gives 304; a write whose
+`If-Match` does not name it is refused with 412, and a write that needs one and brings none with 428. `If-Match: *`
+says "whatever it is now".
+Source: RFC 9110 §13; RFC 6585 §3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any
+
+from django.db import models, transaction
+
+from .problems import Refused
+
+_QUOTE = '"'
+_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+
+def etag_of(*parts: object) -> str:
+    """Return the tag of a resource that these parts identify: its key and its revision, or its whole content."""
+    hasher = blake2b(digest_size=12)
+    for part in parts:
+        hasher.update(part if isinstance(part, bytes) else str(part).encode())
+        hasher.update(b"\0")
+    return f'"{hasher.hexdigest()}"'
+
+
+def _first(tag: str) -> str:
+    return tag.partition(".")[0]
+
+
+def unchanged(request: Any, etag: str) -> bool:
+    """Say whether the asker's copy of a resource is the current one."""
+    given = request.headers.get("If-None-Match", "")
+    # RFC 9110 §13.1.2: weak comparison.
+    return given.strip() == "*" or etag.strip(_QUOTE) in (tag for _, tag in _TAG.findall(given))
+
+
+def two_part(facts: str, load: str) -> str:
+    """Return the tag of a resource whose load changes all the time: what a write must not overlook, a dot, the rest."""
+    return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
+
+
+def check_match(request: Any, etag: str, *, required: bool) -> None:
+    """Refuse a write to a resource that has changed since its writer read it.
+
+    Of a two-part tag only the first part counts.
+    """
+    given = request.headers.get("If-Match", "").strip()
+    if not given:
+        if required:
+            raise Refused(
+                428,
+                "PreconditionRequired",
+                "this write needs If-Match with the ETag of what you read",
+                hint="GET the resource first; If-Match: * overwrites whatever is there",
+            )
+        return
+    if given == "*":
+        return
+    # RFC 9110 §13.1.1: strong comparison, a weak tag never matches.
+    if _first(etag.strip(_QUOTE)) not in (_first(tag) for weak, tag in _TAG.findall(given) if not weak):
+        raise Refused(
+            412,
+            "PreconditionFailed",
+            "it has changed since you read it",
+            hint="GET it again, look at the difference, and repeat with the new ETag",
+            headers={"ETag": etag},
+        )
+
+
+@contextmanager
+def locked(row: models.Model) -> Iterator[None]:
+    """Hold a row while a write compares its tag and acts, so that of two writers with the same tag one loses."""
+    with transaction.atomic():
+        type(row)._default_manager.select_for_update().filter(pk=row.pk).values_list("pk").first()
+        yield

@@ -1,0 +1,277 @@
+"""What is known about a node, each fact with who said it and when.
+
+Rule: a fact nobody stated is null, never 0 and never "no". Amounts are Kubernetes quantities. `source` names who said
+it; `observedAt` is when, the time of the import where the source gives none; `ageSeconds` counts from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import GpuCard, NumaZone, Taint
+from hetsched.contracts.units import format_amount
+from hetsched.inventory.models import Node
+from hetsched.isa import parse
+from hetsched.placement.models import Reservation
+
+from .documents import Document
+
+
+class Origin(Document, frozen=True):
+    """Who stated a group of facts, and when."""
+
+    source: str
+    observed_at: str
+    age_seconds: float
+
+
+class IsaFacts(Document, frozen=True):
+    """The instruction sets a node offers; where `complete` is false `native` is a lower bound."""
+
+    origin: Origin
+    family: str
+    native: str | None
+    base: str | None
+    extensions: list[str]
+    emulated: tuple[str, ...]
+    cross: tuple[str, ...]
+    complete: bool
+
+
+class CardShare(Document, frozen=True):
+    """What one pod holds of a card."""
+
+    pod: str
+    milli: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
+
+
+class CardFacts(Document, frozen=True):
+    """One card and who holds it; `freeMemoryMiB` is null where the card's memory is unknown."""
+
+    card: GpuCard
+    free_milli: int
+    free_memory_mib: int | None = msgspec.field(name="freeMemoryMiB")
+    holders: list[CardShare]
+
+
+class GpuFacts(Document, frozen=True):
+    """The whole cards of a node."""
+
+    origin: Origin
+    cards: list[CardFacts]
+
+
+class ZoneFacts(Document, frozen=True):
+    """One NUMA zone; `cpus` is null where the zone is only counted."""
+
+    name: str
+    cpus: str | None
+    siblings: str | None
+    capacity: dict[str, str]
+    allocatable: dict[str, str]
+    costs: dict[str, int]
+    held: list[dict[str, Any]]
+
+
+class NumaFacts(Document, frozen=True):
+    """The zones of a node and how its kubelet is set up; null where nobody reported any."""
+
+    origin: Origin
+    cpu_manager_policy: str | None
+    topology_manager_policy: str | None
+    topology_manager_scope: str | None
+    reserved_cpus: str | None
+    zones: list[ZoneFacts] | None
+
+
+class ResourceUse(Document, frozen=True):
+    """One resource: `used` is the last sample with what was placed since, or what is requested where there is none.
+
+    `ratio` is used / allocatable, clamped to 0-1.
+    """
+
+    allocatable: str
+    requested: str
+    measured: str | None
+    used: str
+    ratio: float
+
+
+class BalanceFacts(Document, frozen=True):
+    """How evenly a node is used: `balance` is 1 - population variance of the ratios, 1 with fewer than two."""
+
+    origin: Origin
+    resources: dict[str, ResourceUse]
+    balance: float
+
+
+class NodeDetail(Document, frozen=True):
+    """A node: the facts, its load and its pods."""
+
+    name: str
+    cluster: str
+    uid: str
+    ready: bool
+    unschedulable: bool
+    cordoned_by_operator: bool
+    family: str
+    isa: str
+    pool: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    taints: tuple[Taint, ...]
+    allocatable: dict[str, str]
+    requested: dict[str, str]
+    card_count: int
+    gpu_milli_used: int
+    pod_count: int
+    pods: list[str]
+    problems: tuple[str, ...]
+    origin: Origin
+
+
+def quantities(amounts: dict[str, int]) -> dict[str, str]:
+    """Write amounts in base units as quantities, by name."""
+    return {name: format_amount(name, amount) for name, amount in sorted(amounts.items())}
+
+
+def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = "") -> Origin:
+    """Return who stated facts of this node; without its own time a fact is as old as the report."""
+    at = observed_at or node.report.observed_at or node.updated_at.isoformat()
+    try:
+        seen = msgspec.convert(at, type=datetime)
+    except msgspec.ValidationError:
+        seen, at = node.updated_at, node.updated_at.isoformat()
+    if seen.tzinfo is None:
+        seen, at = node.updated_at, node.updated_at.isoformat()
+    age = round(max((now - seen).total_seconds(), 0.0), 1)
+    return Origin(source or node.report.source or "file", at, age)
+
+
+def node_detail(node: Node, held: Iterable[Reservation], now: datetime) -> NodeDetail:
+    """Return the node's own page; `held` are the active reservations that the asker may see."""
+    report = node.report
+    return NodeDetail(
+        name=node.name,
+        cluster=node.cluster.name,
+        uid=report.uid,
+        ready=node.ready,
+        unschedulable=node.unschedulable,
+        cordoned_by_operator=node.cordoned_by_operator,
+        family=node.isa_family,
+        isa=node.isa,
+        pool=node.pool,
+        labels=report.labels,
+        annotations=report.annotations,
+        taints=report.taints,
+        allocatable=quantities(node.allocatable),
+        requested=quantities(node.requested),
+        card_count=node.card_count,
+        gpu_milli_used=node.gpu_milli_used,
+        pod_count=node.pods,
+        pods=sorted(reservation.pod.key for reservation in held),
+        problems=report.problems,
+        origin=origin(node, now),
+    )
+
+
+def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFacts:
+    stated = node.report.isa
+    base, extensions = None, list[str]()
+    if stated.native:
+        try:
+            isa = parse(stated.native, source="node-label")
+            base, extensions = isa.base, sorted(isa.extensions)
+        except InputError:
+            pass  # an unreadable string is shown as it is
+    return IsaFacts(
+        origin=origin(node, now, source=stated.source),
+        family=node.isa_family,
+        native=stated.native,
+        base=base,
+        extensions=extensions,
+        emulated=stated.emulated,
+        cross=stated.cross,
+        complete=stated.complete,
+    )
+
+
+def gpu_facts(node: Node, held: Iterable[Reservation], now: datetime) -> GpuFacts:
+    shares: dict[int, list[CardShare]] = {}
+    used: dict[int, tuple[int, int]] = {}
+    for reservation in held:
+        for grant in reservation.allocation.gpus:
+            shares.setdefault(grant.index, []).append(CardShare(reservation.pod.key, grant.milli, grant.memory_mib))
+            milli, memory = used.get(grant.index, (0, 0))
+            used[grant.index] = (milli + grant.milli, memory + grant.memory_mib)
+    listed = node.report.gpus is not None
+    cards = []
+    for card in node.report.gpus if node.report.gpus is not None else cards_of(node.report):
+        milli, memory = used.get(card.index, (0, 0))
+        cards.append(
+            CardFacts(
+                card=card,
+                free_milli=max(1000 - milli, 0) if card.healthy else 0,
+                free_memory_mib=None if card.memory_mib is None else max(card.memory_mib - memory, 0),
+                holders=shares.get(card.index, []),
+            )
+        )
+    return GpuFacts(origin(node, now, source="" if listed else "allocatable and labels"), cards)
+
+
+def numa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> NumaFacts:
+    numa = node.report.numa
+    if numa is None:
+        return NumaFacts(origin(node, now), None, None, None, None, None)
+    holders: dict[str, list[dict[str, Any]]] = {}
+    for reservation in held:
+        for grant in reservation.allocation.zones:
+            holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **msgspec.to_builtins(grant)})
+    return NumaFacts(
+        origin=origin(node, now),
+        cpu_manager_policy=numa.cpu_manager_policy,
+        topology_manager_policy=numa.topology_manager_policy,
+        topology_manager_scope=numa.topology_manager_scope,
+        reserved_cpus=numa.reserved_cpus,
+        zones=[_zone(zone, holders.get(zone.name, [])) for zone in numa.zones],
+    )
+
+
+def _zone(zone: NumaZone, held: list[dict[str, Any]]) -> ZoneFacts:
+    return ZoneFacts(
+        name=zone.name,
+        cpus=zone.cpus,
+        siblings=zone.siblings,
+        capacity=quantities(zone.capacity),
+        allocatable=quantities(zone.allocatable),
+        costs=zone.costs,
+        held=held,
+    )
+
+
+def balance_facts(node: Node, used: dict[str, int], balance: float, now: datetime) -> BalanceFacts:
+    """Return a node's use by resource; `used` and `balance` are the engine's."""
+    usage = node.report.usage
+    measured = usage.amounts if usage else {}
+    resources = {
+        name: ResourceUse(
+            allocatable=format_amount(name, whole),
+            requested=format_amount(name, node.requested.get(name, 0)),
+            measured=format_amount(name, measured[name]) if name in measured else None,
+            used=format_amount(name, amount),
+            ratio=round(min(max(amount / whole, 0.0), 1.0), 6),
+        )
+        for name, amount in used.items()
+        if (whole := node.allocatable.get(name, 0))
+    }
+    if usage is None:
+        return BalanceFacts(origin(node, now, source="requests"), resources, round(balance, 6))
+    sampled = origin(node, now, source="usage", observed_at=usage.observed_at)
+    return BalanceFacts(sampled, resources, round(balance, 6))

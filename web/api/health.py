@@ -1,0 +1,142 @@
+"""`/healthz` and `/readyz`: for probes, hence open to all and without names of nodes, pods or people.
+
+Rule: alive = this process answers. Ready = the database answers and has all its tables; a broker that is away or work
+that nobody takes make the answer *degraded*, not unready: submissions are still accepted and kept. Ages say when
+something was last done, or how long it has waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from celery import current_app
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Max, Min
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement.lifecycle import QUEUED
+from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queue import due
+
+LATE_SECONDS = 30
+_VITAL = frozenset({"database"})
+log = structlog.get_logger(__name__)
+
+
+class Component(msgspec.Struct, frozen=True, rename="camel"):
+    """One part: whether it works, what is to say about it, and an age in seconds where it has one."""
+
+    ok: bool
+    detail: str = ""
+    age_seconds: float | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True, rename="camel"):
+    """`status` is ok, degraded (works, late) or unready."""
+
+    status: str
+    components: dict[str, Component]
+    clusters: dict[str, dict[str, Any]]
+
+
+def live(request: Any) -> HttpResponse:
+    """Say that this process answers."""
+    return _json({"status": "ok"})
+
+
+def ready(request: Any) -> HttpResponse:
+    """Say what works, part by part."""
+    components = {name: _checked(name, check) for name, check in _CHECKS.items()}
+    clusters: dict[str, Any] = {}
+    if components["database"].ok:
+        clusters = _clusters(timezone.now())
+    unready = any(not components[name].ok for name in _VITAL)
+    late = not all(component.ok for component in components.values())
+    status = "unready" if unready else "degraded" if late else "ok"
+    return _json(Readiness(status, components, clusters), 503 if unready else 200)
+
+
+def _json(document: Any, status: int = 200) -> HttpResponse:
+    body = msgspec.json.encode(document)
+    return HttpResponse(body, status=status, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _checked(name: str, check: Callable[[], Component]) -> Component:
+    try:
+        return check()
+    except Exception as error:  # whatever a part raises: it does not work, and the others still answer
+        log.warning("component not ready", component=name, error=repr(error))
+        return Component(False, type(error).__name__)
+
+
+_migrated = False
+
+
+def _database() -> Component:
+    global _migrated  # noqa: PLW0603 - a process learns it once
+    connection = connections[DEFAULT_DB_ALIAS]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    if not _migrated:
+        executor = MigrationExecutor(connection)
+        missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+        if missing:
+            return Component(False, f"{missing} migrations are missing")
+        _migrated = True
+    return Component(True, connection.vendor)
+
+
+def _broker() -> Component:
+    with current_app.connection_for_write() as connection:
+        connection.ensure_connection(max_retries=1, timeout=2)
+        return Component(True, str(connection.transport.driver_type))
+
+
+def _outbox() -> Component:
+    oldest = OutboxEvent.objects.filter(published_at=None).aggregate(at=Min("created_at"))["at"]
+    age = _age(oldest, timezone.now())
+    return Component((age or 0.0) < LATE_SECONDS, "the oldest live event that was not sent", age)
+
+
+def _scheduler() -> Component:
+    now = timezone.now()
+    rows = Pod.objects.filter(due(now), state__in=[state.value for state in QUEUED], attempts=0)
+    age = _age(rows.aggregate(at=Min("created_at"))["at"], now)
+    latest = Decision.objects.aggregate(at=Max("created_at"))["at"]
+    # A long queue is late, and still works, as long as it moves.
+    moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
+    return Component((age or 0.0) < LATE_SECONDS or moving, "the oldest pod that was never looked at", age)
+
+
+_CHECKS: dict[str, Callable[[], Component]] = {
+    "database": _database,
+    "broker": _broker,
+    "outbox": _outbox,
+    "scheduler": _scheduler,
+}
+
+
+def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
+    """Return per cluster when its inventory and its decisions were last brought up to date."""
+    reported = dict(Cluster.objects.values_list("name").annotate(at=Max("nodes__updated_at")).order_by())
+    decided = dict(Decision.objects.values_list("cluster__name").annotate(at=Max("created_at")).order_by())
+    return {
+        name: {"syncAgeSeconds": _age(at, now), "decisionAgeSeconds": _age(decided.get(name), now)}
+        for name, at in sorted(reported.items())
+    }
+
+
+def _age(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else round(max((now - at).total_seconds(), 0.0), 1)
+
+
+routes = [path("healthz", live), path("readyz", ready)]

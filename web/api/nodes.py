@@ -1,0 +1,174 @@
+"""`nodes/`: the inventory, one node's facts, and what an operator may do to it.
+
+Rule: node names are unique in a cluster; `?cluster=` says which. A node's ETag has two parts, its facts and its load:
+a cached copy is old when either changed, a write is stale only when the facts did, since placements change the load
+all the time. A token that is limited to namespaces sees loads, but no pods of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.engine.balance import node_balance
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.inventory.actions import cordon, uncordon
+from hetsched.inventory.models import Node
+from hetsched.inventory.tiles import tile
+from hetsched.placement.models import Reservation
+from hetsched.placement.snapshot import warm
+
+from . import bodies, facts, reach
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked, two_part
+from .paging import LIST_QUERIES, page
+from .problems import not_found
+from .views import ApiView, answer
+
+_COLUMNS = (
+    "name", "isa_family", "isa", "pool", "ready", "unschedulable", "allocatable", "requested", "gpu_milli_used",
+    "card_count", "pods",
+)  # fmt: skip
+
+
+class NodeRow(Document, frozen=True):
+    """A node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, null without any."""
+
+    name: str
+    family: str
+    isa: str | None
+    pool: str
+    ready: bool
+    cordoned: bool
+    cpu: float | None
+    memory: float | None
+    gpu: float | None
+    cards: int
+    pods: int
+
+
+class Act(Request, frozen=True):
+    """An action on a node."""
+
+    action: Literal["cordon", "uncordon"]
+    reason: str
+
+
+class Nodes(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        **reach.CLUSTER_QUERY,
+        **LIST_QUERIES,
+        "family": "Only nodes of this ISA family: riscv, arm, x86 or unknown.",
+        "pool": "Only nodes of this pool.",
+    }
+
+    @extend_schema(responses=page_of(NodeRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List nodes by name."""
+        rows = Node.objects.filter(cluster=reach.cluster_of(request.GET.get("cluster", "")))
+        rows = reach.by_query(request, rows, family="isa_family", pool="pool")
+        found, following = page(request, rows.values(*_COLUMNS), "name")
+        return answer(request, Rows([tile(Node(**values)) for values in found], following))
+
+
+class _OfNode(ApiView):
+    """What is common to the addresses under one node."""
+
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = reach.CLUSTER_QUERY
+    describe: ClassVar[Callable[..., Any]]
+
+    def get(self, request: Any, name: str) -> HttpResponse:
+        node = self.find(name)
+        return answer(request, type(self).describe(node, self.held(node), timezone.now()), etag=etag(node))
+
+    def find(self, name: str) -> Node:
+        cluster = reach.cluster_of(self.request.GET.get("cluster", ""))
+        node = Node.objects.select_related("cluster").filter(cluster=cluster, name=name).first()
+        if node is None:
+            raise not_found("node", name)
+        return node
+
+    def held(self, node: Node) -> list[Reservation]:
+        """Return what pods hold on the node, as far as the asker may see them."""
+        rows = Reservation.objects.filter(node=node, active=True)
+        if self.subject.namespaces is not None:
+            rows = rows.filter(pod__namespace__in=self.subject.namespaces)
+        return list(rows.select_related("pod").defer("pod__spec").order_by("pod_id"))
+
+
+@extend_schema(responses=facts.NodeDetail, description="Show a node.")
+class One(_OfNode):
+    describe = facts.node_detail
+
+
+@extend_schema(responses=facts.IsaFacts, description="Show a node's instruction sets.")
+class Isa(_OfNode):
+    describe = facts.isa_facts
+
+
+@extend_schema(responses=facts.GpuFacts, description="Show a node's cards and who holds them.")
+class Gpu(_OfNode):
+    describe = facts.gpu_facts
+
+
+@extend_schema(responses=facts.NumaFacts, description="Show a node's NUMA zones and who holds their CPUs.")
+class Numa(_OfNode):
+    describe = facts.numa_facts
+
+
+class Balance(_OfNode):
+    @extend_schema(responses=facts.BalanceFacts)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show how evenly a node is used."""
+        node = self.find(name)
+        with warm(node.cluster_id).held() as loaded:
+            row = loaded.state.row_of[name]
+            used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
+            balance = float(node_balance(loaded.state)[row])
+        return answer(request, facts.balance_facts(node, used, balance, timezone.now()))
+
+
+class Actions(_OfNode):
+    actions: ClassVar = {"POST": Action.OPERATE}
+    get = None  # type: ignore[assignment]
+
+    @extend_schema(request=Act, responses=facts.NodeDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Cordon or uncordon a node; needs If-Match."""
+        asked = bodies.read(request, Act)
+        reach.check_unlimited(self.subject)
+        node = self.find(name)
+        act = cordon if asked.action == "cordon" else uncordon
+        with locked(node.cluster):
+            check_match(request, etag(self.find(name)), required=True)
+            act(node.cluster, name, actor=self.subject, reason=asked.reason)
+        node = self.find(name)
+        document = facts.node_detail(node, self.held(node), timezone.now())
+        return answer(request, document, headers={"ETag": etag(node)})
+
+
+def etag(node: Node) -> str:
+    """Return the node's tag: its facts, a dot, its load."""
+    stated = etag_of(node.pk, node.cordoned_by_operator, msgspec.json.encode(node.report), node.updated_at.isoformat())
+    load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"))
+    return two_part(stated, load)
+
+
+routes = [
+    path("nodes/", Nodes.as_view()),
+    path("nodes/<str:name>/", One.as_view()),
+    path("nodes/<str:name>/isa/", Isa.as_view()),
+    path("nodes/<str:name>/gpu/", Gpu.as_view()),
+    path("nodes/<str:name>/numa/", Numa.as_view()),
+    path("nodes/<str:name>/balance/", Balance.as_view()),
+    path("nodes/<str:name>/actions/", Actions.as_view()),
+]

@@ -1,0 +1,79 @@
+"""Pages by cursor.
+
+Problem: pages by number skip and repeat rows while rows are added.
+Rule: a list is ordered by one unique key; the cursor holds the last key seen, and the next page starts behind it.
+`?limit=` is 1-1000, 100 if not given; `next` is the address of the next page, null on the last one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from django.db.models import QuerySet
+
+from hetsched.contracts.errors import InputError
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+LIST_QUERIES = {"limit": f"Rows at most, 1-{MAX_LIMIT}.", "cursor": "Where to go on, from the page before."}
+
+
+def limit_of(request: Any) -> int:
+    """Return how many rows the asker wants at most.
+
+    Raises: InputError `QueryInvalid`.
+    """
+    return integer(request, "limit", DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
+
+
+def integer(request: Any, name: str, default: int, *, least: int, most: int) -> int:
+    """Return a whole number of the query string.
+
+    Raises: InputError `QueryInvalid`.
+    """
+    text = request.GET.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and least <= int(text) <= most):
+        raise InputError("QueryInvalid", f"{text[:40]!r} is not a whole number from {least} to {most}", place=name)
+    return int(text)
+
+
+def page(request: Any, rows: QuerySet[Any, Any], key: str, *, descending: bool = False) -> tuple[list[Any], str | None]:
+    """Return one page of `rows` (models, or `values()` that have `key`) and the address of the next one.
+
+    Raises: InputError `QueryInvalid`, `CursorInvalid`.
+    """
+    limit = limit_of(request)
+    cursor = request.GET.get("cursor")
+    if cursor:
+        kind = str if rows.model._meta.get_field(key).get_internal_type() in ("CharField", "TextField") else int
+        rows = rows.filter(**{f"{key}__{'lt' if descending else 'gt'}": _decode(cursor, kind)})
+    found = list(rows.order_by(f"-{key}" if descending else key)[: limit + 1])
+    if len(found) <= limit:
+        return found, None
+    del found[limit:]
+    query = request.GET.copy()
+    last = found[-1]
+    query["cursor"] = _encode(last[key] if isinstance(last, dict) else getattr(last, key))
+    return found, f"{request.path}?{query.urlencode()}"
+
+
+def _encode(key: str | int) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def _decode(cursor: str, kind: Callable[..., Any]) -> Any:
+    try:
+        key = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), strict=True)
+    except (ValueError, binascii.Error, msgspec.DecodeError):
+        key = None
+    if type(key) is not kind or (kind is int and not 0 <= key < 2**63) or (kind is str and "\0" in key):
+        raise InputError(
+            "CursorInvalid", "this is no cursor of this list", place="cursor", hint="Take it from the page before"
+        )
+    return key

@@ -1,0 +1,59 @@
+"""`plugins/`: every plugin with the extension points it serves and the JSON Schema of its parameters."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.engine.registry import Registry, load_registry
+
+from .documents import Document, Rows, page_of
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class PluginInfo(Document, frozen=True):
+    """A plugin; `params` is the JSON Schema of its parameters."""
+
+    name: str
+    summary: str
+    points: list[str]
+    reads: str
+    scope: str
+    params: dict[str, Any]
+    defaults: dict[str, Any]
+
+
+@cache
+def registry() -> Registry:
+    """Return the plugins of this process; they change with a restart only."""
+    return load_registry()
+
+
+class Plugins(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=page_of(PluginInfo))
+    def get(self, request: Any) -> HttpResponse:
+        """List all plugins."""
+        return answer(request, Rows(registry().describe()))
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=PluginInfo)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show one plugin."""
+        found = next((plugin for plugin in registry().describe() if plugin["name"] == name), None)
+        if found is None:
+            raise not_found("plugin", name)
+        return answer(request, found)
+
+
+routes = [path("plugins/", Plugins.as_view()), path("plugins/<str:name>/", One.as_view())]

@@ -1,0 +1,250 @@
+"""`policies/`: drafts, versions, and which one decides.
+
+Rule: a version's content never changes. A draft decides nothing; activating and rolling back need a reason and
+If-Match, so that nobody overwrites a change that they have not seen. Built-in policies are policies like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.policies.actions import activate, rollback, save_draft
+from hetsched.policies.documents import policy_document
+from hetsched.policies.models import Policy, PolicyRevision
+
+from . import bodies, reach
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked
+from .paging import LIST_QUERIES, page
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class Draft(Request, frozen=True):
+    """The content of a new version; `name` is that of the policy, new or known."""
+
+    plugins: tuple[PluginUse, ...]
+    name: str = ""
+    ties: Ties = Ties()
+    description: str = ""
+    reason: str = ""
+
+
+class VersionDetail(Document, frozen=True):
+    """A version and its content."""
+
+    policy: str
+    version: int
+    state: str
+    author: str
+    reason: str
+    created_at: Any
+    activated_at: Any
+    spec: PolicySpec
+
+
+class PolicyRow(Document, frozen=True):
+    """A policy in a list; `activeVersion` 0 means that none decides yet."""
+
+    name: str
+    description: str
+    active_version: int
+
+
+class PolicyDetail(Document, frozen=True):
+    """A policy, what decides now, and its versions by number."""
+
+    name: str
+    description: str
+    active_version: int
+    spec: PolicySpec | None
+    versions: dict[str, Any]
+
+
+class Activate(Request, frozen=True):
+    """Which version shall decide, and why."""
+
+    version: int
+    reason: str
+
+
+class Rollback(Request, frozen=True):
+    """Why the version before shall decide again."""
+
+    reason: str
+
+
+class Policies(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(PolicyRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List policies by name."""
+        found, following = page(request, Policy.objects.values(*PolicyRow.__struct_fields__), "name")
+        return answer(request, Rows([PolicyRow(**values) for values in found], following))
+
+    @extend_schema(
+        request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Save a draft of a new or known policy, as JSON or as a SchedulingPolicy object."""
+        return _save(self, request, _read_draft(request))
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=PolicyDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a policy, the version that decides, and all others."""
+        policy = _find(name)
+        return answer(request, _document(policy), etag=_etag(policy))
+
+
+class Versions(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(VersionDetail))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List the versions of a policy with their content, the latest first."""
+        rows = PolicyRevision.objects.filter(policy=_find(name)).select_related("policy")
+        found, following = page(request, rows, "version", descending=True)
+        return answer(request, Rows([_version(revision) for revision in found], following))
+
+    @extend_schema(
+        request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
+    )
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Save a draft of this policy; If-Match, if given, is that of the policy."""
+        draft = _read_draft(request, name)
+        policy = _find(name)
+        with locked(policy):
+            check_match(request, _etag(_find(name)), required=False)
+            return _save(self, request, draft)
+
+
+class OneVersion(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=VersionDetail)
+    def get(self, request: Any, name: str, version: int) -> HttpResponse:
+        """Show one version of a policy."""
+        rows = PolicyRevision.objects.filter(policy=_find(name)).select_related("policy")
+        revision = rows.filter(version=version).first() if version < 2**31 else None
+        if revision is None:
+            raise not_found("version", f"{name}@{version}")
+        return answer(request, _version(revision))
+
+
+class Activation(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+
+    @extend_schema(request=Activate, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Let a version decide from the next batch on; needs If-Match."""
+        asked = bodies.read(request, Activate)
+        reach.check_unlimited(self.subject)
+        policy = _find(name)
+        with locked(policy):
+            check_match(request, _etag(_find(name)), required=True)
+            activate(name, asked.version, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
+class Return(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+
+    @extend_schema(request=Rollback, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Let the version decide again that did before; needs If-Match."""
+        asked = bodies.read(request, Rollback)
+        reach.check_unlimited(self.subject)
+        policy = _find(name)
+        with locked(policy):
+            check_match(request, _etag(_find(name)), required=True)
+            rollback(name, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
+def _read_draft(request: Any, name: str = "") -> Draft:
+    if bodies.media_type(request, bodies.JSON, bodies.YAML) == bodies.JSON:
+        plain = bodies.plain(bodies.raw(request))
+        if not (isinstance(plain, dict) and "apiVersion" in plain):
+            draft = bodies.convert(plain, Draft)
+            return _named(draft, draft.name, name)
+    found = parse_cluster([("policy", bodies.raw(request))]).policies
+    if len(found) != 1:
+        raise InputError("PolicyAmbiguous", f"the body holds {len(found)} SchedulingPolicy objects, not 1")
+    spec = found[0]
+    return _named(Draft(spec.plugins, ties=spec.ties, description=spec.description), spec.name, name)
+
+
+def _named(draft: Draft, stated: str, name: str) -> Draft:
+    if name and stated not in ("", name):
+        raise InputError("PolicyNameInvalid", f"the body says {stated[:80]!r}, the address {name!r}", place="name")
+    return msgspec.structs.replace(draft, name=name or stated)
+
+
+def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
+    reach.check_unlimited(view.subject)
+    spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+    revision = save_draft(spec, actor=view.subject, reason=draft.reason)
+    location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"
+    return answer(request, _version(revision), status=201, headers={"Location": location})
+
+
+def _find(name: str) -> Policy:
+    policy = Policy.objects.prefetch_related("revisions").filter(name=name).first()
+    if policy is None:
+        raise not_found("policy", name)
+    return policy
+
+
+def _etag(policy: Policy) -> str:
+    return etag_of(msgspec.json.encode(_document(policy)))
+
+
+def _told(request: Any, name: str) -> HttpResponse:
+    policy = _find(name)
+    return answer(request, _document(policy), headers={"ETag": _etag(policy)})
+
+
+def _document(policy: Policy) -> PolicyDetail:
+    told = policy_document(policy)
+    active = next((r.spec for r in policy.revisions.all() if r.version == policy.active_version), None)
+    return PolicyDetail(policy.name, policy.description, policy.active_version, active, told["versions"])
+
+
+def _version(revision: PolicyRevision) -> VersionDetail:
+    return VersionDetail(
+        policy=revision.policy.name,
+        version=revision.version,
+        state=revision.state,
+        author=revision.author,
+        reason=revision.reason,
+        created_at=revision.created_at,
+        activated_at=revision.activated_at,
+        spec=revision.spec,
+    )
+
+
+routes = [
+    path("policies/", Policies.as_view()),
+    path("policies/<str:name>/", One.as_view()),
+    path("policies/<str:name>/versions/", Versions.as_view()),
+    path("policies/<str:name>/versions/<int:version>/", OneVersion.as_view()),
+    path("policies/<str:name>/activate/", Activation.as_view()),
+    path("policies/<str:name>/rollback/", Return.as_view()),
+]

@@ -1,0 +1,157 @@
+"""Every refusal as one document.
+
+Rule: RFC 9457 `application/problem+json` with `title` and `status` of HTTP, a stable CamelCase `code`, a `detail` for
+people, and where they help `place` (the field or line) and `hint` (what to do); `requestId` finds the log record.
+Invariants: no client input leads to a 5xx, and no answer holds a traceback or the text of an unforeseen error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.http import Http404, HttpResponse
+from django.http.multipartparser import MultiPartParserError
+from rest_framework import exceptions
+
+from hetsched.contracts.errors import InputError
+
+CONTENT_TYPE = "application/problem+json"
+log = structlog.get_logger(__name__)
+
+# What is not simply a wrong input (400), by the code of the InputError.
+_STATUS = {
+    "BodyTooLarge": 413,
+    "ManifestTooLarge": 413,
+    "ObjectTooLarge": 413,
+    "PermissionDenied": 403,
+    "PolicyNotAllowed": 403,
+    "ClusterExists": 409,
+    "PodExists": 409,
+    "PolicyChanged": 412,
+    "IdempotencyKeyReused": 422,
+}
+# Django REST framework's own refusals, whose codes are not ours.
+_CODES: dict[type[exceptions.APIException], str] = {
+    exceptions.NotAuthenticated: "NotAuthenticated",
+    exceptions.PermissionDenied: "PermissionDenied",
+    exceptions.NotFound: "NotFound",
+    exceptions.MethodNotAllowed: "MethodNotAllowed",
+    exceptions.NotAcceptable: "NotAcceptable",
+    exceptions.UnsupportedMediaType: "UnsupportedMediaType",
+    exceptions.ParseError: "BodyMalformed",
+}
+
+
+class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The document of a refusal."""
+
+    title: str
+    status: int
+    code: str
+    detail: str
+    place: str = ""
+    hint: str = ""
+    request_id: str = ""
+    type: str = msgspec.field(default="about:blank")
+
+
+class Refused(Exception):
+    """Answer the request with this problem and do nothing else."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        place: str = "",
+        hint: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.place = place
+        self.hint = hint
+        self.headers = dict(headers or {})
+
+
+def not_found(what: str, name: object) -> Refused:
+    """Return the refusal for an object that is not there, or that the asker may not see."""
+    return Refused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}")
+
+
+def response(refused: Refused, request: Any = None) -> HttpResponse:
+    """Write a refusal as an HTTP response."""
+    problem = Problem(
+        title=HTTPStatus(refused.status).phrase,
+        status=refused.status,
+        code=refused.code,
+        detail=refused.detail,
+        place=refused.place,
+        hint=refused.hint,
+        request_id=getattr(request, "request_id", ""),
+    )
+    document = {"type": problem.type, **msgspec.to_builtins(problem)}
+    return HttpResponse(
+        msgspec.json.encode(document),
+        status=refused.status,
+        content_type=CONTENT_TYPE,
+        headers={"Cache-Control": "no-store", **refused.headers},
+    )
+
+
+def handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
+    """Answer an exception that left a view; the REST framework calls this."""
+    request = context["request"]
+    for connection in connections.all(initialized_only=True):
+        if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+            connection.set_rollback(True)
+    refused = refusal_of(error)
+    if refused.status >= 500:
+        log.error("request failed", code=refused.code, exc_info=error)
+    return response(refused, request._request)
+
+
+def refusal_of(error: Exception) -> Refused:
+    """Translate any exception into a refusal."""
+    match error:
+        case Refused():
+            return error
+        case InputError():
+            status = _STATUS.get(error.code, 400)
+            return Refused(status, error.code, error.message, place=error.place, hint=error.hint)
+        case exceptions.APIException():
+            return _of_framework(error)
+        case Http404():
+            return Refused(404, "NotFound", "there is nothing at this address")
+        case PermissionDenied():
+            return Refused(403, "PermissionDenied", "you may not do this")
+        case RequestDataTooBig():
+            return Refused(413, "BodyTooLarge", "the body is larger than this server accepts")
+        case SuspiciousOperation() | BadRequest() | MultiPartParserError():
+            return Refused(400, "RequestMalformed", "the request cannot be read")
+        case OperationalError() | InterfaceError():
+            return Refused(503, "StorageUnavailable", "the database does not answer", headers={"Retry-After": "2"})
+        case DatabaseError():
+            return Refused(500, "StorageFailed", "the database refused this; it was logged under the request id")
+        case _:
+            return Refused(500, "InternalError", "something went wrong here; it was logged under the request id")
+
+
+def _of_framework(error: exceptions.APIException) -> Refused:
+    headers: dict[str, str] = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    detail = str(error.detail) if not isinstance(error.detail, (dict, list)) else "the request is not valid"
+    code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
+    if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
+        code = "CsrfFailed"
+    return Refused(error.status_code, code, detail, headers=headers)

@@ -1,0 +1,83 @@
+"""How far a request reaches: which cluster it means, which namespaces its asker sees.
+
+Rule: a request names its cluster by `?cluster=` or a field; without a name it means the configured default, else the
+only one there is. A token that is limited to namespaces sees workloads whose pods all lie in them, and decisions and
+pods that do; what it may not see does not exist for it (404).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from hetsched.access.subject import Subject
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision, Pod, Workload
+
+from .problems import Refused, not_found
+
+CLUSTER_QUERY = {"cluster": "Name of the cluster; the default or only one if not given."}
+
+
+def cluster_of(name: str = "") -> Cluster:
+    """Return the cluster of this name, or the one that is meant without a name.
+
+    Raises: Refused 404, InputError `ClusterAmbiguous`.
+    """
+    name = name or settings.HETSCHED_DEFAULT_CLUSTER
+    if name:
+        found = Cluster.objects.filter(name=name).first()
+        if found is None:
+            raise not_found("cluster", name)
+        return found
+    clusters = list(Cluster.objects.order_by("id")[:10])
+    if not clusters:
+        raise Refused(404, "NotFound", "there is no cluster yet", hint="Add one by POST clusters/")
+    if len(clusters) > 1:
+        names = ", ".join(cluster.name for cluster in clusters)
+        raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one: {names}")
+    return clusters[0]
+
+
+def workloads(subject: Subject) -> QuerySet[Workload]:
+    """Return the workloads that the asker sees."""
+    rows = Workload.objects.all()
+    if subject.namespaces is None:
+        return rows
+    outside = Pod.objects.filter(workload=OuterRef("pk")).exclude(namespace__in=subject.namespaces)
+    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & ~Exists(outside))
+
+
+def decisions(subject: Subject) -> QuerySet[Decision]:
+    """Return the decisions that the asker sees."""
+    rows = Decision.objects.all()
+    return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
+
+
+def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
+    """Refuse what reaches outside the asker's namespaces.
+
+    Raises: Refused 403.
+    """
+    outside = sorted({name for name in namespaces if not subject.may_in(name)})
+    if outside:
+        raise Refused(403, "NamespaceNotAllowed", f"this token does not reach namespace {', '.join(outside[:5])}"[:400])
+
+
+def check_unlimited(subject: Subject) -> None:
+    """Refuse a token that is limited to namespaces where what it asks concerns a whole cluster.
+
+    Raises: Refused 403.
+    """
+    if subject.namespaces is not None:
+        raise Refused(403, "NamespaceNotAllowed", "this token is limited to namespaces, and this concerns a cluster")
+
+
+def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
+    """Narrow a list by the query parameters that are given: parameter name -> lookup."""
+    given = {lookup: request.GET[name] for name, lookup in fields.items() if request.GET.get(name)}
+    return rows.filter(**given) if given else rows

@@ -1,0 +1,67 @@
+"""All addresses of REST, and what is answered where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse, HttpResponsePermanentRedirect
+from django.urls import include, path, re_path, resolve
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from . import (
+    clusters,
+    decisions,
+    health,
+    metrics,
+    nodes,
+    plugins,
+    policies,
+    problems,
+    prometheus,
+    what_if,
+    workloads,
+)
+
+NOUNS = (clusters, decisions, metrics, nodes, plugins, policies, what_if, workloads)
+
+
+class Schema(SpectacularAPIView):
+    """The OpenAPI document; what the product can do is no secret."""
+
+    public = True
+    authentication_classes = []
+
+
+class Docs(SpectacularSwaggerSplitView):
+    """The document, browsable."""
+
+    public = True
+    authentication_classes = []
+    template_name = "api/docs.html"
+
+
+def nowhere(request: Any, rest: str) -> HttpResponse:
+    """Answer an address that is not there; one that lacks only its last slash is told the right one."""
+    if not rest.endswith("/") and resolve(f"{request.path}/").func is not nowhere:
+        query = request.META.get("QUERY_STRING", "")
+        answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
+        answer.status_code = 308  # keeps the method and the body
+        return answer
+    return problems.response(problems.Refused(404, "NotFound", "there is nothing at this address"), request)
+
+
+urlpatterns = [
+    path(
+        "api/v1/",
+        include(
+            [
+                *(route for noun in NOUNS for route in noun.routes),
+                path("schema", Schema.as_view(), name="schema"),
+                path("docs", Docs.as_view(url_name="schema"), name="docs"),
+            ]
+        ),
+    ),
+    *health.routes,
+    *prometheus.routes,
+    re_path(r"^api/(?P<rest>.*)$", nowhere),
+]

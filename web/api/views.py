@@ -1,0 +1,92 @@
+"""The base of every REST view.
+
+Rule: `actions` names the right each method needs; a method without one does not exist (405). GET answers carry an
+ETag and are never kept by shared caches; a GET never writes. Query strings hold no NUL and only known names.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import Http404, HttpResponse
+from rest_framework.exceptions import MethodNotAllowed
+from rest_framework.views import APIView
+
+from hetsched.access.permissions import RolePermission
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject, subject_of
+from hetsched.contracts.errors import InputError
+
+from .documents import ApiSchema
+from .etags import etag_of, unchanged
+from .prometheus import REQUESTS
+
+
+class ApiView(APIView):
+    """One address and its methods."""
+
+    permission_classes = [RolePermission]
+    schema = ApiSchema()
+    actions: ClassVar[dict[str, Action]] = {}
+    queries: ClassVar[dict[str, str]] = {}
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        method = "GET" if request.method == "HEAD" else request.method
+        if method != "OPTIONS" and method not in self.actions:
+            raise MethodNotAllowed(str(request.method))
+        super().initial(request, *args, **kwargs)
+        if any("\0" in str(part) for part in kwargs.values()):
+            raise Http404
+        for name, values in request.GET.lists():
+            if name not in self.queries:
+                known = ", ".join(sorted(self.queries)) or "none"
+                raise InputError("QueryUnknown", "there is no such parameter", place=name, hint=f"Known: {known}")
+            if len(values) > 1 or "\0" in values[0]:
+                raise InputError("QueryInvalid", "it must be given once and hold no NUL", place=name)
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        response = super().dispatch(request, *args, **kwargs)
+        route = getattr(request.resolver_match, "route", "")
+        REQUESTS.labels(request.method, route, response.status_code).observe(time.perf_counter() - began)
+        return response
+
+    @property
+    def allowed_methods(self) -> list[str]:
+        return [*self.actions, *(["HEAD"] if "GET" in self.actions else []), "OPTIONS"]
+
+    @property
+    def subject(self) -> Subject:
+        """Who asks."""
+        return subject_of(self.request)
+
+
+def answer(
+    request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
+) -> HttpResponse:
+    """Write a document as JSON; a GET without a tag of its own is tagged by its content."""
+    body = msgspec.json.encode(document)
+    return send(request, body, "application/json", status=status, etag=etag, headers=headers)
+
+
+def send(
+    request: Any,
+    body: bytes,
+    content_type: str,
+    *,
+    status: int = 200,
+    etag: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> HttpResponse:
+    """Write a body with its validators; 304 where the asker has it already."""
+    reading = request.method in ("GET", "HEAD")
+    if reading and etag is None:
+        etag = etag_of(body)
+    shared = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie, Accept", **(headers or {})}
+    if etag is not None:
+        shared["ETag"] = etag
+        if reading and unchanged(request, etag):
+            return HttpResponse(status=304, headers=shared)
+    return HttpResponse(body, status=status, content_type=content_type, headers=shared)

@@ -1,0 +1,304 @@
+"""`what-if/`: what would happen, with nothing written.
+
+Rule: the engine that decides for real runs on a copy of the latest snapshot, or of a cluster that comes with the
+request; first nodes are added, then others drained, then the pods are tried in queue order. All pods of one request
+are tried under one policy: the one it names or drafts, else the one that their own rules choose.
+Invariants: nothing is written, told or kept; the answer is the document of `hetsched whatif -o json`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.db import connection
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.policies import BUILTIN, DEFAULT
+from hetsched.engine.policy import Policy as Compiled
+from hetsched.engine.policy import compile_policy, policy_from_plain
+from hetsched.engine.state import ClusterState
+from hetsched.engine.whatif import what_if
+from hetsched.inventory.models import Cluster
+from hetsched.placement.snapshot import fork
+from hetsched.policies.actions import known_policies
+from hetsched.policies.effective import Chooser, active_specs
+from hetsched.policies.models import Policy
+
+from . import bodies, reach
+from .documents import Request
+from .plugins import registry
+from .problems import Refused
+from .views import ApiView, answer
+
+MOST_PODS = 10_000
+MOST_CELLS = 500_000
+AT_ONCE = 2
+PATIENCE_SECONDS = 10
+_CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_running = threading.BoundedSemaphore(AT_ONCE)
+
+
+class WhatIf(Request, frozen=True):
+    """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`."""
+
+    manifest: str | dict[str, Any]
+    cluster: str | dict[str, Any] = ""
+    policy: str = ""
+    policy_draft: dict[str, Any] | None = None
+    drain: tuple[str, ...] = ()
+    add_nodes: str | dict[str, Any] | list[dict[str, Any]] = ""
+    explain: bool = False
+    no_preempt: bool = False
+
+
+class View(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+    queries: ClassVar = {
+        **reach.CLUSTER_QUERY,
+        "policy": "POST of a bare manifest: the policy to decide by.",
+        "explain": "POST of a bare manifest: true adds every node with every plugin's score.",
+        "drain": "POST of a bare manifest: nodes to drain first, comma-separated.",
+        "noPreempt": "POST of a bare manifest: true never counts on evicting running pods.",
+    }
+
+    @extend_schema(
+        request={
+            "application/json": WhatIf,
+            "application/yaml": OpenApiTypes.STR,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses=WhatIfAnswer,
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Try pods on a copy of a cluster."""
+        asked = _read(request)
+        if asked.drain:
+            reach.check_unlimited(self.subject)
+        with _turn():
+            return answer(request, _ask(asked, self.subject).document())
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Let only a few run at once: each may take a whole core for a while."""
+    if not connection.in_atomic_block:
+        connection.close()
+    if not _running.acquire(timeout=PATIENCE_SECONDS):
+        raise Refused(503, "WhatIfBusy", "others are being answered", headers={"Retry-After": str(PATIENCE_SECONDS)})
+    try:
+        yield
+    finally:
+        _running.release()
+
+
+def _read(request: Any) -> WhatIf:
+    kind = bodies.media_type(request, bodies.JSON, bodies.YAML, bodies.CSV)
+    body = bodies.raw(request, large=True)
+    if kind == bodies.JSON:
+        plain = bodies.plain(body)
+        if isinstance(plain, dict) and "manifest" in plain:
+            return bodies.convert(plain, WhatIf)
+    query = request.GET
+    return WhatIf(
+        manifest=bodies.text(body),
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        drain=tuple(name for name in query.get("drain", "").split(",") if name),
+        explain=_flag(query, "explain"),
+        no_preempt=_flag(query, "noPreempt"),
+    )
+
+
+def _flag(query: Any, name: str) -> bool:
+    value = query.get(name, "false")
+    if value not in ("true", "false"):
+        raise InputError("QueryInvalid", "it is true or false", place=name)
+    return bool(value == "true")
+
+
+def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
+    cluster: Cluster | None = None
+    if isinstance(asked.cluster, str) and (not asked.cluster or _CLUSTER_NAME.fullmatch(asked.cluster)):
+        cluster = reach.cluster_of(asked.cluster)
+        inline = cluster.definitions
+    else:
+        inline = parse_cluster([("cluster", _source(asked.cluster))])
+    content = parse_workload([("manifest", _source(asked.manifest))], known=inline)
+    pods: Sequence[PodSpec] = content.pending
+    if not pods and not asked.drain:
+        raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
+    if len(pods) > MOST_PODS:
+        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+    reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    spec, pods = _choose(asked, cluster, inline, content)
+    policy = _compile(spec, preemption=not asked.no_preempt)
+    state = fork(cluster.pk)[0] if cluster else _state_of(inline)
+    if asked.add_nodes:
+        state = _with_nodes(state, _nodes(asked.add_nodes))
+    _check(asked, state, pods)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
+
+
+def _source(value: str | dict[str, Any]) -> bytes:
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _state_of(content: ClusterContent) -> ClusterState:
+    if not content.nodes:
+        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="cluster")
+    return ClusterState(content.nodes, content.running, content.namespaces)
+
+
+def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
+    for name in asked.drain:
+        if name not in state.row_of:
+            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="drain")
+    if len(set(asked.drain)) != len(asked.drain):
+        raise InputError("NodeRepeated", "a node is drained once", place="drain")
+    taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
+    if taken is not None:
+        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
+    if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
+        raise InputError(
+            "ExplainTooLarge",
+            f"{len(pods)} pods on {len(state.reports)} nodes are more than {MOST_CELLS} rows",
+            place="explain",
+            hint="Explain fewer pods at a time",
+        )
+
+
+# -- supposed nodes ----------------------------------------------------------------------------------------------------
+
+
+def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeReport, ...]:
+    whole = {"apiVersion": "v1", "kind": "List", "items": added} if isinstance(added, list) else added
+    nodes = parse_cluster([("addNodes", _source(whole))]).nodes
+    if not nodes:
+        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="addNodes")
+    return nodes
+
+
+def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState:
+    """Build the state anew with more nodes; measured use stays as it is by now."""
+    taken = next((node.name for node in added if node.name in state.row_of), None)
+    if taken is not None:
+        raise InputError("NodeExists", f"there is a node {taken} already", place="addNodes", hint="Rename it")
+    names = state.columns.names
+    running = [
+        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
+        for booking in state.bookings.values()
+    ]
+    reports = [_as_used(state, row, report) for row, report in enumerate(state.reports)]
+    return ClusterState([*reports, *added], running, state.namespaces)
+
+
+def _as_used(state: ClusterState, row: int, report: NodeReport) -> NodeReport:
+    if report.usage is None:
+        return report
+    used, measured = state.columns.field("used"), state.columns.field("measured")
+    now = {name: int(used[i, row]) for i, name in enumerate(USAGE_RESOURCES) if measured[i, row]}
+    usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
+    return msgspec.structs.replace(report, usage=usage)
+
+
+# -- the policy --------------------------------------------------------------------------------------------------------
+
+
+def _choose(
+    asked: WhatIf, cluster: Cluster | None, inline: ClusterContent, content: ClusterContent
+) -> tuple[PolicySpec, Sequence[PodSpec]]:
+    """Return the policy to decide by, and the pods, marked where the policy they name cannot be theirs."""
+    if asked.policy_draft is not None:
+        return _draft(asked.policy_draft), content.pending
+    own = {spec.name: spec for spec in (*inline.policies, *content.policies)}
+    if asked.policy in own:
+        return own[asked.policy], content.pending
+    chooser = Chooser(cluster) if cluster else _InlineChooser(own, inline, content)
+    pods: list[PodSpec] = []
+    names: dict[str, None] = {}
+    for pod in content.pending:
+        chosen, problem = chooser.choose(pod, asked.policy)
+        if problem is None:
+            names[chosen.name] = None
+        else:
+            pod = msgspec.structs.replace(pod, problems=(*pod.problems, problem))
+        pods.append(pod)
+    if len(names) > 1:
+        raise InputError(
+            "PolicyAmbiguous",
+            f"the pods name different policies: {', '.join(sorted(names))}",
+            place="policy",
+            hint="Name one policy, or ask for them one by one",
+        )
+    fallback = asked.policy or (cluster.policy_name if cluster else DEFAULT)
+    name = next(iter(names), fallback)
+    spec = own.get(name) or active_specs({name}).get(name) or (None if cluster else BUILTIN.get(name))
+    if spec is None:
+        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+    return spec, pods
+
+
+class _InlineChooser:
+    """Chooses as the command line does: what the pod names, its namespace's default, the default policy."""
+
+    def __init__(self, own: dict[str, PolicySpec], inline: ClusterContent, content: ClusterContent) -> None:
+        self.known = own.keys() | BUILTIN.keys() | set(Policy.objects.values_list("name", flat=True))
+        self.defaults = inline.namespace_policies | content.namespace_policies
+
+    def choose(self, pod: PodSpec, requested: str = "") -> tuple[Any, Problem | None]:
+        name = requested or pod.policy or self.defaults.get(pod.namespace, "") or DEFAULT
+        if name in self.known:
+            return _Named(name), None
+        if requested:
+            raise InputError(
+                "PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies()
+            )
+        return _Named(DEFAULT), Problem("PolicyUnknown", "hetsched.io/policy", f"there is no policy {name!r}")
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+def _draft(plain: dict[str, Any]) -> PolicySpec:
+    if "apiVersion" in plain:
+        found = parse_cluster([("policyDraft", _source(plain))]).policies
+        if len(found) != 1:
+            raise InputError("PolicyAmbiguous", "it is not one SchedulingPolicy", place="policyDraft")
+        return msgspec.structs.replace(found[0], version=0)
+    name = plain.get("name") or "draft"
+    try:
+        return policy_from_plain({**plain, "version": 0}, name=str(name))
+    except InputError as error:
+        raise InputError(error.code, error.message, place="policyDraft", hint=error.hint) from None
+
+
+def _compile(spec: PolicySpec, *, preemption: bool) -> Compiled:
+    plugins = registry()
+    if not preemption:
+        kept = tuple(u for u in spec.plugins if u.name not in plugins or "post-filter" not in plugins[u.name].points)
+        spec = msgspec.structs.replace(spec, plugins=kept)
+    return compile_policy(spec, plugins)
+
+
+routes = [path("what-if/", View.as_view())]

@@ -1,0 +1,395 @@
+"""`workloads/`: submit, look, wait, cancel, act.
+
+Rule: POST takes a manifest (YAML, JSON, openb CSV) as it is, with the rest in the query string, or wrapped in
+`{"manifest", "policy", …}`. The answer is 202 with the id; nothing is decided here. `Idempotency-Key`: the same body
+gets the first answer again, another body 422.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import Cluster
+from hetsched.placement import topics
+from hetsched.placement.actions import cancel, retry, set_priority, submit
+from hetsched.placement.lifecycle import FINISHED, State
+from hetsched.placement.models import Pod, Workload
+
+from . import bodies, reach
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked
+from .paging import LIST_QUERIES, integer, page
+from .problems import Refused, not_found
+from .views import ApiView, answer
+from .waiting import watch
+
+MOST_SHOWN_PODS = 500
+LONGEST_WAIT_SECONDS = 60
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+# What `?for=` may wait for: the states that a workload is in from then on.
+_GOALS = {
+    "placed": frozenset(State) - {State.PENDING},
+    "running": frozenset({State.RUNNING, State.MISCONFIGURED, State.NEVER_FITS, *FINISHED}),
+    "finished": frozenset({State.MISCONFIGURED, *FINISHED}),
+}
+
+
+class Submit(Request, frozen=True):
+    """A manifest as text or as an object (a `List` for several), and how to treat it."""
+
+    manifest: str | dict[str, Any]
+    cluster: str = ""
+    policy: str = ""
+    priority: int | None = None
+    callback_url: str = ""
+    name: str = ""
+
+
+class PodState(Document, frozen=True):
+    pod: str
+    state: str
+
+
+class Accepted(Document, frozen=True):
+    """The answer to a submission."""
+
+    id: str
+    state: str
+    pods: list[PodState]
+
+
+class Span(Document, frozen=True):
+    """A state and how long it lasted; `seconds` is null while it lasts."""
+
+    state: str
+    since: str
+    seconds: float | None
+
+
+class WorkloadRow(Document, frozen=True):
+    """A workload in a list."""
+
+    id: str
+    cluster: str
+    namespace: str
+    name: str
+    state: str
+    policy: str
+    priority: int
+    pod_count: int
+    submitted_by: str
+    created_at: Any
+    decided_at: Any
+    finished_at: Any
+
+
+class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """One pod of a workload and what it holds."""
+
+    pod: str
+    state: str
+    node: str | None
+    policy: str | None
+    decision: int | None
+    message: str | None
+    isa: Any
+    gpus: Any
+    zones: Any
+    decided_at: str | None
+    started_at: str | None
+    finished_at: str | None
+
+
+class WorkloadDetail(Document, frozen=True):
+    """A workload with its pods, the first 500 of them; `podsNext` is the address of the others."""
+
+    id: str
+    cluster: str
+    namespace: str
+    name: str
+    state: str
+    policy: str
+    priority: int
+    pod_count: int
+    submitted_by: str
+    callback_url: str
+    created_at: Any
+    decided_at: Any
+    finished_at: Any
+    states: list[Span]
+    pods: list[dict[str, Any]]
+    pods_next: str | None
+
+
+class Act(Request, frozen=True):
+    """An action on a workload; `priority` goes with the action of that name."""
+
+    action: Literal["retry", "priority", "cancel"]
+    reason: str
+    priority: int | None = None
+
+
+class Workloads(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    queries: ClassVar = {
+        **reach.CLUSTER_QUERY,
+        **LIST_QUERIES,
+        "namespace": "Only workloads of this namespace.",
+        "state": "Only workloads in this state.",
+        "name": "Only workloads of this name; in a POST, the name to give.",
+        "policy": "POST of a bare manifest: the policy to decide by.",
+        "priority": "POST of a bare manifest: the priority of all its pods.",
+        "callbackUrl": "POST of a bare manifest: whom to tell.",
+    }
+
+    @extend_schema(responses=page_of(WorkloadRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List workloads, the latest first."""
+        rows = reach.workloads(self.subject)
+        rows = reach.by_query(request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name")
+        fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
+        found, following = page(request, rows.values(*fields, "cluster__name"), "id", descending=True)
+        items = [WorkloadRow(cluster=row.pop("cluster__name"), **row) for row in found]
+        return answer(request, Rows(items, following))
+
+    @extend_schema(
+        request={
+            "application/json": Submit,
+            "application/yaml": OpenApiTypes.STR,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses={202: Accepted},
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Submit a manifest; it is placed afterwards."""
+        key = _idempotency_key(request)
+        body = bodies.raw(request, large=True)
+        asked, manifest = _read_submission(request, body)
+        cluster = reach.cluster_of(asked.cluster)
+        pods = _pods(manifest, cluster)
+        reach.check_namespaces(self.subject, {pod.namespace for pod in pods})
+        submission = submit(
+            cluster,
+            pods,
+            actor=self.subject,
+            owner=self.subject.owner,
+            manifest=manifest.decode("utf-8-sig"),
+            name=_name(asked.name),
+            policy=asked.policy,
+            priority=asked.priority,
+            callback_url=_callback(asked.callback_url),
+            idempotency_key=key,
+            body_hash=_fingerprint(request, body),
+        )
+        headers = {"Location": f"{request.path}{submission.workload_id}/"}
+        if submission.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return answer(request, submission.response, status=202, headers=headers)
+
+
+def _read_submission(request: Any, body: bytes) -> tuple[Submit, bytes]:
+    """Return what is asked and the manifest's own text."""
+    if bodies.media_type(request, bodies.JSON, bodies.YAML, bodies.CSV) == bodies.JSON:
+        plain = bodies.plain(body)
+        if isinstance(plain, dict) and "manifest" in plain:
+            asked = bodies.convert(plain, Submit)
+            whole = asked.manifest
+            return asked, whole.encode() if isinstance(whole, str) else msgspec.json.encode(whole)
+    query = request.GET
+    asked = Submit(
+        manifest="",
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
+        callback_url=query.get("callbackUrl", ""),
+        name=query.get("name", ""),
+    )
+    return asked, body
+
+
+def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
+    content = parse_workload([("manifest", manifest)], known=cluster.definitions)
+    if content.running:
+        raise InputError(
+            "PodBound",
+            f"{content.running[0].key} has a node already",
+            place="spec.nodeName",
+            hint="Leave spec.nodeName out; pods that run come in with their cluster",
+        )
+    return list(content.pending)
+
+
+def _idempotency_key(request: Any) -> str:
+    key: str = request.headers.get("Idempotency-Key", "").strip()
+    if key and not _KEY.fullmatch(key):
+        raise InputError(
+            "IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place="Idempotency-Key"
+        )
+    return key
+
+
+def _fingerprint(request: Any, body: bytes) -> str:
+    query = sorted((name, request.GET[name]) for name in request.GET)
+    return sha256(msgspec.json.encode([request.content_type, query]) + body).hexdigest()
+
+
+def _name(name: str) -> str:
+    if len(name) > 253 or "\0" in name:
+        raise InputError("NameInvalid", "a name has at most 253 characters", place="name")
+    return name
+
+
+def _callback(url: str) -> str:
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        usable = False
+    if not usable or len(url) > 2000 or not url.isprintable() or not url.isascii():
+        raise InputError(
+            "CallbackUrlInvalid", "it is not an http or https address", place="callbackUrl", hint="Without a password"
+        )
+    return url
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    queries: ClassVar = {
+        "wait": f"Seconds, at most {LONGEST_WAIT_SECONDS}, to wait for what `for` names; answered as soon as it is so.",
+        "for": "What to wait for: placed (any verdict), running or finished.",
+        "reason": "DELETE: why, for the audit trail.",
+    }
+
+    @extend_schema(responses=WorkloadDetail)
+    def get(self, request: Any, workload_id: str) -> HttpResponse:
+        """Show a workload: its state, where its pods are, how long each state lasted."""
+        workload = _find(self, workload_id)
+        seconds = integer(request, "wait", 0, least=0, most=LONGEST_WAIT_SECONDS)
+        goal = _GOALS.get(request.GET.get("for", "placed"))
+        if goal is None:
+            raise InputError("QueryInvalid", f"it is one of {', '.join(_GOALS)}", place="for")
+        if seconds and workload.state not in goal:
+            watch.wait(workload.pk, goal, seconds)
+            workload = _find(self, workload_id)
+        document = _detail(workload)
+        return answer(request, document)
+
+    @extend_schema(responses=WorkloadDetail)
+    def delete(self, request: Any, workload_id: str) -> HttpResponse:
+        """Cancel a workload and free what it holds."""
+        workload = _find(self, workload_id)
+        with locked(workload.cluster):
+            check_match(request, _etag(_find(self, workload_id)), required=False)
+            cancel(workload, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
+        return answer(request, _detail(_find(self, workload_id)))
+
+
+class Pods(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {**LIST_QUERIES, "state": "Only pods in this state."}
+
+    @extend_schema(responses=page_of(PodRow))
+    def get(self, request: Any, workload_id: str) -> HttpResponse:
+        """List the pods of a workload in the order of submission."""
+        rows = Pod.objects.filter(workload=_find(self, workload_id))
+        rows = reach.by_query(request, rows, state="state")
+        found, following = page(request, rows.defer("spec").select_related("node"), "id")
+        return answer(request, Rows([_pod(pod) for pod in found], following))
+
+
+class Actions(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+
+    @extend_schema(request=Act, responses=WorkloadDetail)
+    def post(self, request: Any, workload_id: str) -> HttpResponse:
+        """Retry, cancel, or change the priority of a workload; needs If-Match."""
+        asked = bodies.read(request, Act)
+        if asked.action == "priority" and not self.subject.may(Action.OPERATE):
+            raise Refused(403, "PermissionDenied", "changing priorities needs the right 'operate'")
+        reason = require_reason(asked.reason)
+        workload = _find(self, workload_id)
+        with locked(workload.cluster):
+            check_match(request, _etag(_find(self, workload_id)), required=True)
+            if asked.action == "priority":
+                if asked.priority is None:
+                    raise InputError("BodyInvalid", "the action needs a priority", place="priority")
+                set_priority(workload, asked.priority, actor=self.subject, reason=reason)
+            elif asked.action == "retry":
+                retry(workload, actor=self.subject, reason=reason)
+            else:
+                cancel(workload, actor=self.subject, reason=reason)
+        document = _detail(_find(self, workload_id))
+        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+
+
+def _find(view: ApiView, workload_id: str) -> Workload:
+    rows = reach.workloads(view.subject).defer("manifest").select_related("cluster")
+    workload = rows.filter(pk=workload_id).first()
+    if workload is None:
+        raise not_found("workload", workload_id)
+    return workload
+
+
+def _etag(workload: Workload) -> str:
+    return etag_of(msgspec.json.encode(_detail(workload)))
+
+
+def _detail(workload: Workload) -> WorkloadDetail:
+    pods = workload.pods.defer("spec").select_related("node").order_by("id")[:MOST_SHOWN_PODS]
+    return WorkloadDetail(
+        id=workload.pk,
+        cluster=workload.cluster.name,
+        namespace=workload.namespace,
+        name=workload.name,
+        state=workload.state,
+        policy=workload.policy,
+        priority=workload.priority,
+        pod_count=workload.pod_count,
+        submitted_by=workload.submitted_by,
+        callback_url=workload.callback_url,
+        created_at=workload.created_at,
+        decided_at=workload.decided_at,
+        finished_at=workload.finished_at,
+        states=_spans(workload.history),
+        pods=[_pod(pod) for pod in pods],
+        pods_next=f"/api/v1/workloads/{workload.pk}/pods/" if workload.pod_count > MOST_SHOWN_PODS else None,
+    )
+
+
+def _pod(pod: Pod) -> dict[str, Any]:
+    return {"pod": pod.key, **topics.pod_document(pod)}
+
+
+def _spans(history: list[list[str]]) -> list[Span]:
+    """Return how long each state lasted."""
+    times = [msgspec.convert(at, type=datetime) for _, at in history]
+    ends: list[datetime | None] = [*times[1:], None]
+    return [
+        Span(state, at, None if end is None else round((end - began).total_seconds(), 3))
+        for (state, at), began, end in zip(history, times, ends, strict=True)
+    ]
+
+
+routes = [
+    path("workloads/", Workloads.as_view()),
+    path("workloads/<str:workload_id>/", One.as_view()),
+    path("workloads/<str:workload_id>/pods/", Pods.as_view()),
+    path("workloads/<str:workload_id>/actions/", Actions.as_view()),
+]

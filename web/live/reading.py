@@ -1,0 +1,72 @@
+"""What sockets read from the database, each as one call in the thread that Channels keeps for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from channels.db import database_sync_to_async
+
+from hetsched.contracts.errors import InputError
+from hetsched.journal.models import Topic
+from hetsched.journal.publish import message
+from hetsched.placement import topics
+from hetsched.placement.models import Workload
+
+from .hub import Snapshot
+from .rights import Denied
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A topic as it was asked for and as it is published; `namespaces` are those of a workload's pods."""
+
+    asked: str
+    topic: str = ""
+    namespaces: frozenset[str] = frozenset()
+    denied: Denied | None = None
+
+
+@database_sync_to_async
+def resolve(asked: list[str]) -> list[Found]:
+    """Find topics by the names that clients use."""
+    return [_resolve(name) for name in asked]
+
+
+def _resolve(asked: str) -> Found:
+    try:
+        if "\0" in asked or len(asked) > 400:
+            raise InputError("TopicUnknown", "this is no name of a topic")
+        topic = topics.resolve(asked)
+    except InputError as error:
+        return Found(asked, denied=Denied(error.code, error.message))
+    namespaces: frozenset[str] = frozenset()
+    kind, _, key = topic.partition(":")
+    if kind == "workload":
+        pods = Workload.objects.get(pk=key).pods.order_by()
+        namespaces = frozenset(pods.values_list("namespace", flat=True).distinct())
+    return Found(asked, topic, namespaces)
+
+
+@database_sync_to_async
+def snapshot(topic: str) -> Snapshot | None:
+    """Return a topic's whole document as message text, None when there is no such topic any more."""
+    try:
+        found = topics.snapshot(topic)
+    except InputError:
+        return None
+    return Snapshot(found.revision, message(topic, found.revision, found.data, "snapshot"))
+
+
+@database_sync_to_async
+def revisions(names: list[str]) -> dict[str, int]:
+    """Return the numbers of the latest events of these topics."""
+    found: dict[str, Any] = {}
+    for start in range(0, len(names), 500):
+        found.update(Topic.objects.filter(name__in=names[start : start + 500]).values_list("name", "revision"))
+    return found
+
+
+def renamed(text: str, topic: str, asked: str) -> str:
+    """Return a message under the name by which a client asked for its topic, which stands first in it."""
+    head = b'{"topic":' + msgspec.json.encode(topic)
+    return '{"topic":' + msgspec.json.encode(asked).decode() + text[len(head.decode()) :]

@@ -1,0 +1,75 @@
+"""Who listens, and whether they still may.
+
+Rule: a socket belongs to the token of its subprotocol `bearer.<token>`, else to the session cookie of its handshake.
+Both are looked up again every time, so a revoked token, a logout and a changed role end a socket at the next check.
+What a listener may hear is what REST would let it read: a token that is limited to namespaces hears of clusters,
+policies and the workloads of its namespaces.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest
+from django.utils import timezone
+
+from hetsched.access.models import Token
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import resolve
+
+BEARER = "bearer."
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a socket came with; a token is kept by its row, never by its plaintext."""
+
+    token_id: str = ""
+    session_key: str = ""
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """Why a topic is refused."""
+
+    code: str
+    detail: str
+
+
+def credential(scope: Any) -> Credential:
+    """Return what the handshake brought; a token's plaintext is looked up once, here."""
+    for name in scope.get("subprotocols", ()):
+        if name.startswith(BEARER):
+            token = resolve(name.removeprefix(BEARER))
+            return Credential(token_id=str(token.pk) if token else "")
+    return Credential(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
+
+
+def subject(held: Credential) -> Subject | None:
+    """Return who that is now, None when the credential is not valid (any more)."""
+    if held.token_id:
+        token = Token.objects.select_related("user").filter(pk=held.token_id).first()
+        if token is None or not token.user.is_active or (token.expiry and token.expiry < timezone.now()):
+            return None
+        return Subject(token.user, token)
+    if held.session_key:
+        session = import_module(settings.SESSION_ENGINE).SessionStore(held.session_key)
+        user = get_user(cast(HttpRequest, SimpleNamespace(session=session)))
+        return Subject(user) if user.is_authenticated and user.is_active else None
+    return None
+
+
+def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
+    """Say why not, if so; `namespaces` are those of the pods of a workload's topic."""
+    if not asker.may(Action.VIEW):
+        return Denied("PermissionDenied", "listening needs the right 'view'")
+    if asker.namespaces is None:
+        return None
+    kind = topic.partition(":")[0]
+    if kind in ("cluster", "policies") or (kind == "workload" and namespaces <= asker.namespaces):
+        return None
+    return Denied("PermissionDenied", "this token sees only its namespaces")

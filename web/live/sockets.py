@@ -1,0 +1,238 @@
+"""One live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
+
+Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
+(any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Rights are
+looked up again every 30 seconds. Database reads go through the one thread that Channels keeps for them, so sockets
+never use more than one connection.
+Invariant: whatever ends a socket, it leaves the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any, Literal
+
+import msgspec
+import structlog
+from channels.db import database_sync_to_async
+from django.conf import settings
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.journal.publish import message
+
+from . import reading, rights
+from .hub import ERROR, Hub, Listener, hub
+
+RECHECK_SECONDS = 30.0
+MAX_TEXT = 64 * 1024
+MAX_TOPICS = 200
+MESSAGES_PER_SECOND = 10
+BURST = 20
+MOST_WAITING = 500
+PROTOCOL = "hetsched.live.v1"
+
+UNAUTHENTICATED, FORBIDDEN, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4429, 1003, 1009
+log = structlog.get_logger(__name__)
+_open: Counter[str] = Counter()
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client may send."""
+
+    action: Literal["subscribe", "unsubscribe", "refetch"]
+    topics: list[str]
+
+
+_command = msgspec.json.Decoder(Command)
+
+
+class Closed(Exception):
+    """End this socket with a code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+async def live(scope: Any, receive: Any, send: Any) -> None:
+    """Serve one WebSocket; an ASGI application."""
+    if (await receive())["type"] != "websocket.connect":
+        return
+    held = await database_sync_to_async(rights.credential)(scope)
+    asker = await database_sync_to_async(rights.subject)(held)
+    # A browser learns the code of a closed socket only if it was accepted first.
+    await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
+    owner = asker.owner if asker else ""
+    try:
+        _check(asker)
+        _open[owner] += 1
+        try:
+            if _open[owner] > settings.HETSCHED_SOCKETS_PER_USER:
+                raise Closed(TOO_MANY)
+            await _Socket(held, asker, receive, send).run()
+        finally:
+            _open[owner] -= 1
+            if not _open[owner]:
+                del _open[owner]
+    except Closed as closed:
+        await send({"type": "websocket.close", "code": closed.code})
+    except OSError:
+        pass  # the client went away while something was sent to it
+
+
+def _chosen(offered: Any) -> str | None:
+    """Answer with our own protocol, or with what was offered: browsers give up when one they offer is not chosen."""
+    return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
+
+
+def _check(asker: Subject | None) -> None:
+    if asker is None:
+        raise Closed(UNAUTHENTICATED)
+    if not asker.may(Action.VIEW):
+        raise Closed(FORBIDDEN)
+
+
+class _Socket:
+    def __init__(self, held: rights.Credential, asker: Subject | None, receive: Any, send: Any) -> None:
+        assert asker is not None
+        self.held = held
+        self.asker = asker
+        self.receive = receive
+        self.send = send
+        self.listener = Listener()
+        # Topic in the hub -> the name by which this client asked for it.
+        self.names: dict[str, str] = {}
+        self.hub: Hub
+        self.tokens = float(BURST)
+        self.last_message = time.monotonic()
+
+    async def run(self) -> None:
+        self.hub = await hub(reading.snapshot, reading.revisions)
+        tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._recheck())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self.hub.leave(self.listener, list(self.names))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            event = await self.receive()
+            if event["type"] == "websocket.disconnect":
+                return
+            self._throttle()
+            text = event.get("text")
+            if text is None:
+                raise Closed(NOT_TEXT)
+            if len(text) > MAX_TEXT or len(text.encode(errors="replace")) > MAX_TEXT:
+                raise Closed(TOO_LONG)
+            try:
+                command = _command.decode(text)
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                self._tell_error("", "MessageInvalid", str(error)[:300])
+                continue
+            await self._obey(command)
+
+    def _throttle(self) -> None:
+        now = time.monotonic()
+        self.tokens = min(BURST, self.tokens + (now - self.last_message) * MESSAGES_PER_SECOND) - 1
+        self.last_message = now
+        if self.tokens < 0:
+            raise Closed(TOO_MANY)
+
+    async def _obey(self, command: Command) -> None:
+        wanted = list(dict.fromkeys(command.topics))[: MAX_TOPICS + 1]
+        if command.action == "subscribe":
+            await self._subscribe(wanted)
+            return
+        known = {asked: topic for topic, asked in self.names.items()}
+        for asked in wanted:
+            topic = known.get(asked)
+            if topic is None:
+                self._tell_error(asked, "TopicNotSubscribed", "this socket does not listen to it")
+            elif command.action == "refetch":
+                self.listener.mark_stale(topic)
+            else:
+                self._drop(topic)
+
+    async def _subscribe(self, wanted: list[str]) -> None:
+        if len(self.names) + len(wanted) > MAX_TOPICS:
+            self._tell_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
+            return
+        for found in await reading.resolve(wanted):
+            denied = found.denied or rights.may_listen(self.asker, found.topic, found.namespaces)
+            if denied is not None:
+                self._tell_error(found.asked, denied.code, denied.detail)
+            elif found.topic not in self.names:
+                self.names[found.topic] = found.asked
+                self.hub.join(self.listener, [found.topic])
+            else:
+                self.listener.mark_stale(found.topic)
+
+    def _drop(self, topic: str) -> None:
+        del self.names[topic]
+        self.hub.leave(self.listener, [topic])
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        listener = self.listener
+        while True:
+            await listener.ready.wait()
+            listener.ready.clear()
+            while listener.queue or listener.stale:
+                if listener.queue:
+                    await self._tell(*listener.queue.popleft())
+                else:
+                    await self._refresh(next(iter(listener.stale)))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            text = await self.hub.refresh(self.listener, topic)
+        except Exception as error:  # the database is away: the client keeps what it has until it is back
+            log.warning("live snapshot not read", topic=topic, error=repr(error))
+            await asyncio.sleep(1)
+            return
+        if text is not None:
+            await self._tell(topic, text)
+        elif topic in self.listener.stale and topic in self.names:
+            asked = self.names[topic]
+            self._drop(topic)
+            self._tell_error(asked, "TopicUnknown", "there is no such topic any more")
+
+    async def _tell(self, topic: str, text: str) -> None:
+        asked = self.names.get(topic, topic if topic == ERROR else None)
+        if asked is None:
+            return
+        if asked != topic:
+            text = reading.renamed(text, topic, asked)
+        await self.send({"type": "websocket.send", "text": text})
+
+    def _tell_error(self, asked: str, code: str, detail: str) -> None:
+        if len(self.listener.queue) > MOST_WAITING:
+            raise Closed(TOO_MANY)
+        self.listener.put(ERROR, message(asked, 0, {"code": code, "detail": detail}, "error"))
+
+    # -- rights --------------------------------------------------------------------------------------------------
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            asker = await database_sync_to_async(rights.subject)(self.held)
+            _check(asker)
+            assert asker is not None
+            narrowed = asker.namespaces != self.asker.namespaces
+            self.asker = asker
+            if narrowed:
+                asked = list(self.names.values())
+                for topic in list(self.names):
+                    self._drop(topic)
+                await self._subscribe(asked)
