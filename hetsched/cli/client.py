@@ -11,14 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-import httpx
 import typer
 
 from hetsched import __version__
 from hetsched.contracts.errors import InputError
+
+if TYPE_CHECKING:
+    import httpx
 
 EXIT_UNREACHABLE = 3
 DEFAULT_SERVER = "http://127.0.0.1:8000"
@@ -51,6 +53,8 @@ class Client:
     """One server and one token, for the time of one command."""
 
     def __init__(self, server: str, token: str = "", *, transport: httpx.BaseTransport | None = None) -> None:
+        import httpx
+
         self.server = _checked(server)
         headers = {"Accept": "application/json", "User-Agent": f"hetsched/{__version__}"}
         if token:
@@ -87,6 +91,19 @@ class Client:
                 return
             page = self._answer(self._send("GET", page["next"], {}, None, {}, repeat=True)).json()
 
+    def probe(self, path: str) -> tuple[int, Any]:
+        """Return status and document of an address outside the API, whatever the status.
+
+        Raises: ServerUnavailable, also where something answers that is not this product.
+        """
+        response = self._send("GET", path, {}, None, {}, repeat=True)
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            raise ServerUnavailable(
+                f"Http{response.status_code}", f"{path} is no page of hetsched", place=self.server
+            ) from None
+
     def send(
         self,
         method: str,
@@ -109,6 +126,8 @@ class Client:
         self, method: str, url: str, query: dict[str, str | int], body: bytes | None, headers: dict[str, str], *,
         repeat: bool,
     ) -> httpx.Response:  # fmt: skip
+        import httpx
+
         attempts = _ATTEMPTS if repeat else 1
         for attempt in range(1, attempts + 1):
             try:

@@ -7,15 +7,16 @@ the life of a pod from its table of states. `--check` says which pages are out o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hetsched.contracts.errors import InputError
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.registry import PluginInfo, Registry, load_registry
 
 from .output import console
+
+if TYPE_CHECKING:
+    from hetsched.engine.registry import PluginInfo, Registry
 
 _MADE = "<!-- Written by `hetsched docs`; change the code instead. -->\n\n"
 
@@ -25,6 +26,8 @@ def docs(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a page is out of date.")] = False,
 ) -> None:
     """Write the reference pages: plugins and the life of a pod."""
+    from hetsched.engine.registry import load_registry
+
     pages = reference_pages(load_registry())
     stale = [name for name, text in pages.items() if _read(out / name) != text]
     stale += [str(page.relative_to(out)) for page in sorted((out / "plugins").glob("*.md")) if _extra(page, out, pages)]
@@ -65,6 +68,8 @@ def _described(registry: Registry) -> list[tuple[PluginInfo, dict[str, Any]]]:
 
 def plugin_page(info: PluginInfo, described: dict[str, Any]) -> str:
     """Return the page of one plugin: its rule as its file states it, its parameters, and who uses it."""
+    from hetsched.engine.policies import BUILTIN
+
     users = [name for name, policy in BUILTIN.items() if any(use.name == info.name for use in policy.plugins)]
     lines = [
         f"{_MADE}# {info.name}\n",

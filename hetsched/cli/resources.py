@@ -24,11 +24,11 @@ class Kind(enum.StrEnum):
 
 
 _COLUMNS = {
-    Kind.CLUSTERS: ("name", "kind", "policy", "nodes", "pods", "revision"),
-    Kind.NODES: ("name", "cluster", "isaFamily", "pool", "ready", "unschedulable", "pods"),
-    Kind.WORKLOADS: ("id", "cluster", "namespace", "name", "state", "policy", "priority", "createdAt"),
-    Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt"),
-    Kind.POLICIES: ("name", "version", "state", "description"),
+    Kind.CLUSTERS: ("name", "kind", "policy", "nodeCount", "readyCount", "cardCount", "cpu", "memory", "gpu"),
+    Kind.NODES: ("name", "family", "isa", "pool", "ready", "cordoned", "cpu", "memory", "gpu", "cards", "pods"),
+    Kind.WORKLOADS: ("id", "cluster", "namespace", "name", "state", "podCount", "priority", "createdAt"),
+    Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt", "summary"),
+    Kind.POLICIES: ("name", "activeVersion", "description"),
     Kind.PLUGINS: ("name", "points", "summary"),
 }
 
@@ -48,7 +48,10 @@ def get(
         if name:
             _show_one(client.get(f"{kind.value}/{quote(name, safe='')}/", **query), output)
             return
-        items = list(client.items(f"{kind.value}/", most=limit, **query))
+        if kind is Kind.PLUGINS:  # all of them at once
+            items = client.get("plugins/", **query)["items"][:limit]
+        else:
+            items = list(client.items(f"{kind.value}/", most=limit, **query))
     if output is OutputFormat.JSON:
         print_json({"items": items})
         return
@@ -78,8 +81,12 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str | int | float):
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, str | int):
         return str(value)
+    if isinstance(value, dict) and set(value) == {"name", "version"}:
+        return f"{value['name']} v{value['version']}"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value) or "-"
     return msgspec.json.encode(value).decode()

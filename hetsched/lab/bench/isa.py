@@ -75,7 +75,6 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
 
 def requirements(count: int) -> list[str]:
     """Return different requirement strings: RISC-V with additions, then x86 levels and Arm versions."""
-    plain = list(fleet.NEEDS)
     bases = ("rv64gc", "rv64gcv", "rv64imac", "rv64imafdc")
     added = (
         f"{base}_{'_'.join(extra)}"
@@ -83,7 +82,8 @@ def requirements(count: int) -> list[str]:
         for extra in itertools.combinations(_ADDITIONS, size)
         for base in bases
     )
-    return [*plain, *itertools.islice(added, max(0, count - len(plain)))][:count]
+    different = dict.fromkeys(itertools.chain(fleet.NEEDS, added))
+    return list(itertools.islice(different, count))
 
 
 def node_by_node(need: Isa, offered: Sequence[Isa]) -> list[bool]:

@@ -1,0 +1,62 @@
+"""A server made of a table of answers, in place of the network."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from hetsched.cli.client import Client
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Server:
+    """Answers by method and path, each from its own list in turn, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.asked: list[httpx.Request] = []
+        self._answers: dict[tuple[str, str], list[httpx.Response | Exception]] = {}
+
+    def answers(self, method: str, path: str, *answers: Any, status: int = 200, **headers: str) -> None:
+        """Set what is answered: documents, bytes, or exceptions that break the connection."""
+        made = [
+            answer
+            if isinstance(answer, Exception)
+            else httpx.Response(status, content=answer, headers=headers)
+            if isinstance(answer, bytes)
+            else httpx.Response(status, json=answer, headers=headers)
+            for answer in answers
+        ]
+        self._answers[method, path] = made  # type: ignore[assignment]
+
+    def refuses(self, method: str, path: str, status: int, code: str, detail: str, **more: str) -> None:
+        problem = {"title": "", "status": status, "code": code, "detail": detail, **more}
+        self.answers(method, path, problem, status=status)
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        waiting = self._answers.get((request.method, request.url.path))
+        if waiting is None:
+            return httpx.Response(404, json={"code": "NotFound", "detail": f"there is no {request.url.path}"})
+        answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def body(self, number: int = -1) -> Any:
+        return json.loads(self.asked[number].content)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """Put a `Server` where every command connects to, and let pauses pass at once."""
+    made = Server()
+    for module in ("workloads", "resources", "decisions", "cluster"):
+        monkeypatch.setattr(
+            f"hetsched.cli.{module}.connect",
+            lambda address, token: Client(address, token, transport=httpx.MockTransport(made.handle)),
+        )
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    return made

@@ -1,0 +1,79 @@
+"""Commands against a server: 3 unreachable or token refused, 2 a refused request, the server's own words."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hetsched.cli.client import Client
+from hetsched.contracts.errors import InputError
+from tests.unit.cli.answering import Server
+from tests.unit.cli.calling import run
+
+NODES = "/api/v1/nodes/"
+
+
+def test_unreachable_is_3(server: Server) -> None:
+    server.answers("GET", NODES, httpx.ConnectError("refused"))
+    result = run("get", "nodes")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error [ServerUnreachable] http://127.0.0.1:8000: refused")
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "NotAuthenticated"), (403, "PermissionDenied")])
+def test_a_refused_token_is_3(server: Server, status: int, code: str) -> None:
+    server.refuses("GET", NODES, status, code, "no")
+    result = run("get", "nodes")
+    assert result.exit_code == 3
+    assert f"error [{code}]" in result.stderr
+    assert "HETSCHED_TOKEN" in result.stderr
+
+
+def test_a_failing_server_is_3_with_the_request_id(server: Server) -> None:
+    server.refuses("GET", NODES, 500, "InternalError", "it failed", requestId="r-9")
+    result = run("get", "nodes")
+    assert result.exit_code == 3
+    assert "r-9" in result.stderr
+
+
+def test_an_answer_that_is_no_problem_document_is_told_by_its_status(server: Server) -> None:
+    server.answers("GET", NODES, b"<html>", status=502)
+    result = run("get", "nodes")
+    assert result.exit_code == 3
+    assert "error [Http502]" in result.stderr
+
+
+def test_a_refused_request_is_2_with_place_and_hint(server: Server) -> None:
+    server.refuses("GET", NODES, 400, "ClusterAmbiguous", "there are several", place="cluster", hint="Name one: a, b")
+    result = run("get", "nodes")
+    assert result.exit_code == 2
+    assert result.stderr == "error [ClusterAmbiguous] cluster: there are several\n  Name one: a, b\n"
+
+
+def test_a_redirect_is_not_followed_with_the_token(server: Server) -> None:
+    server.answers("GET", NODES, b"", status=302, Location="https://elsewhere.example/")
+    assert run("get", "nodes", "--token", "hs_x").exit_code == 3
+    assert [request.url.host for request in server.asked] == ["127.0.0.1"]
+
+
+def test_the_environment_names_server_and_token(server: Server) -> None:
+    server.answers("GET", NODES, {"items": [], "next": None})
+    env = {"HETSCHED_SERVER": "https://fleet.example:8443", "HETSCHED_TOKEN": "hs_env"}
+    assert run("get", "nodes", env=env).exit_code == 0
+    assert server.asked[0].url.host == "fleet.example"
+    assert server.asked[0].headers["Authorization"] == "Bearer hs_env"
+
+
+@pytest.mark.parametrize("address", ["", "host", "ftp://host", "http://", "http://u:p@host", "http://host:99999"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Client(address)
+    assert caught.value.code == "ServerUrlInvalid"
+
+
+def test_a_token_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    result = run("get", "nodes", "--token", "hs_\u00e9")
+    assert result.exit_code == 2
+    assert "TokenInvalid" in result.stderr
+    assert "\u00e9" not in result.stderr

@@ -1,0 +1,44 @@
+"""`hetsched bench --quick`: every scenario gives the contract's document and checks its own answers."""
+
+import pytest
+
+from hetsched.cli.bench import Benchmark
+from hetsched.lab.bench import engine
+from hetsched.lab.bench.measure import Checks, Scenario
+from tests.unit.cli.calling import document, run
+
+
+@pytest.mark.parametrize("scenario", list(Benchmark))
+def test_rows_machine_and_checks(scenario: Benchmark) -> None:
+    result = run("bench", scenario.value, "--quick", "-o", "json")
+    assert result.exit_code == 0
+    found = document(result)
+    assert found["scenario"] == scenario.value
+    assert {"cpu", "cores", "python", "numpy", "loadAverage"} <= set(found["machine"])
+    for row in found["rows"]:
+        assert {"case", "unit", "median", "p10", "p90", "n"} <= set(row)
+        assert row["p10"] <= row["median"] <= row["p90"]
+    assert found["checks"]["compared"] > 0
+    assert found["checks"]["different"] == 0
+
+
+def test_the_engine_scenario_has_its_cases() -> None:
+    cases = [row["case"] for row in document(run("bench", "engine", "--quick", "-o", "json"))["rows"]]
+    for shapes in ("1 shape", "64 shapes", "all different"):
+        assert any(case.startswith(shapes) for case in cases)
+    assert cases[-1] == f"cost at {engine.QUICK.scale[-1]} / {engine.QUICK.scale[-2]} nodes"
+
+
+def test_a_wrong_answer_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(**_options: object) -> Scenario:
+        return Scenario("engine", (), {}, Checks(compared=3, different=1))
+
+    monkeypatch.setattr(engine, "run", wrong)
+    assert run("bench", "engine").exit_code == 1
+
+
+def test_text_is_a_table_with_the_machine() -> None:
+    text = run("bench", "isa", "--quick").stdout
+    assert "one requirement" in text
+    assert "0 different" in text
+    assert "cores" in text

@@ -1,0 +1,118 @@
+"""`hetsched submit` and `wait`: exit codes for CI, safe repetition."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.builders import a_pod
+from tests.unit.cli.answering import Server
+from tests.unit.cli.calling import document, run, workload_file
+
+ACCEPTED = {"id": "w-1", "state": "pending", "pods": [{"pod": "default/web", "state": "pending"}]}
+WORKLOADS, ONE = "/api/v1/workloads/", "/api/v1/workloads/w-1/"
+
+
+def at(state: str) -> dict[str, object]:
+    node = "n1" if state in ("placed", "running", "succeeded") else None
+    return {
+        "id": "w-1",
+        "state": state,
+        "pods": [{"pod": "default/web", "state": state, "node": node, "message": None}],
+    }
+
+
+def test_submit_sends_the_files_as_they_are_and_prints_the_id(server: Server, tmp_path: Path) -> None:
+    server.answers("POST", WORKLOADS, ACCEPTED, status=202)
+    pods = workload_file(tmp_path, a_pod("web"))
+    result = run("submit", "-f", pods, "--policy", "spread", "--priority", "7", "--token", "hs_secret")
+    assert result.exit_code == 0
+    assert "w-1" in result.stdout
+    assert server.body() == {"manifest": pods.read_text(), "policy": "spread", "priority": 7}
+    assert server.asked[0].headers["Authorization"] == "Bearer hs_secret"
+
+
+def test_each_run_has_a_key_of_its_own_and_a_given_key_is_used(server: Server, tmp_path: Path) -> None:
+    server.answers("POST", WORKLOADS, ACCEPTED, status=202)
+    pods = workload_file(tmp_path, a_pod("web"))
+    for options in ([], [], ["--idempotency-key", "build-42"]):
+        assert run("submit", "-f", pods, *options).exit_code == 0
+    keys = [request.headers["Idempotency-Key"] for request in server.asked]
+    assert len(set(keys)) == 3
+    assert keys[2] == "build-42"
+
+
+def test_a_broken_connection_is_tried_again_with_the_same_key(server: Server, tmp_path: Path) -> None:
+    server.answers("POST", WORKLOADS, httpx.ReadError("reset"), ACCEPTED, status=202)
+    assert run("submit", "-f", workload_file(tmp_path, a_pod("web"))).exit_code == 0
+    first, second = (request.headers["Idempotency-Key"] for request in server.asked)
+    assert first == second
+
+
+def test_several_files_are_one_submission(server: Server, tmp_path: Path) -> None:
+    server.answers("POST", WORKLOADS, ACCEPTED, status=202)
+    trace = tmp_path / "pods.csv"
+    trace.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nopenb-pod-0000,1000,1024,1,500\n")
+    pods = workload_file(tmp_path, a_pod("web"))
+    assert run("submit", "-f", pods, "-f", trace).exit_code == 0
+    manifest = server.body()["manifest"]
+    assert '"name":"web"' in manifest
+    # A trace beside other objects is sent as the pods it stands for.
+    assert '"name":"openb-pod-0000"' in manifest
+    assert "hetsched.io/gpu-milli" in manifest
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("placed", 0),
+        ("running", 0),
+        ("not-now", 10),
+        ("never-fits", 11),
+        ("misconfigured", 12),
+        ("failed", 14),
+        ("cancelled", 14),
+    ],
+)
+def test_submit_and_wait_give_the_verdict(server: Server, tmp_path: Path, state: str, code: int) -> None:
+    server.answers("POST", WORKLOADS, ACCEPTED, status=202)
+    server.answers("GET", ONE, at("pending"), at(state))
+    result = run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--wait", "-o", "json")
+    assert result.exit_code == code
+    assert document(result)["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("goal", "states", "code"),
+    [
+        ("running", ["placed", "placed", "running"], 0),
+        ("finished", ["running", "succeeded"], 0),
+        ("finished", ["running", "failed"], 14),
+        ("running", ["not-now"], 10),
+    ],
+)
+def test_wait_goes_on_until_the_goal(server: Server, goal: str, states: list[str], code: int) -> None:
+    server.answers("GET", ONE, *(at(state) for state in states))
+    assert run("wait", "w-1", "--for", goal).exit_code == code
+
+
+def test_patience_waits_for_room(server: Server) -> None:
+    server.answers("GET", ONE, at("not-now"), at("not-now"), at("placed"))
+    assert run("wait", "w-1").exit_code == 10
+    server.answers("GET", ONE, at("not-now"), at("not-now"), at("placed"))
+    assert run("wait", "w-1", "--patient").exit_code == 0
+
+
+def test_time_out_is_13_and_shows_how_far_it_came(server: Server) -> None:
+    server.answers("GET", ONE, at("pending"))
+    result = run("wait", "w-1", "--timeout", "0", "-o", "json")
+    assert result.exit_code == 13
+    assert document(result)["state"] == "pending"
+    assert "after 0 s" in result.stderr
+
+
+def test_the_server_is_asked_to_hold_its_answer(server: Server) -> None:
+    server.answers("GET", ONE, at("placed"), at("running"))
+    run("wait", "w-1", "--for", "running", "--timeout", "300")
+    asked = [(request.url.params["for"], request.url.params["wait"]) for request in server.asked]
+    assert asked == [("placed", "30"), ("running", "30")]

@@ -1,0 +1,51 @@
+"""`hetsched` as a real process: version, help, pipes, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.builders import a_pod
+from tests.unit.cli.calling import cluster_file, run, workload_file
+
+PROGRAM = [sys.executable, "-m", "hetsched.cli"]
+
+
+def call(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("hetsched 0.")
+    text = run("--help").stdout
+    for command in ("whatif", "simulate", "bench", "isa", "submit", "get", "explain", "wait", "cluster", "standalone"):
+        assert command in text
+
+
+def test_nothing_given_shows_the_help() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage" in result.stdout
+    assert result.stderr == ""
+
+
+def test_whatif_from_a_pipe(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("web"), a_pod("vec").cpu(2).isa("rv64gcv"))
+    ended = call("whatif", "-f", "-", "--cluster", cluster_file(tmp_path), "-o", "json", input=pods.read_text())
+    assert ended.returncode == 10
+    assert json.loads(ended.stdout)["verdict"] == "not-now"
+    assert ended.stderr == ""
+
+
+def test_a_wrong_file_shows_no_traceback(tmp_path: Path) -> None:
+    ended = call("whatif", "-f", tmp_path / "none.yaml", "--cluster", cluster_file(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error [FileUnreadable]")
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_offline_commands_load_no_web_framework() -> None:
+    script = "import sys, hetsched.cli.main; print(sorted({'django', 'celery', 'numpy', 'httpx'} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == "[]"

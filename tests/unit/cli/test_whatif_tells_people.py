@@ -1,0 +1,34 @@
+"""The text of `hetsched whatif`: sentence, places, reasons, funnel; no colour in a pipe."""
+
+from pathlib import Path
+
+from tests.builders import a_node, a_pod
+from tests.unit.cli.calling import cluster_file, run, workload_file
+
+
+def test_reasons_and_funnel_stand_below_the_verdict(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("web").cpu(1), a_pod("vec").cpu(2).isa("rv64gcv"))
+    text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path)).stdout
+    assert text.startswith("not-now  ")
+    assert "default/web  " in text
+    assert "IsaMissingExtension" in text
+    # Two nodes, one without vectors, the other without room.
+    assert "2 nodes > isa-match 1 > resource-fit 0" in text
+    assert "\x1b[" not in text
+
+
+def test_explain_shows_the_best_nodes_and_counts_the_rest(tmp_path: Path) -> None:
+    cluster = cluster_file(tmp_path, *(a_node(f"n{number:02}") for number in range(13)))
+    text = run("whatif", "-f", workload_file(tmp_path, a_pod()), "--cluster", cluster, "--explain").stdout
+    assert "13 of 13 feasible" in text
+    assert "n09" in text
+    assert "n10" not in text
+    assert "and 3 more" in text
+
+
+def test_cards_and_isa_are_named(tmp_path: Path) -> None:
+    node = a_node("gpu").isa("x86-64-v4").gpus(2)
+    pods = workload_file(tmp_path, a_pod().gpu(1, milli=250).isa("x86-64-v3"))
+    text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, node)).stdout
+    assert "0:250m" in text
+    assert "native: x86-64-v3 on x86-64-v4" in text

@@ -1,0 +1,65 @@
+"""Replay: queue order, one try each, metrics at the end, samples on the way."""
+
+import pytest
+
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.lab.replay import replay
+from tests.builders import a_node, a_pod
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return compile_policy(BUILTIN["first-fit"], load_registry())
+
+
+def test_a_pod_that_fits_nowhere_is_not_tried_again(policy: Policy) -> None:
+    # 8 CPUs: 6 go to the first, 4 do not fit any more, 2 do.
+    pods = [a_pod("six").cpu(6).build(), a_pod("four").cpu(4).build(), a_pod("two").cpu(2).build()]
+    result, _ = replay(ClusterState([a_node().build()]), pods, policy)
+    assert [(row.pod, row.node) for row in result.placements] == [
+        ("default/six", "node"),
+        ("default/four", None),
+        ("default/two", "node"),
+    ]
+    assert (result.placed, result.pending) == (2, 1)
+    assert result.metrics.cpu_utilization == 1.0
+
+
+def test_the_state_it_was_given_stays_as_it_was(policy: Policy) -> None:
+    state = ClusterState([a_node().build()])
+    before = state.digest()
+    replay(state, [a_pod().build()], policy)
+    assert state.digest() == before
+
+
+def test_samples_grow_from_the_first_pods_to_the_last(policy: Policy) -> None:
+    state = ClusterState([a_node().cpu(100).gpus(4).build()])
+    pods = [a_pod(f"pod-{number:02}").memory("1Mi").gpu(1, milli=100).build() for number in range(20)]
+    result, samples = replay(state, pods, policy, samples=10)
+    assert [sample.arrived for sample in samples] == list(range(2, 21, 2))
+    # 20 pods of 100 milli on 4 cards: demand 2000 of 4000, all of it granted.
+    assert samples[-1].arrived_gpu_ratio == pytest.approx(0.5)
+    assert samples[-1].metrics == result.metrics
+    allocations = [sample.metrics.gpu_allocation for sample in samples]
+    assert allocations == pytest.approx([0.05 * step for step in range(1, 11)])
+
+
+def test_progress_ends_at_the_last_pod(policy: Policy) -> None:
+    told: list[int] = []
+    pods = [a_pod(f"pod-{number}").cpu("10m").build() for number in range(130)]
+    replay(ClusterState([a_node().pods(500).build()]), pods, policy, progress=told.append)
+    assert told == [64, 128, 130]
+
+
+def test_fragmentation_is_measured_against_the_workload_not_the_stream(policy: Policy) -> None:
+    # One card with 500 of 1000 milli free. The stream's own mix (500) can use that; a mix of whole cards cannot.
+    state = ClusterState([a_node().gpus(1).build()])
+    stream = [a_pod("half").gpu(1, milli=500).build()]
+    whole = [a_pod("whole").gpu(1).build()]
+    fragmentation = [
+        replay(state, stream, policy, workload=mix)[0].metrics.gpu_fragmentation for mix in (stream, whole)
+    ]
+    assert fragmentation == [0.0, 0.5]

@@ -1,0 +1,71 @@
+"""The report: every chart has its table, the CSV files hold the same numbers, equal inputs give equal bytes."""
+
+import csv
+import io
+
+import msgspec
+
+from hetsched.engine.balance import ClusterMetrics
+from hetsched.lab.replay import PodPlacement, Replay, Sample
+from hetsched.lab.report import Run, report_files
+
+METRICS = ClusterMetrics(
+    cpu_utilization=0.5,
+    memory_utilization=0.25,
+    gpu_allocation=None,
+    unallocated_gpus=0.0,
+    gpu_fragmentation=None,
+    balance=0.9,
+)
+
+
+def runs(*policies: str) -> list[Run]:
+    placements = (PodPlacement("default/a", "n1"), PodPlacement("default/b", None))
+    samples = (Sample(1, 0, None, METRICS), Sample(2, 1, None, METRICS))
+    return [Run(Replay(policy, 1, 1, placements, METRICS, 1234.5), samples) for policy in policies]
+
+
+def rows(data: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(data.decode())))
+
+
+def test_csv_files_hold_results_samples_and_placements() -> None:
+    files = report_files("title", [("Nodes", "2")], runs("spread", "first-fit"))
+    summary = rows(files["summary.csv"])
+    assert summary[0][:4] == ["policy", "placed", "pending", "cpuUtilization"]
+    assert summary[1][:4] == ["spread", "1", "1", "0.5"]
+    assert summary[1][summary[0].index("gpuAllocation")] == ""
+    assert [row[:2] for row in rows(files["samples.csv"])[1:]] == [
+        ["spread", "1"], ["spread", "2"], ["first-fit", "1"], ["first-fit", "2"],
+    ]  # fmt: skip
+    assert rows(files["placements.csv"]) == [
+        ["pod", "spread", "first-fit"],
+        ["default/a", "n1", "n1"],
+        ["default/b", "", ""],
+    ]
+
+
+def test_every_chart_has_its_table_and_absent_figures_have_no_chart() -> None:
+    page = report_files("title", [], runs("spread"))["index.html"].decode()
+    assert page.count("<svg") == page.count("<figure>") == page.count("<details>") > 0
+    assert "gpuAllocation over" not in page
+    assert "cpuUtilization over arrived pods" in page
+
+
+def test_text_from_outside_is_escaped() -> None:
+    page = report_files("<title>", [("<fact>", "&")], runs("<policy>"))["index.html"].decode()
+    assert "<policy>" not in page
+    assert "<fact>" not in page
+
+
+def test_equal_runs_give_equal_bytes() -> None:
+    first, second = (report_files("t", [], runs("spread")) for _ in range(2))
+    assert first == second
+
+
+def test_samples_are_drawn_over_gpu_demand_where_there_are_cards() -> None:
+    metrics = msgspec.structs.replace(METRICS, gpu_allocation=0.5, gpu_fragmentation=0.1)
+    (run,) = runs("spread")
+    with_cards = Run(run.result, tuple(Sample(n, 0, n / 2, metrics) for n in (1, 2)))
+    page = report_files("t", [], [with_cards])["index.html"].decode()
+    assert "pending over arrived GPU demand / capacity" in page
