@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.html import format_html
 
+from .audit import Program
 from .models import AuditEntry, OutboxEvent
 
 
@@ -36,3 +39,17 @@ class OutboxEventAdmin(ReadOnlyAdmin):
     list_display = ("id", "topic", "revision", "created_at", "published_at")
     search_fields = ("topic",)
     show_full_result_count = False
+
+
+def acting(request: HttpRequest) -> Program:
+    """Return the person behind an admin page, for the audit trail."""
+    user: Any = request.user
+    names = user.groups.order_by("name").values_list("name", flat=True)
+    return Program(user.get_username(), "superuser" if user.is_superuser else ",".join(names))
+
+
+def pretty(value: Any) -> str:
+    """Show a contract value as indented JSON; nothing as a dash."""
+    if value is None or value == {} or value == ():
+        return "–"
+    return format_html("<pre>{}</pre>", msgspec.json.format(msgspec.json.encode(value)).decode())

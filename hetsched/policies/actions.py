@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from django.db import transaction
@@ -20,12 +20,12 @@ from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import MAX_WEIGHT, compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.models import DNS_LABEL
+from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 
 from .documents import TOPIC, policy_document
-from .models import Policy, PolicyRevision, RevisionState
+from .models import NamespaceRule, Policy, PolicyRevision, RevisionState
 from .signals import policy_activated
 
 BUILT_IN = Program("built-in")
@@ -134,6 +134,43 @@ def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | Non
     return activate(name, previous.version, actor=actor, reason=reason, expected_active=expected_active)
 
 
+def set_namespace_rule(
+    cluster: Cluster, namespace: str, default_policy: str, allowed_policies: Sequence[str], *, actor: Actor
+) -> NamespaceRule:
+    """Say which policy a namespace's pods get, and which they may name; pods that wait keep what they have.
+
+    Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
+    """
+    named = [name for name in (default_policy, *allowed_policies) if name]
+    unknown = set(named) - set(Policy.objects.filter(name__in=named).values_list("name", flat=True))
+    if unknown:
+        raise InputError("PolicyUnknown", f"there is no policy {min(unknown)!r}", place="policy", hint=known_policies())
+    if default_policy and allowed_policies and default_policy not in allowed_policies:
+        raise InputError("PolicyNotAllowed", f"the default {default_policy} is not among the allowed", place="policy")
+    with transaction.atomic():
+        rule, _ = NamespaceRule.objects.update_or_create(
+            cluster=cluster,
+            namespace=namespace,
+            defaults={"default_policy": default_policy, "allowed_policies": list(allowed_policies)},
+        )
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="namespace.policy",
+            obj=("namespace", f"{cluster.name}/{namespace}"),
+            details={"default": default_policy, "allowed": list(allowed_policies)},
+        )
+    return rule
+
+
+def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
+    """Give a namespace the cluster's default again, and all policies to name."""
+    with transaction.atomic():
+        place = f"{rule.cluster.name}/{rule.namespace}"
+        record(actor=actor.name, role=actor.role, action="namespace.policy", obj=("namespace", place), reason="removed")
+        rule.delete()
+
+
 def ensure_builtins() -> list[str]:
     """Bring the built-in policies in, and new revisions of those that a release changed; return the names touched.
 
@@ -166,9 +203,3 @@ def _locked(name: str) -> Policy:
 def known_policies() -> str:
     """Name the policies there are, for a hint."""
     return f"Known policies: {', '.join(Policy.objects.values_list('name', flat=True)) or 'none'}"
-
-
-def spec_document(spec: PolicySpec) -> dict[str, Any]:
-    """Return the policy as plain JSON values."""
-    built: dict[str, Any] = msgspec.to_builtins(spec)
-    return built

@@ -1,0 +1,89 @@
+"""Nodes in the admin, to read, with every fact and where it comes from."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.units import format_amount
+from hetsched.journal.admin import ReadOnlyAdmin, pretty
+
+from .models import Node
+
+
+@admin.register(Node)
+class NodeAdmin(ReadOnlyAdmin):
+    list_display = ("name", "cluster", "isa_family", "pool", "ready", "unschedulable", "cpu", "memory", "gpu", "pods")
+    list_filter = ("cluster", "isa_family", "ready", "unschedulable", "pool")
+    search_fields = ("name",)
+    list_select_related = ("cluster",)
+    fieldsets = (
+        (None, {"fields": ("cluster", "name", "pool", "ready", "unschedulable", "cordoned_by_operator", "updated_at")}),
+        ("Load", {"fields": ("cpu", "memory", "gpu", "pods", "booked")}),
+        ("Instruction set", {"fields": ("isa_family", "isa", "isa_facts")}),
+        ("Cards", {"fields": ("card_facts",)}),
+        ("NUMA", {"fields": ("numa_facts",)}),
+        ("Measured", {"fields": ("usage_facts",)}),
+        ("Labels and taints", {"fields": ("labels", "taints")}),
+        ("Problems", {"fields": ("problems",)}),
+        ("Whole report", {"classes": ("collapse",), "fields": ("whole_report",)}),
+    )
+    readonly_fields = (
+        "cpu", "memory", "gpu", "booked", "isa_facts", "card_facts", "numa_facts", "usage_facts", "labels", "taints",
+        "problems", "whole_report",
+    )  # fmt: skip
+
+    @admin.display(description="CPU")
+    def cpu(self, node: Node) -> str:
+        return _of(node, "cpu")
+
+    @admin.display(description="memory")
+    def memory(self, node: Node) -> str:
+        return _of(node, "memory")
+
+    @admin.display(description="GPU")
+    def gpu(self, node: Node) -> str:
+        return f"{node.gpu_milli_used / 1000:g} of {node.card_count}" if node.card_count else "–"
+
+    @admin.display(description="requested")
+    def booked(self, node: Node) -> str:
+        return pretty({name: format_amount(name, amount) for name, amount in node.requested.items()})
+
+    @admin.display(description="facts")
+    def isa_facts(self, node: Node) -> str:
+        return pretty(node.report.isa)
+
+    @admin.display(description="facts")
+    def card_facts(self, node: Node) -> str:
+        return pretty(cards_of(node.report))
+
+    @admin.display(description="facts")
+    def numa_facts(self, node: Node) -> str:
+        return pretty(node.report.numa)
+
+    @admin.display(description="facts")
+    def usage_facts(self, node: Node) -> str:
+        return pretty(node.report.usage)
+
+    @admin.display(description="labels")
+    def labels(self, node: Node) -> str:
+        return pretty(node.report.labels)
+
+    @admin.display(description="taints")
+    def taints(self, node: Node) -> str:
+        return pretty(node.report.taints)
+
+    @admin.display(description="problems")
+    def problems(self, node: Node) -> str:
+        return pretty(node.report.problems)
+
+    @admin.display(description="report")
+    def whole_report(self, node: Node) -> str:
+        return pretty(node.report)
+
+
+def _of(node: Node, resource: str) -> str:
+    have = node.allocatable.get(resource, 0)
+    held = node.requested.get(resource, 0)
+    share = f" ({100 * held // have} %)" if have else ""
+    return f"{format_amount(resource, held)} of {format_amount(resource, have)}{share}"

@@ -1,0 +1,201 @@
+"""Policies in the admin: a generated form that saves drafts, and activation with a reason.
+
+Rule: nothing is written but by the actions; saving never changes what decides.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, render
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.registry import load_registry
+from hetsched.journal.admin import ReadOnlyAdmin, acting
+
+from .actions import activate, remove_namespace_rule, rollback, save_draft, set_namespace_rule
+from .forms import NamespaceRuleForm, PolicyForm, ReasonForm
+from .models import NamespaceRule, Policy, PolicyRevision
+
+
+@admin.register(Policy)
+class PolicyAdmin(admin.ModelAdmin):
+    list_display = ("name", "active_version", "latest_version", "description")
+    search_fields = ("name", "description")
+
+    @admin.display(description="latest version")
+    def latest_version(self, policy: Policy) -> int:
+        return policy.revisions.values_list("version", flat=True).first() or 0
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        wrap = self.admin_site.admin_view
+        own = [
+            path("<int:pk>/activate/<int:version>/", wrap(self.activate_view), name="policies_policy_activate"),
+            path("<int:pk>/rollback/", wrap(self.rollback_view), name="policies_policy_rollback"),
+        ]
+        return own + super().get_urls()
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        policy = get_object_or_404(Policy, pk=object_id) if object_id else None
+        if policy is None and not self.has_add_permission(request):
+            raise PermissionDenied
+        if policy is not None and not self.has_view_or_change_permission(request, policy):
+            raise PermissionDenied
+        may_change = self.has_change_permission(request, policy) if policy else True
+        shown = _shown(policy, request.GET.get("version")) if policy else None
+        form = PolicyForm(load_registry(), request.POST or None, spec=shown.spec if shown else None)
+        if request.method == "POST":
+            if not may_change:
+                raise PermissionDenied
+            if form.is_valid():
+                return self._save(request, form)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": _("Policy %s") % policy.name if policy else _("New policy"),
+            "policy": policy,
+            "shown": shown,
+            "revisions": policy.revisions.all() if policy else (),
+            "form": form,
+            "may_change": may_change,
+            **(extra_context or {}),
+        }
+        return render(request, "admin/policies/policy/change_form.html", context)
+
+    def _save(self, request: HttpRequest, form: PolicyForm) -> HttpResponse:
+        try:
+            draft = save_draft(form.spec, actor=acting(request), reason=form.cleaned_data["note"])
+        except InputError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+        text = _("Draft version %d is saved. It decides nothing until it is activated.") % draft.version
+        self.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[draft.policy_id]))
+
+    def activate_view(self, request: HttpRequest, pk: int, version: int) -> HttpResponse:
+        policy = get_object_or_404(Policy, pk=pk)
+        chosen = get_object_or_404(PolicyRevision, policy=policy, version=version)
+
+        def act(reason: str, seen: int | None) -> PolicyRevision:
+            return activate(policy.name, version, actor=acting(request), reason=reason, expected_active=seen)
+
+        title = _("Activate version %(version)d of %(name)s") % {"version": version, "name": policy.name}
+        return self._with_reason(request, policy, chosen, title, act)
+
+    def rollback_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        policy = get_object_or_404(Policy, pk=pk)
+        previous = policy.revisions.filter(state="retired").order_by("-activated_at", "-version").first()
+        if previous is None:
+            self.message_user(request, _("No earlier version was ever active."), messages.WARNING)
+            return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[pk]))
+
+        def act(reason: str, seen: int | None) -> PolicyRevision:
+            return rollback(policy.name, actor=acting(request), reason=reason, expected_active=seen)
+
+        title = _("Roll %(name)s back to version %(version)d") % {"version": previous.version, "name": policy.name}
+        return self._with_reason(request, policy, previous, title, act)
+
+    def _with_reason(
+        self,
+        request: HttpRequest,
+        policy: Policy,
+        chosen: PolicyRevision,
+        title: str,
+        act: Callable[[str, int | None], PolicyRevision],
+    ) -> HttpResponse:
+        """Show what would change, ask why, then do it if the active version is still the one shown."""
+        if not self.has_change_permission(request, policy):
+            raise PermissionDenied
+        form = ReasonForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            seen = request.POST.get("seen", "")
+            try:
+                done = act(form.cleaned_data["reason"], int(seen) if seen.isdigit() else None)
+            except InputError as error:
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                text = _("Version %d decides from the next batch on.") % done.version
+                self.message_user(request, text, messages.SUCCESS)
+            return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[policy.pk]))
+        active = policy.revisions.filter(state="active").first()
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
+            "policy": policy,
+            "chosen": chosen,
+            "form": form,
+            "changes": _changes(active.spec if active else None, chosen.spec),
+        }
+        return render(request, "admin/policies/policy/reason.html", context)
+
+
+def _shown(policy: Policy, version: str | None) -> PolicyRevision:
+    """Return the version asked for, else the latest."""
+    revisions = policy.revisions.all()
+    wanted = revisions.filter(version=int(version)).first() if version and version.isdecimal() else None
+    return wanted or get_object_or_404(revisions[:1])
+
+
+def _changes(before: PolicySpec | None, after: PolicySpec) -> list[str]:
+    """Return the lines that differ, as a diff shows them."""
+    old, new = (
+        msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(spec, version=0))).decode().splitlines()
+        if spec
+        else []
+        for spec in (before, after)
+    )
+    return [line for line in difflib.unified_diff(old, new, n=2, lineterm="") if not line.startswith(("---", "+++"))]
+
+
+@admin.register(PolicyRevision)
+class PolicyRevisionAdmin(ReadOnlyAdmin):
+    list_display = ("policy", "version", "state", "author", "reason", "created_at", "activated_at")
+    list_filter = ("state", "policy")
+
+
+@admin.register(NamespaceRule)
+class NamespaceRuleAdmin(admin.ModelAdmin):
+    form = NamespaceRuleForm
+    list_display = ("cluster", "namespace", "default_policy", "allowed")
+    list_filter = ("cluster",)
+    search_fields = ("namespace",)
+
+    @admin.display(description="allowed policies")
+    def allowed(self, rule: NamespaceRule) -> str:
+        return ", ".join(rule.allowed_policies) or "all"
+
+    def save_model(self, request: HttpRequest, obj: NamespaceRule, form: Any, change: bool) -> None:
+        saved = set_namespace_rule(
+            obj.cluster, obj.namespace, obj.default_policy, obj.allowed_policies, actor=acting(request)
+        )
+        obj.pk = saved.pk
+
+    def get_readonly_fields(self, request: HttpRequest, obj: NamespaceRule | None = None) -> tuple[str, ...]:
+        return ("cluster", "namespace") if obj else ()
+
+    def delete_model(self, request: HttpRequest, obj: NamespaceRule) -> None:
+        remove_namespace_rule(obj, actor=acting(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[NamespaceRule]) -> None:
+        for rule in queryset:
+            remove_namespace_rule(rule, actor=acting(request))
