@@ -1,0 +1,33 @@
+"""The balanced-allocation plugin: CPU and memory used to the same degree."""
+
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import score
+
+
+def test_the_wider_apart_the_lower() -> None:
+    # even: cpu 2/8 = 0.25, memory 8/32 = 0.25: 100
+    # skewed, with 4 CPUs and 4 GiB booked: cpu 6/8 = 0.75, memory 12/32 = 0.375: floor((1 - 0.375 / 2) * 100) = 81
+    fleet = [a_node("even").cpu(8).memory("32Gi"), a_node("skewed").cpu(8).memory("32Gi")]
+    running = [a_pod("r").cpu(4).memory("4Gi").running_on("skewed")]
+    assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), fleet, running) == {"even": 100, "skewed": 81}
+
+
+def test_a_use_above_the_capacity_counts_as_full() -> None:
+    # cpu min(1, 16/8) = 1, memory 16/32 = 0.5: floor((1 - 0.5 / 2) * 100) = 75
+    assert score("balanced-allocation", a_pod().cpu(16).memory("16Gi"), [a_node("n").cpu(8).memory("32Gi")]) == {
+        "n": 75
+    }
+
+
+def test_a_node_with_one_of_the_resources_is_balanced() -> None:
+    assert score("balanced-allocation", a_pod().cpu(0).memory("8Gi"), [a_node("n").cpu(0)]) == {"n": 100}
+
+
+def test_pods_that_request_neither_are_left_to_the_other_scores() -> None:
+    assert score("balanced-allocation", a_pod().best_effort(), [a_node("n")]) is None
+
+
+def test_requests_count_as_they_are_stated() -> None:
+    # A best-effort pod there adds nothing: cpu 2/8 = 0.25, memory 8/32 = 0.25: 100
+    running = [a_pod("r").best_effort().running_on("n")]
+    assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), [a_node("n")], running) == {"n": 100}

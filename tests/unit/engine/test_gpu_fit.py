@@ -1,0 +1,178 @@
+"""The gpu-fit plugin: whole and shared cards, their facts, and which ones are given."""
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.engine.plugins.gpu_fit import BUSY
+from hetsched.engine.status import Refusal
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import Node, active, ask, built, cluster, policy_of, scheduler
+
+A100 = 40_960  # MiB of memory on the builders' card
+
+
+def holding(name: str, node: str, *cards: tuple[int, int, int]) -> PodBuilder:
+    """Return a running pod that holds (index, milli, MiB) shares."""
+    grants = [CardGrant(index, milli, memory) for index, milli, memory in cards]
+    return a_pod(name).gpu(len(cards), milli=cards[0][1]).running_on(node, *grants)
+
+
+def granted(pod: PodBuilder, node: Node, running: list[PodBuilder]) -> list[tuple[int, int, int]]:
+    deciding = scheduler([node], running, policy=policy_of("gpu-fit"))
+    return [(card.index, card.milli, card.memory_mib) for card in deciding.schedule(built(pod)).allocation.gpus]
+
+
+# -- whole cards -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "fits"), [(1, True), (2, True), (3, False)])
+def test_a_pod_needs_as_many_free_cards_as_it_asks_for(count: int, fits: bool) -> None:
+    assert ask("gpu-fit", a_pod().gpu(count), [a_node("n").gpus(2)]).fits == {"n": fits}
+
+
+def test_a_shared_card_is_not_free_for_a_whole_one() -> None:
+    running = [holding("r", "n", (0, 300, 12_288))]
+    answer = ask("gpu-fit", a_pod().gpu(2), [a_node("n").gpus(2)], running)
+    assert answer.codes("n") == ["GpuInsufficient"]
+    assert answer.reasons["n"][0].resolvable
+    assert ask("gpu-fit", a_pod().gpu(1), [a_node("n").gpus(2)], running).feasible == ["n"]
+
+
+def test_unhealthy_cards_are_no_cards() -> None:
+    sick = a_node("n").gpus(1, healthy=False)
+    assert ask("gpu-fit", a_pod().gpu(1), [sick]).codes("n") == ["GpuNone"]
+    assert ask("gpu-fit", a_pod().gpu(2), [sick.gpus(1)]).codes("n") == ["GpuTooFewCards"]
+
+
+def test_pods_without_a_demand_are_not_filtered() -> None:
+    assert ask("gpu-fit", a_pod(), [a_node("n")]).skipped
+    assert ask("gpu-fit", a_pod().gpu(0), [a_node("n")]).skipped
+
+
+def test_whole_cards_are_given_with_all_their_memory_lowest_index_first() -> None:
+    running = [holding("r", "n", (1, 1000, A100))]
+    assert granted(a_pod().gpu(2), a_node("n").gpus(4), running) == [(0, 1000, A100), (2, 1000, A100)]
+
+
+# -- shared cards ------------------------------------------------------------------------------------------------------
+
+
+def test_a_share_charges_its_part_of_the_memory_rounded_up() -> None:
+    # 40960 MiB * 333 / 1000 = 13639.68 -> 13640
+    assert granted(a_pod().gpu(1, milli=333), a_node("n").gpus(1), []) == [(0, 333, 13_640)]
+
+
+def test_a_share_charges_the_memory_asked_for_where_it_is_stated() -> None:
+    assert granted(a_pod().gpu(1, milli=333, memory_mib=4_000), a_node("n").gpus(1), []) == [(0, 333, 4_000)]
+
+
+def test_a_card_of_unknown_memory_charges_none() -> None:
+    assert granted(a_pod().gpu(1, milli=500), a_node("n").gpus(1, memory_mib=None), []) == [(0, 500, 0)]
+
+
+def test_a_share_goes_on_the_fullest_card_that_still_has_room() -> None:
+    # Free milli: card 0 1000, card 1 400, card 2 600, card 3 200. Asked 300: card 1 (400) is the tightest.
+    node = a_node("n").gpus(4)
+    running = [holding("a", "n", (1, 600, 0)), holding("b", "n", (2, 400, 0)), holding("c", "n", (3, 800, 0))]
+    assert [card for card, _, _ in granted(a_pod().gpu(1, milli=300), node, running)] == [1]
+
+
+def test_equally_full_cards_are_given_by_index() -> None:
+    assert [card for card, _, _ in granted(a_pod().gpu(1, milli=300), a_node("n").gpus(3), [])] == [0]
+
+
+def test_a_card_may_be_short_of_memory_with_milli_left() -> None:
+    # 900 milli are free but only 40960 - 40000 = 960 MiB
+    running = [holding("r", "n", (0, 100, 40_000))]
+    asking = a_pod().gpu(1, milli=100, memory_mib=1_000)
+    assert ask("gpu-fit", asking, [a_node("n").gpus(1)], running).codes("n") == ["GpuInsufficient"]
+    # nothing stated: 100 / 1000 of 40960 = 4096 MiB are charged
+    assert ask("gpu-fit", a_pod().gpu(1, milli=100), [a_node("n").gpus(1)], running).codes("n") == ["GpuInsufficient"]
+
+
+def test_shares_fill_a_card_exactly() -> None:
+    # 1000 / 400 = 2 shares per card, two cards: 4 pods
+    deciding = scheduler([a_node("n").gpus(2)])
+    placed = [deciding.schedule(built(a_pod(f"p{i}").gpu(1, milli=400))) for i in range(5)]
+    assert [outcome.node for outcome in placed] == ["n", "n", "n", "n", None]
+    assert [outcome.allocation.gpus[0].index for outcome in placed[:4]] == [0, 0, 1, 1]
+
+
+# -- facts of a card ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("demand", "code"),
+    [
+        ({"memory_mib": 40_960}, None),
+        ({"memory_mib": 40_961}, "GpuMemoryTooSmall"),
+        ({"model": "A100"}, None),
+        ({"model": "H100"}, "GpuModelMismatch"),
+        ({"model": "A10"}, "GpuModelMismatch"),  # not a prefix of A100
+        ({"model": "H100|A100"}, None),
+        ({"vendor": "nvidia"}, None),
+        ({"vendor": "amd"}, "GpuModelMismatch"),
+        ({"cores": 6_912}, None),
+        ({"cores": 6_913}, "GpuCoresTooFew"),
+    ],
+)
+def test_each_fact_is_a_filter_with_its_own_reason(demand: dict[str, Any], code: str | None) -> None:
+    answer = ask("gpu-fit", a_pod().gpu(1, **demand), [a_node("n").gpus(1, cores=6_912)])
+    assert answer.codes("n") == ([] if code is None else [code])
+
+
+def test_all_facts_must_be_those_of_the_same_card() -> None:
+    # One card is large enough, the other of the right model: neither is both.
+    node = a_node("n").gpus(1, "A100-SXM4-40GB", 40_960).gpus(1, "Tesla-T4", 16_384)
+    answer = ask("gpu-fit", a_pod().gpu(1, model="T4", memory_mib=20_000), [node])
+    assert answer.codes("n") == ["GpuTooFewCards"]
+
+
+def test_an_unknown_fact_does_not_satisfy_a_demand_and_is_told_apart() -> None:
+    answer = ask("gpu-fit", a_pod().gpu(1, memory_mib=1), [a_node("n").gpus(1, memory_mib=None)])
+    [refusal] = answer.reasons["n"]
+    assert (refusal.code, refusal.unknown) == ("GpuFactUnknown", True)
+
+
+def test_known_cards_may_be_enough_beside_unknown_ones() -> None:
+    node = a_node("n").gpus(1, memory_mib=None).gpus(1)
+    assert granted(a_pod().gpu(1, memory_mib=1_000), node, []) == [(1, 1000, A100)]
+
+
+@pytest.mark.parametrize(("check", "fits"), [("all", False), ("model", False), ("count", True)])
+def test_checks_can_be_limited(check: str, fits: bool) -> None:
+    answer = ask("gpu-fit", a_pod().gpu(1, model="H100"), [a_node("n").gpus(1)], params={"check": check})
+    assert answer.fits == {"n": fits}
+
+
+def test_a_check_of_the_model_leaves_memory_and_cores_out() -> None:
+    asking = a_pod().gpu(1, model="A100", memory_mib=99_999, cores=99_999)
+    assert ask("gpu-fit", asking, [a_node("n").gpus(1)], params={"check": "model"}).feasible == ["n"]
+
+
+# -- cards that nobody listed ------------------------------------------------------------------------------------------
+
+
+def test_a_count_of_cards_gives_cards_without_facts() -> None:
+    node = a_node("n").offering("nvidia.com/gpu", 2)
+    assert ask("gpu-fit", a_pod().gpu(2), [node]).feasible == ["n"]
+    assert ask("gpu-fit", a_pod().gpu(1, model="A100"), [node]).codes("n") == ["GpuFactUnknown"]
+
+
+def test_running_pods_that_do_not_say_hold_the_lowest_cards_with_room() -> None:
+    state = cluster(
+        [a_node("n").gpus(3)], [holding("told", "n", (0, 1000, A100)), a_pod("silent").gpu(1).running_on("n")]
+    )
+    assert [card.index for card in state.bookings["default/silent"].allocation.gpus] == [1]
+
+
+def test_cards_that_went_meanwhile_are_refused_at_reservation() -> None:
+    state, plugin = cluster([a_node("n").gpus(1)]), active("gpu-fit")
+    request = state.compile(built(a_pod().gpu(1)))
+    plugin.instance.pre_filter(request, state)
+    state.assume(state.compile(built(a_pod("faster").gpu(1))), 0)
+    answer = plugin.instance.reserve(request, 0, state)
+    assert isinstance(answer, Refusal)
+    assert answer == BUSY

@@ -1,0 +1,84 @@
+"""The isa-match plugin: native, emulated, unknown, and what is missing."""
+
+import pytest
+
+from hetsched.contracts.node_report import IsaReport
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask, policy_of, scheduler, score
+
+VECTOR = a_node("vector").isa("rv64gcv")
+PLAIN = a_node("plain").isa("rv64gc")
+X86 = a_node("x86").isa("x86-64-v3")
+SILENT = a_node("silent").isa(None)
+FLEET = [VECTOR, PLAIN, X86, SILENT]
+
+
+def test_a_node_fits_when_it_has_every_feature_asked_for() -> None:
+    assert ask("isa-match", a_pod().isa("rv64gc"), FLEET).feasible == ["plain", "vector"]
+    assert ask("isa-match", a_pod().isa("rv64gcv"), FLEET).feasible == ["vector"]
+    assert ask("isa-match", a_pod().isa("x86-64-v2"), FLEET).feasible == ["x86"]
+
+
+def test_missing_extensions_and_other_architectures_are_told_apart() -> None:
+    answer = ask("isa-match", a_pod().isa("rv64gcv"), FLEET)
+    [lacking] = answer.reasons["plain"]
+    assert lacking.code == "IsaMissingExtension"
+    assert "v" in lacking.missing
+    assert answer.codes("x86") == ["IsaArchMismatch"]
+
+
+def test_an_instruction_set_nobody_stated_is_unknown_and_not_a_no() -> None:
+    [refusal] = ask("isa-match", a_pod().isa("rv64gc"), FLEET).reasons["silent"]
+    assert (refusal.code, refusal.unknown) == ("IsaUnknown", True)
+
+
+def test_what_lies_beyond_a_lower_bound_is_unknown() -> None:
+    # An architecture label says amd64 and no more: level 3 may well be there, riscv cannot.
+    bound = a_node("n").having(isa=IsaReport(native="amd64", complete=False))
+    assert ask("isa-match", a_pod().isa("amd64"), [bound]).feasible == ["n"]
+    assert ask("isa-match", a_pod().isa("x86-64-v3"), [bound]).codes("n") == ["IsaUnknown"]
+    assert ask("isa-match", a_pod().isa("rv64gc"), [bound]).codes("n") == ["IsaArchMismatch"]
+
+
+@pytest.mark.parametrize(
+    ("demand", "offer", "fits"),
+    [
+        ({"emulated": "rv64gc"}, {"emulated": ("rv64gc",)}, True),
+        ({"emulated": "rv64gc"}, {"cross": ("rv64gc",)}, False),
+        ({"cross": "rv64gc"}, {"cross": ("rv64gc",)}, True),
+        ({"cross": "rv64gc"}, {"emulated": ("rv64gc",)}, False),
+        ({"qemu": "rv64gc"}, {"emulated": ("rv64gc",)}, True),
+        ({"qemu": "rv64gc"}, {"cross": ("rv64gc",)}, True),
+        ({"emulated": "rv64gcv"}, {"emulated": ("rv64gc",)}, False),
+        ({}, {"emulated": ("rv64gc",)}, False),  # emulation only where the pod allows it
+    ],
+)
+def test_emulation_counts_where_the_pod_allows_its_kind(
+    demand: dict[str, str], offer: dict[str, tuple[str, ...]], fits: bool
+) -> None:
+    asking = a_pod().isa("" if demand else "rv64gc", **demand)
+    assert ask("isa-match", asking, [a_node("n").isa("x86-64-v3", **offer)]).fits == {"n": fits}
+
+
+def test_native_outranks_emulated_and_the_grant_says_which() -> None:
+    helper = a_node("helper").isa("x86-64-v3", emulated=("rv64gc",))
+    asking = a_pod().isa("rv64gc", emulated="rv64gc")
+    assert score("isa-match", asking, [helper, PLAIN]) == {"helper": 0, "plain": 100}
+    deciding = scheduler([helper, PLAIN], policy=policy_of("isa-match"))
+    first = deciding.schedule(asking.build())
+    assert first.allocation.isa is not None
+    assert (first.node, first.allocation.isa.mode, first.allocation.isa.offered) == ("plain", "native", "rv64gc")
+    alone = scheduler([helper], policy=policy_of("isa-match")).schedule(asking.build())
+    assert alone.allocation.isa is not None
+    assert (alone.allocation.isa.mode, alone.allocation.isa.offered) == ("emulated", "rv64gc")
+
+
+def test_a_pod_that_asks_for_nothing_may_run_anywhere() -> None:
+    assert ask("isa-match", a_pod(), FLEET).skipped
+    outcome = scheduler([SILENT], policy=policy_of("isa-match")).schedule(a_pod().build())
+    assert outcome.allocation.isa is not None
+    assert outcome.allocation.isa.mode == "any"
+
+
+def test_without_allowed_emulation_there_is_nothing_to_score() -> None:
+    assert score("isa-match", a_pod().isa("rv64gc"), FLEET) is None

@@ -1,0 +1,21 @@
+"""The node-ready plugin: nothing new on nodes that are not Ready, or cordoned."""
+
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask
+
+FLEET = [a_node("up"), a_node("down").not_ready(), a_node("cordoned").cordoned(), a_node("both").cordoned().not_ready()]
+
+
+def test_only_ready_and_uncordoned_nodes_fit() -> None:
+    answer = ask("node-ready", a_pod(), FLEET)
+    assert answer.feasible == ["up"]
+    assert answer.codes("down") == ["NodeNotReady"]
+    assert answer.codes("cordoned") == ["NodeUnschedulable"]
+    assert answer.codes("both") == ["NodeNotReady"]
+
+
+def test_a_pod_that_tolerates_the_cordon_may_go_there_but_never_where_nothing_runs() -> None:
+    tolerant = a_pod().tolerating("node.kubernetes.io/unschedulable", effect="NoSchedule")
+    assert ask("node-ready", tolerant, FLEET).feasible == ["cordoned", "up"]
+    assert ask("node-ready", a_pod().tolerating(), FLEET).feasible == ["cordoned", "up"]
+    assert ask("node-ready", a_pod().tolerating("other"), FLEET).feasible == ["up"]
