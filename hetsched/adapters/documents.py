@@ -59,20 +59,22 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
-    """Read every Kubernetes object of a YAML or JSON text, lists flattened, in order.
+    """Read every Kubernetes object of a YAML or JSON text, lists flattened, in order; an empty list has none.
 
     Raises: InputError; its place is `name`, the document's number and, inside a list, the item.
     """
     text = _decode(data, name, max_bytes)
     found: list[Document] = []
+    empty = True
     for number, plain in _read(text, name, max_nodes):
         if plain is None:
             continue
+        empty = False
         try:
             found.extend(_flatten(plain, name, number, ""))
         except InputError as error:
             raise _behind(f"{name}#{number}", error) from None
-    if not found:
+    if empty:
         raise InputError("ManifestEmpty", "there is no object in it", place=name)
     return found
 

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from hetsched.adapters.documents import MAX_BYTES
+from hetsched.adapters.files import parse_cluster, parse_workload, read_cluster, read_workload
+from hetsched.contracts.errors import InputError
+from tests.unit.adapters.reading import pod_text
+
+NODE = b"{apiVersion: v1, kind: Node, metadata: {name: n}}"
+TRACE_NODES = b"sn,cpu_milli,memory_mib,gpu,model\nt,1000,1024,0,\n"
+TRACE_PODS = b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\nq,1000,1024,0,0\n"
+HIGH = b"{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 9}"
+
+
+def written(folder: Path, name: str, data: bytes) -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
+    nodes = read_cluster(written(tmp_path, "a.json", NODE), written(tmp_path, "b.yaml", TRACE_NODES)).nodes
+    assert [node.name for node in nodes] == ["n", "t"]
+    pods = read_workload(
+        written(tmp_path, "c.txt", TRACE_PODS), written(tmp_path, "d.csv", pod_text().encode())
+    ).pending
+    assert [pod.name for pod in pods] == ["p", "q"]
+
+
+def test_several_files_are_one_bag_of_objects() -> None:
+    pod = pod_text("priorityClassName: high").encode()
+    assert parse_workload([("pod", pod), ("class", HIGH)]).pending[0].priority == 9
+
+
+def test_a_workload_may_name_what_the_cluster_defines() -> None:
+    pod = pod_text("priorityClassName: high").encode()
+    assert parse_workload([("pod", pod)], known=parse_cluster([("class", HIGH)])).pending[0].priority == 9
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [("a", NODE), ("b", NODE)],
+        [("a", TRACE_NODES), ("b", TRACE_NODES)],
+        [("a", NODE), ("b", TRACE_NODES.replace(b"\nt,", b"\nn,"))],
+    ],
+)
+def test_an_object_stands_in_one_file_only(sources: list[tuple[str, bytes]]) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_cluster(sources)
+    assert refused.value.code == "ObjectDuplicate"
+
+
+def test_each_list_has_its_side() -> None:
+    with pytest.raises(InputError) as refused:
+        parse_cluster([("pods.csv", TRACE_PODS)])
+    assert (refused.value.code, refused.value.place) == ("WrongFile", "pods.csv")
+    with pytest.raises(InputError) as refused:
+        parse_workload([("nodes.csv", TRACE_NODES)])
+    assert (refused.value.code, refused.value.place) == ("WrongFile", "nodes.csv")
+
+
+@pytest.mark.parametrize("path", ["", "nothing.yaml", "nul\0.yaml"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_cluster(tmp_path / path)
+    assert (refused.value.code, refused.value.place) == ("FileUnreadable", str(tmp_path / path))
+
+
+@pytest.mark.parametrize("start", [b"# ", TRACE_NODES])
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path, start: bytes) -> None:
+    with pytest.raises(InputError) as refused:
+        read_cluster(written(tmp_path, "big", start + b"x" * MAX_BYTES))
+    assert refused.value.code == "ManifestTooLarge"
