@@ -74,6 +74,22 @@ def read(request: Any, document: type[T], *, large: bool = False) -> T:
     return convert(plain(raw(request, large=large)), document)
 
 
+def wrapped(request: Any, document: type[T]) -> T | None:
+    """Read a manifest that comes as the field `manifest` of a document; None when the body is the manifest itself.
+
+    Raises: InputError; Refused 415 for what is neither JSON, YAML nor CSV.
+    """
+    if media_type(request, JSON, YAML, CSV) != JSON:
+        return None
+    values = plain(raw(request, large=True))
+    return convert(values, document) if isinstance(values, dict) and "manifest" in values else None
+
+
+def source(manifest: str | dict[str, Any]) -> bytes:
+    """Return a manifest's own text, whether it came as text or as an object."""
+    return manifest.encode() if isinstance(manifest, str) else msgspec.json.encode(manifest)
+
+
 def text(body: bytes) -> str:
     """Return a body as text.
 

@@ -43,6 +43,13 @@ class NewCluster(Request, frozen=True):
     policy: str = "hetsched"
 
 
+class Inventory(Request, frozen=True):
+    """The files of an import, wrapped."""
+
+    manifest: str | dict[str, Any]
+    reason: str = ""
+
+
 class ClusterDetail(Document, frozen=True):
     """A cluster and its totals; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity."""
 
@@ -105,7 +112,7 @@ class Import(ApiView):
     @extend_schema(
         request={
             "application/yaml": OpenApiTypes.STR,
-            "application/json": OpenApiTypes.OBJECT,
+            "application/json": Inventory,
             "text/csv": OpenApiTypes.STR,
         },
         responses=ClusterDetail,
@@ -113,10 +120,10 @@ class Import(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Make a cluster what these files say; needs If-Match where it has nodes already."""
         reach.check_unlimited(self.subject)
-        reason = require_reason(request.GET.get("reason", ""))
-        bodies.media_type(request, bodies.YAML, bodies.JSON, bodies.CSV)
         cluster = _find(name)
-        content = parse_cluster([("import", bodies.raw(request, large=True))])
+        asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
+        reason = require_reason(asked.reason or request.GET.get("reason", ""))
+        content = parse_cluster([("import", bodies.source(asked.manifest))])
         with locked(cluster):
             current = _find(name)
             check_match(request, _etag(current), required=current.node_count > 0)

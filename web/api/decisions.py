@@ -15,12 +15,14 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
+from hetsched.contracts.errors import InputError
+from hetsched.placement.explain import matrix_of
 from hetsched.placement.models import Decision
 
 from . import reach
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, integer, page
-from .problems import not_found
+from .paging import LIST_QUERIES, flag, page
+from .problems import Refused, not_found
 from .views import ApiView, answer
 
 _ROW = (
@@ -112,19 +114,27 @@ def _row(values: dict[str, Any]) -> DecisionRow:
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"top": "How many of the kept nodes to show."}
+    queries: ClassVar = {"explain": "true works the whole matrix out again: every node with every plugin's score."}
 
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Show a decision with its reasons and its best nodes."""
-        rows = reach.decisions(self.subject).select_related("cluster")
+        """Show a decision with its reasons and its best nodes, or all nodes: 410 where these cannot be had any more."""
+        rows = reach.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
             raise not_found("decision", decision_id)
-        return answer(request, _detail(decision, integer(request, "top", 1000, least=0, most=1000)))
+        nodes = _matrix(decision) if flag(request, "explain") else decision.top
+        return answer(request, _detail(decision, nodes))
 
 
-def _detail(decision: Decision, top: int) -> DecisionDetail:
+def _matrix(decision: Decision) -> tuple[NodeOutcome, ...]:
+    try:
+        return matrix_of(decision)
+    except InputError as error:
+        raise Refused(410, error.code, f"{error.message}. {decision.summary}", hint=error.hint) from None
+
+
+def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...]) -> DecisionDetail:
     return DecisionDetail(
         id=decision.pk,
         cluster=decision.cluster.name,
@@ -137,7 +147,7 @@ def _detail(decision: Decision, top: int) -> DecisionDetail:
         score=decision.score,
         summary=decision.summary,
         reasons=decision.reasons,
-        nodes=decision.top[:top],
+        nodes=nodes,
         allocation=decision.allocation,
         snapshot=decision.snapshot,
         cluster_revision=decision.cluster_revision,

@@ -6,9 +6,11 @@ so it cannot differ from what is sent.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
@@ -46,23 +48,34 @@ class StructSchema(OpenApiSerializerExtension):
         target = self.target if isinstance(self.target, type) else type(self.target)
         _, components = msgspec.json.schema_components([target], ref_template="#/components/schemas/{name}")
         own = components.pop(target.__name__)
+        classes = {found.__name__: found for found in _classes(msgspec.inspect.type_info(target))}
         for name, schema in components.items():
             auto_schema.registry.register_on_missing(
-                ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema)
+                ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, object=classes[name], schema=schema)
             )
         return own
 
 
-def page_of(document: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the OpenAPI schema of a page of these documents."""
-    return {
-        "type": "object",
-        "required": ["items", "next"],
-        "properties": {
-            "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{document.__name__}"}},
-            "next": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Address of the next page."},
-        },
-    }
+def _classes(root: msgspec.inspect.Type) -> set[type]:
+    """Return every struct and enumeration that a type is made of."""
+    found: set[type] = set()
+    open_types: list[Any] = [root]
+    while open_types:
+        kind = open_types.pop()
+        if isinstance(kind, (msgspec.inspect.StructType, msgspec.inspect.EnumType)):
+            if kind.cls in found:
+                continue
+            found.add(kind.cls)
+        open_types.extend(field.type for field in getattr(kind, "fields", ()))
+        open_types.extend(getattr(kind, name) for name in ("item_type", "value_type", "type") if hasattr(kind, name))
+        open_types.extend((*getattr(kind, "types", ()), *getattr(kind, "item_types", ())))
+    return found
+
+
+def page_of(document: type[msgspec.Struct]) -> Any:
+    """Return the type of a page of these documents, for OpenAPI."""
+    name = f"{document.__name__}Page"
+    return msgspec.defstruct(name, [("items", list[document]), ("next", str | None)], bases=(Document,), frozen=True)  # type: ignore[valid-type]
 
 
 class ApiSchema(AutoSchema):
@@ -73,6 +86,10 @@ class ApiSchema(AutoSchema):
             OpenApiParameter(name, OpenApiTypes.STR, OpenApiParameter.QUERY, description=text)
             for name, text in getattr(self.view, "queries", {}).items()
         ]
+
+    def get_operation_id(self) -> str:
+        words = re.findall(r"[a-z_]+", self.path.removeprefix("/api/v1/").replace("_id}", "}").replace("-", "_"))
+        return "_".join((self.method.lower(), *words))
 
     def get_tags(self) -> list[str]:
         return [self.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]

@@ -54,7 +54,7 @@ class NodeRow(Document, frozen=True):
     pods: int
 
 
-class Act(Request, frozen=True):
+class NodeAction(Request, frozen=True):
     """An action on a node."""
 
     action: Literal["cordon", "uncordon"]
@@ -141,10 +141,10 @@ class Actions(_OfNode):
     actions: ClassVar = {"POST": Action.OPERATE}
     get = None  # type: ignore[assignment]
 
-    @extend_schema(request=Act, responses=facts.NodeDetail)
+    @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
         """Cordon or uncordon a node; needs If-Match."""
-        asked = bodies.read(request, Act)
+        asked = bodies.read(request, NodeAction)
         reach.check_unlimited(self.subject)
         node = self.find(name)
         act = cordon if asked.action == "cordon" else uncordon

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from django.db.models import QuerySet
 
 from hetsched.contracts.errors import InputError
 
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 LIST_QUERIES = {"limit": f"Rows at most, 1-{MAX_LIMIT}.", "cursor": "Where to go on, from the page before."}
@@ -38,9 +40,20 @@ def integer(request: Any, name: str, default: int, *, least: int, most: int) -> 
     text = request.GET.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and least <= int(text) <= most):
+    if not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
         raise InputError("QueryInvalid", f"{text[:40]!r} is not a whole number from {least} to {most}", place=name)
     return int(text)
+
+
+def flag(request: Any, name: str) -> bool:
+    """Return a yes or no of the query string, no if it is not there.
+
+    Raises: InputError `QueryInvalid`.
+    """
+    text = request.GET.get(name, "false")
+    if text not in ("true", "false"):
+        raise InputError("QueryInvalid", "it is true or false", place=name)
+    return bool(text == "true")
 
 
 def page(request: Any, rows: QuerySet[Any, Any], key: str, *, descending: bool = False) -> tuple[list[Any], str | None]:
@@ -49,11 +62,24 @@ def page(request: Any, rows: QuerySet[Any, Any], key: str, *, descending: bool =
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """
     limit = limit_of(request)
-    cursor = request.GET.get("cursor")
-    if cursor:
+    if cursor := request.GET.get("cursor"):
         kind = str if rows.model._meta.get_field(key).get_internal_type() in ("CharField", "TextField") else int
         rows = rows.filter(**{f"{key}__{'lt' if descending else 'gt'}": _decode(cursor, kind)})
-    found = list(rows.order_by(f"-{key}" if descending else key)[: limit + 1])
+    return _cut(request, list(rows.order_by(f"-{key}" if descending else key)[: limit + 1]), key, limit)
+
+
+def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[list[Any], str | None]:
+    """Return one page of a list that is in memory, sorted by a text, and the address of the next one.
+
+    Raises: InputError `QueryInvalid`, `CursorInvalid`.
+    """
+    if cursor := request.GET.get("cursor"):
+        seen = _decode(cursor, str)
+        rows = [row for row in rows if row[key] > seen]
+    return _cut(request, list(rows), key, limit_of(request))
+
+
+def _cut(request: Any, found: list[Any], key: str, limit: int) -> tuple[list[Any], str | None]:
     if len(found) <= limit:
         return found, None
     del found[limit:]

@@ -13,6 +13,7 @@ from hetsched.access.roles import Action
 from hetsched.engine.registry import Registry, load_registry
 
 from .documents import Document, Rows, page_of
+from .paging import LIST_QUERIES, page_of_sorted
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -37,11 +38,13 @@ def registry() -> Registry:
 
 class Plugins(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = LIST_QUERIES
 
     @extend_schema(responses=page_of(PluginInfo))
     def get(self, request: Any) -> HttpResponse:
-        """List all plugins."""
-        return answer(request, Rows(registry().describe()))
+        """List plugins by name."""
+        found, following = page_of_sorted(request, registry().describe(), "name")
+        return answer(request, Rows(found, following))
 
 
 class One(ApiView):

@@ -20,6 +20,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from hetsched.contracts.errors import InputError
+from hetsched.inventory.ledger import Conflict
 
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
@@ -130,6 +131,8 @@ def refusal_of(error: Exception) -> Refused:
             return Refused(status, error.code, error.message, place=error.place, hint=error.hint)
         case exceptions.APIException():
             return _of_framework(error)
+        case Conflict():
+            return Refused(409, "Conflict", "somebody changed this at the same moment", hint="Look again and repeat")
         case Http404():
             return Refused(404, "NotFound", "there is nothing at this address")
         case PermissionDenied():

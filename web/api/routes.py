@@ -6,6 +6,12 @@ from typing import Any
 
 from django.http import HttpResponse, HttpResponsePermanentRedirect
 from django.urls import include, path, re_path, resolve
+from drf_spectacular.renderers import (
+    OpenApiJsonRenderer,
+    OpenApiJsonRenderer2,
+    OpenApiYamlRenderer,
+    OpenApiYamlRenderer2,
+)
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from . import (
@@ -30,6 +36,7 @@ class Schema(SpectacularAPIView):
 
     public = True
     authentication_classes = []
+    renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
 
 
 class Docs(SpectacularSwaggerSplitView):

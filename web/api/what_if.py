@@ -45,6 +45,7 @@ from hetsched.policies.models import Policy
 
 from . import bodies, reach
 from .documents import Request
+from .paging import flag
 from .plugins import registry
 from .problems import Refused
 from .views import ApiView, answer
@@ -111,28 +112,18 @@ def _turn() -> Iterator[None]:
 
 
 def _read(request: Any) -> WhatIf:
-    kind = bodies.media_type(request, bodies.JSON, bodies.YAML, bodies.CSV)
-    body = bodies.raw(request, large=True)
-    if kind == bodies.JSON:
-        plain = bodies.plain(body)
-        if isinstance(plain, dict) and "manifest" in plain:
-            return bodies.convert(plain, WhatIf)
+    asked = bodies.wrapped(request, WhatIf)
+    if asked is not None:
+        return asked
     query = request.GET
     return WhatIf(
-        manifest=bodies.text(body),
+        manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
         drain=tuple(name for name in query.get("drain", "").split(",") if name),
-        explain=_flag(query, "explain"),
-        no_preempt=_flag(query, "noPreempt"),
+        explain=flag(request, "explain"),
+        no_preempt=flag(request, "noPreempt"),
     )
-
-
-def _flag(query: Any, name: str) -> bool:
-    value = query.get(name, "false")
-    if value not in ("true", "false"):
-        raise InputError("QueryInvalid", "it is true or false", place=name)
-    return bool(value == "true")
 
 
 def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
@@ -141,8 +132,8 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
         cluster = reach.cluster_of(asked.cluster)
         inline = cluster.definitions
     else:
-        inline = parse_cluster([("cluster", _source(asked.cluster))])
-    content = parse_workload([("manifest", _source(asked.manifest))], known=inline)
+        inline = parse_cluster([("cluster", bodies.source(asked.cluster))])
+    content = parse_workload([("manifest", bodies.source(asked.manifest))], known=inline)
     pods: Sequence[PodSpec] = content.pending
     if not pods and not asked.drain:
         raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
@@ -157,10 +148,6 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
-
-
-def _source(value: str | dict[str, Any]) -> bytes:
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
 def _state_of(content: ClusterContent) -> ClusterState:
@@ -192,7 +179,7 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
 
 def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeReport, ...]:
     whole = {"apiVersion": "v1", "kind": "List", "items": added} if isinstance(added, list) else added
-    nodes = parse_cluster([("addNodes", _source(whole))]).nodes
+    nodes = parse_cluster([("addNodes", bodies.source(whole))]).nodes
     if not nodes:
         raise InputError("ClusterWithoutNodes", "there is no Node in it", place="addNodes")
     return nodes
@@ -282,7 +269,7 @@ class _Named(msgspec.Struct, frozen=True):
 
 def _draft(plain: dict[str, Any]) -> PolicySpec:
     if "apiVersion" in plain:
-        found = parse_cluster([("policyDraft", _source(plain))]).policies
+        found = parse_cluster([("policyDraft", bodies.source(plain))]).policies
         if len(found) != 1:
             raise InputError("PolicyAmbiguous", "it is not one SchedulingPolicy", place="policyDraft")
         return msgspec.structs.replace(found[0], version=0)

@@ -136,7 +136,7 @@ class WorkloadDetail(Document, frozen=True):
     pods_next: str | None
 
 
-class Act(Request, frozen=True):
+class WorkloadAction(Request, frozen=True):
     """An action on a workload; `priority` goes with the action of that name."""
 
     action: Literal["retry", "priority", "cancel"]
@@ -178,8 +178,8 @@ class Workloads(ApiView):
     def post(self, request: Any) -> HttpResponse:
         """Submit a manifest; it is placed afterwards."""
         key = _idempotency_key(request)
-        body = bodies.raw(request, large=True)
-        asked, manifest = _read_submission(request, body)
+        asked = _read_submission(request)
+        manifest = bodies.source(asked.manifest)
         cluster = reach.cluster_of(asked.cluster)
         pods = _pods(manifest, cluster)
         reach.check_namespaces(self.subject, {pod.namespace for pod in pods})
@@ -188,13 +188,13 @@ class Workloads(ApiView):
             pods,
             actor=self.subject,
             owner=self.subject.owner,
-            manifest=manifest.decode("utf-8-sig"),
+            manifest=manifest.decode(),
             name=_name(asked.name),
             policy=asked.policy,
             priority=asked.priority,
             callback_url=_callback(asked.callback_url),
             idempotency_key=key,
-            body_hash=_fingerprint(request, body),
+            body_hash=_fingerprint(request),
         )
         headers = {"Location": f"{request.path}{submission.workload_id}/"}
         if submission.replayed:
@@ -202,24 +202,19 @@ class Workloads(ApiView):
         return answer(request, submission.response, status=202, headers=headers)
 
 
-def _read_submission(request: Any, body: bytes) -> tuple[Submit, bytes]:
-    """Return what is asked and the manifest's own text."""
-    if bodies.media_type(request, bodies.JSON, bodies.YAML, bodies.CSV) == bodies.JSON:
-        plain = bodies.plain(body)
-        if isinstance(plain, dict) and "manifest" in plain:
-            asked = bodies.convert(plain, Submit)
-            whole = asked.manifest
-            return asked, whole.encode() if isinstance(whole, str) else msgspec.json.encode(whole)
+def _read_submission(request: Any) -> Submit:
+    asked = bodies.wrapped(request, Submit)
+    if asked is not None:
+        return asked
     query = request.GET
-    asked = Submit(
-        manifest="",
+    return Submit(
+        manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
         priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
         callback_url=query.get("callbackUrl", ""),
         name=query.get("name", ""),
     )
-    return asked, body
 
 
 def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
@@ -243,9 +238,9 @@ def _idempotency_key(request: Any) -> str:
     return key
 
 
-def _fingerprint(request: Any, body: bytes) -> str:
+def _fingerprint(request: Any) -> str:
     query = sorted((name, request.GET[name]) for name in request.GET)
-    return sha256(msgspec.json.encode([request.content_type, query]) + body).hexdigest()
+    return sha256(msgspec.json.encode([request.content_type, query]) + request.body).hexdigest()
 
 
 def _name(name: str) -> str:
@@ -317,10 +312,10 @@ class Pods(ApiView):
 class Actions(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
 
-    @extend_schema(request=Act, responses=WorkloadDetail)
+    @extend_schema(request=WorkloadAction, responses=WorkloadDetail)
     def post(self, request: Any, workload_id: str) -> HttpResponse:
         """Retry, cancel, or change the priority of a workload; needs If-Match."""
-        asked = bodies.read(request, Act)
+        asked = bodies.read(request, WorkloadAction)
         if asked.action == "priority" and not self.subject.may(Action.OPERATE):
             raise Refused(403, "PermissionDenied", "changing priorities needs the right 'operate'")
         reason = require_reason(asked.reason)
