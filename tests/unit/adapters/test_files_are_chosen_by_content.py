@@ -19,12 +19,10 @@ def written(folder: Path, name: str, data: bytes) -> Path:
 
 
 def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
-    nodes = read_cluster(written(tmp_path, "a.json", NODE), written(tmp_path, "b.yaml", TRACE_NODES)).nodes
+    nodes = read_cluster(written(tmp_path, "a.csv", NODE), written(tmp_path, "b.yaml", TRACE_NODES)).nodes
     assert [node.name for node in nodes] == ["n", "t"]
-    pods = read_workload(
-        written(tmp_path, "c.txt", TRACE_PODS), written(tmp_path, "d.csv", pod_text().encode())
-    ).pending
-    assert [pod.name for pod in pods] == ["p", "q"]
+    trace, objects = written(tmp_path, "c.txt", TRACE_PODS), written(tmp_path, "d.json", pod_text().encode())
+    assert [pod.name for pod in read_workload(trace, objects).pending] == ["p", "q"]
 
 
 def test_several_files_are_one_bag_of_objects() -> None:
