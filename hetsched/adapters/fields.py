@@ -21,6 +21,7 @@ _DNS_LABEL = re.compile(_LABEL)
 _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _INT64 = 2**63 - 1
+MAX_ANNOTATIONS = 256 * 1024
 
 
 def is_dns_label(text: str) -> bool:
@@ -176,6 +177,13 @@ class View:
                 self.view(key).fail("is not a label key", name, code="LabelInvalid")
             if not is_label_value(value):
                 self.view(key).fail(f"{value[:80]!r} is not a label value", name, code="LabelInvalid")
+        return found
+
+    def annotations(self) -> dict[str, str]:
+        """Return the annotations of metadata; together they may be as large as the API server lets them be."""
+        found = self.text_map("annotations")
+        if sum(len(name) + len(value) for name, value in found.items()) > MAX_ANNOTATIONS:
+            self.fail(f"may hold at most {MAX_ANNOTATIONS} characters together", "annotations", code="ObjectTooLarge")
         return found
 
     def amounts(self, key: str) -> dict[str, int]:

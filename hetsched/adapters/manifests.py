@@ -178,7 +178,7 @@ def _runtime_class(root: View) -> RuntimeClass:
 
 
 def _namespace_policy(root: View) -> str:
-    return root.view("metadata").text_map("annotations").get(keys.POLICY, "").strip()
+    return root.view("metadata").annotations().get(keys.POLICY, "").strip()
 
 
 def _policy(root: View) -> PolicySpec:

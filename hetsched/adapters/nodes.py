@@ -56,7 +56,7 @@ def node(root: View) -> NodeReport:
     labels = meta.labels()
     annotations = {
         key: value
-        for key, value in meta.text_map("annotations").items()
+        for key, value in meta.annotations().items()
         if key not in ("kubectl.kubernetes.io/last-applied-configuration", keys.EXPORT_PROBLEMS)
     }
     problems: list[str] = []

@@ -90,7 +90,7 @@ class PodReader:
     def template(self, root: View, name: str, namespace: str) -> PodSpec:
         """Read `metadata` and `spec` of a pod or pod template as the pod `namespace/name`."""
         meta, spec = root.view("metadata"), root.view("spec")
-        labels, annotations = meta.labels(), meta.text_map("annotations")
+        labels, annotations = meta.labels(), meta.annotations()
         problems: list[Problem] = []
         runtime = self._runtime_class(spec, problems)
         overhead = spec.amounts("overhead") if "overhead" in spec else dict(runtime.overhead)
@@ -127,7 +127,7 @@ class PodReader:
             shape = _with_exported_scoring(shape, meta.view("annotations"))
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
-        node_name = spec.text("nodeName")
+        node_name = spec.name("nodeName") if spec.text("nodeName") else ""
         return PodSpec(
             namespace=namespace,
             name=name,

@@ -183,3 +183,16 @@ def test_names_are_rfc_1123(name: str) -> None:
     with pytest.raises(InputError) as refused:
         content(f"{{apiVersion: v1, kind: Pod, metadata: {{name: '{name}'}}, spec: {{containers: [{{}}]}}}}")
     assert refused.value.code == "NameInvalid"
+
+
+def test_the_node_of_a_pod_is_a_name_too() -> None:
+    with pytest.raises(InputError) as refused:
+        pod("nodeName: ../../secrets")
+    assert (refused.value.code, refused.value.place) == ("NameInvalid", "file.yaml#1 spec.nodeName")
+
+
+def test_annotations_are_bounded_as_in_the_api_server() -> None:
+    assert pod(annotations={"a": "x" * 200_000}).problems == ()
+    with pytest.raises(InputError) as refused:
+        pod(annotations={"a": "x" * 200_000, "b": "x" * 70_000})
+    assert (refused.value.code, refused.value.place) == ("ObjectTooLarge", "file.yaml#1 metadata.annotations")
