@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """The whole answer for one unplaced pod; `resolvable` (N,) marks rows that fewer pods could open."""
+    """The whole answer for one unplaced pod; `resolvable` are the rows that fewer pods could open."""
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
@@ -125,7 +125,7 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     never = bool(empty.definite.all())
     verdict = Verdict.NEVER_FITS if never else Verdict.NOT_NOW
     sweep = empty if never else now
-    rows = tuple(np.flatnonzero(now.resolvable & ~now.left).tolist())
+    rows = tuple(np.flatnonzero(now.resolvable & ~now.left & ~empty.definite).tolist())
     reasons = sweep.reasons()
     return Diagnosis(verdict, reasons, tuple(sweep.funnel), _sentence(pod, verdict, reasons, len(state.reports)), rows)
 

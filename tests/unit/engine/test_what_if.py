@@ -1,0 +1,124 @@
+"""What-if: the same decisions on a copy, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from hetsched.contracts.decision import Verdict, WhatIfAnswer
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.state import ClusterState
+from hetsched.engine.whatif import what_if
+from tests.builders import a_node, a_pod
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import Pod, built, cluster, policy_of, scheduler
+
+NOW = "2026-11-20T10:00:00Z"
+POLICY = scheduler([], policy="hetsched").policy
+
+
+def asked(state: ClusterState, *pods: Pod, **more: Any) -> WhatIfAnswer:
+    return what_if(state, POLICY, [built(pod) for pod in pods], evaluated_at=NOW, **more)
+
+
+def test_the_state_is_left_as_it_is() -> None:
+    state = cluster([a_node("a"), a_node("b")], [a_pod("r").running_on("a")])
+    before = state.digest(), state.columns.load.tobytes()
+    answer = asked(state, a_pod("p"), explain=True, drain=["a"])
+    assert (state.digest(), state.columns.load.tobytes()) == before
+    assert answer.snapshot == state.digest()
+    assert answer.evaluated_at == NOW
+
+
+def test_each_pod_sees_the_earlier_ones_in_queue_order() -> None:
+    # One node for one pod: the important one gets it, though it comes last in the file.
+    state = cluster([a_node("n").pods(1)])
+    answer = asked(state, a_pod("low"), a_pod("high").priority(9))
+    assert [placement.pod for placement in answer.placements] == ["default/high"]
+    assert [(item.pod, item.verdict) for item in answer.unplaced] == [("default/low", Verdict.NOT_NOW)]
+    assert answer.verdict is Verdict.NOT_NOW
+    assert answer.summary.startswith("1 of 2 pods fit; default/low does not fit now")
+
+
+def test_the_worst_verdict_stands_for_all() -> None:
+    state = cluster([a_node("n").cpu(8)])
+    answer = asked(state, a_pod("fits"), a_pod("huge").cpu(99), a_pod("wrong").wrong())
+    assert answer.verdict is Verdict.MISCONFIGURED
+    assert {item.pod: item.verdict for item in answer.unplaced} == {
+        "default/huge": Verdict.NEVER_FITS, "default/wrong": Verdict.MISCONFIGURED,
+    }  # fmt: skip
+
+
+def test_the_matrix_is_there_only_when_asked_for() -> None:
+    state = cluster([a_node("a"), a_node("b").cordoned()])
+    assert asked(state, a_pod("p")).nodes is None
+    assert "nodes" not in asked(state, a_pod("p")).document()
+    nodes = asked(state, a_pod("p"), explain=True).nodes
+    assert nodes is not None
+    assert [(row.name, row.rank, row.refused and row.refused.code) for row in nodes] == [
+        ("a", 1, None), ("b", None, "NodeUnschedulable"),
+    ]  # fmt: skip
+
+
+def test_pods_of_a_drained_node_move_before_anything_new_comes() -> None:
+    # b has room for one pod: the one that has to leave a gets it.
+    state = cluster([a_node("a"), a_node("b").pods(1)], [a_pod("old").running_on("a")])
+    answer = asked(state, a_pod("new"), drain=["a"])
+    assert [(moved.pod, moved.from_, moved.to, moved.verdict) for moved in answer.displaced] == [
+        ("default/old", "a", "b", Verdict.PLACED)
+    ]
+    assert [item.pod for item in answer.unplaced] == ["default/new"]
+
+
+def test_a_displaced_pod_without_a_place_says_why() -> None:
+    state = cluster([a_node("a"), a_node("b").cpu(0)], [a_pod("old").running_on("a")])
+    [moved] = asked(state, drain=["a"]).displaced
+    assert (moved.to, moved.verdict) == (None, Verdict.NOT_NOW)  # the drained node could take it again
+
+
+def test_the_balance_is_measured_before_and_after() -> None:
+    # 8 CPUs, 32 GiB. Before: 0 and 0 used, variance 0 -> 1.
+    # After 4 CPUs and 0 memory: utilisations 0.5 and 0, mean 0.25, variance (0.25^2 + 0.25^2) / 2 = 0.0625 -> 0.9375
+    state = cluster([a_node("n").cpu(8).memory("32Gi")])
+    answer = asked(state, a_pod("p").cpu(4).memory(0))
+    assert (answer.balance.before, answer.balance.after) == (1.0, 0.9375)
+
+
+def test_one_pod_is_answered_in_one_sentence() -> None:
+    answer = what_if(cluster([a_node("n")]), policy_of("node-ready"), [built(a_pod("p"))], evaluated_at=NOW)
+    assert answer.summary == "default/p fits on n with score 0, out of 1 nodes"
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods())
+def test_what_if_decides_what_the_real_cycle_decides(fleet: list[NodeReport], pods: Sequence[PodSpec]) -> None:
+    state = ClusterState(fleet, (), NAMESPACES)
+    answer = what_if(state, POLICY, pods, evaluated_at=NOW, explain=True)
+    deciding = Scheduler(state, POLICY)
+    real = {pod.key: deciding.schedule(pod) for pod in sorted(pods, key=POLICY.sort_key)}
+    assert {p.pod: p.node for p in answer.placements} == {key: o.node for key, o in real.items() if o.node}
+    assert {p.pod: p.gpus for p in answer.placements} == {key: o.allocation.gpus for key, o in real.items() if o.node}
+    assert answer.nodes is not None
+    best = {row.pod: row.name for row in answer.nodes if row.rank == 1}
+    assert best == {p.pod: p.node for p in answer.placements}
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods())
+def test_every_number_of_the_matrix_adds_up(fleet: list[NodeReport], pods: Sequence[PodSpec]) -> None:
+    answer = what_if(ClusterState(fleet, (), NAMESPACES), POLICY, pods, evaluated_at=NOW, explain=True)
+    for row in answer.nodes or ():
+        if row.feasible:
+            assert row.refused is None
+            assert row.total == pytest.approx(sum(score.weighted for score in row.scores))
+            assert all(0 <= score.normalized <= 100 for score in row.scores)
+            assert all(score.weighted == score.weight * score.normalized for score in row.scores)
+        else:
+            assert (row.total, row.rank, row.scores) == (None, None, ())
+            assert row.refused is not None
+            assert (row.refused.nodes, bool(row.refused.message)) == (1, True)
