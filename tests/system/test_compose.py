@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import urllib.request
@@ -84,7 +85,7 @@ class Stack:
         image = {
             "PATH": f"{Path(sys.executable).parent}:{plain_environment()['PATH']}",
             "HETSCHED_DATA": str(self.folder),
-            "HOSTNAME": name,
+            "HOSTNAME": socket.gethostname(),  # Docker sets it
         }
         stated = {key: self._local(value) for key, value in SERVICES[name]["environment"].items()}
         return plain_environment() | image | stated
@@ -152,13 +153,17 @@ def test_one_submission_through_all_services(stack: Stack) -> None:
     for name in ("web", "worker-schedule", "worker-io", "beat"):
         wait_until(lambda name=name: stack.healthy(name), what=f"the health of {name}", seconds=90)
 
-    operator = Client(stack, "operator")
-    operator.post("clusters/", {"name": "one", "kind": "offline"})
-    operator.post("clusters/one/import/", CLUSTER.encode(), "application/yaml")
-    submitted = operator.post("workloads/?cluster=one", POD.encode(), "application/yaml")
-    decided = operator.get(f"workloads/{submitted['id']}/?wait=30")
+    operator, ci = Client(stack, "operator"), Client(stack, "submitter")
+    operator.post("clusters/", {"name": "one", "kind": "offline", "reason": "test"})
+    operator.post("clusters/one/import/?reason=test", CLUSTER.encode(), "application/yaml")
+    submitted = ci.post("workloads/", POD.encode(), "application/yaml")
+    decided = ci.get(f"workloads/{submitted['id']}/?wait=30")
     assert decided["state"] == "placed"
-    assert decided["placements"][0]["node"] == "node-0"
+    assert [(pod["pod"], pod["node"]) for pod in decided["pods"]] == [("default/hello", "node-0")]
+
+    stack.run("demo")
+    assert {cluster["name"] for cluster in ci.get("clusters/")["items"]} == {"one", "demo"}
+    wait_until(lambda: ci.get("decisions/?cluster=demo")["items"], what="the demo stream", seconds=60)
 
 
 class Client:
