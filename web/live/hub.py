@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -29,6 +30,8 @@ ERROR = ""
 RECENT_EVENTS = 128
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
+# Sockets that come at once share a snapshot; one who asks again later gets a fresh one.
+KEPT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 # The revision and the document of a topic, read in one moment; None for a topic that there is not.
@@ -101,7 +104,14 @@ class _Topic:
         self.recent: deque[tuple[int, str]] = deque(maxlen=RECENT_EVENTS)
         self.newest = 0
         self.snapshot: Snapshot | None = None
+        self.read_at = 0.0
         self.reading: asyncio.Task[Snapshot | None] | None = None
+
+    def outdated(self) -> bool:
+        """Say whether a snapshot must be read before one can be sent."""
+        if self.snapshot is None or self.snapshot.revision < self.newest:
+            return True
+        return time.monotonic() - self.read_at > KEPT_SECONDS
 
 
 class Hub:
@@ -154,7 +164,7 @@ class Hub:
         None when there is nothing to send: the topic is not stale any more, or, if it still is, there is no such topic.
         """
         found = self._topics.get(topic)
-        if found is not None and (found.snapshot is None or found.snapshot.revision < found.newest):
+        if found is not None and found.outdated():
             if found.reading is None:
                 found.reading = asyncio.create_task(self._read(topic, found))
             await asyncio.shield(found.reading)
@@ -168,7 +178,9 @@ class Hub:
 
     async def _read(self, topic: str, found: _Topic) -> Snapshot | None:
         try:
+            began = time.monotonic()
             found.snapshot = await self._read_snapshot(topic)
+            found.read_at = began
             if found.snapshot is not None:
                 found.newest = max(found.newest, found.snapshot.revision)
             return found.snapshot

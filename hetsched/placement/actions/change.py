@@ -53,6 +53,10 @@ class Change:
         for pod in pods:
             self.touch_row(pod.pk, pod.workload_id)
 
+    def touch_workload(self, workload_id: str) -> None:
+        """Note that this workload's own columns are told anew."""
+        self._workloads.add(workload_id)
+
     def touch_row(self, pod_id: int, workload_id: str | None) -> None:
         self._pods.add(pod_id)
         if workload_id is not None:

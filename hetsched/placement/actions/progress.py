@@ -156,6 +156,7 @@ def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str
             Pod.objects.filter(pk__in=some).update(priority=priority)
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)
+        change.touch_workload(workload.pk)
         _audit(actor, "workload.priority", workload, reason, {"priority": priority})
         change.close()
         dispatch.wake(workload.cluster_id)

@@ -1,0 +1,177 @@
+"""Faked here: the channel layer lives in memory. Checked: what a client is sent, over the product's own ASGI door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.db import database_sync_to_async
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from hetsched.access.tokens import create_token
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.publish import merge
+from hetsched.placement import dispatch
+from hetsched.placement.actions import import_cluster
+from hetsched.policies.actions import ensure_builtins
+from hetsched.project.asgi import application
+from tests.builders import a_node
+from web.live.hub import stop_hub
+
+HOST = b"testserver"
+
+
+class Viewer:
+    """A client that keeps the documents of its topics current."""
+
+    def __init__(
+        self, *, token: str = "", cookie: str = "", origin: str | None = None, protocols: tuple[str, ...] = ()
+    ) -> None:
+        headers = [(b"host", HOST)]
+        if origin is not None:
+            headers.append((b"origin", origin.encode()))
+        if cookie:
+            headers.append((b"cookie", cookie.encode()))
+        scope = {
+            "type": "websocket",
+            "path": "/ws/live/",
+            "query_string": b"",
+            "headers": headers,
+            "subprotocols": [*protocols, *([f"bearer.{token}"] if token else [])],
+        }
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self.socket = ApplicationCommunicator(self._slow, scope)
+        self.protocol: str | None = None
+        self.documents: dict[str, Any] = {}
+        self.revisions: dict[str, int] = {}
+        self.heard: list[dict[str, Any]] = []
+
+    async def _slow(self, scope: Any, receive: Any, send: Any) -> None:
+        """Take nothing from the server while asleep, as a client with a full buffer does."""
+
+        async def when_awake(message: Any) -> None:
+            await self.awake.wait()
+            await send(message)
+
+        await application(scope, receive, when_awake)
+
+    async def connect(self) -> bool:
+        """Shake hands; False when the server refuses to."""
+        await self.socket.send_input({"type": "websocket.connect"})
+        output = await self.socket.receive_output(5)
+        self.protocol = output.get("subprotocol")
+        return bool(output["type"] == "websocket.accept")
+
+    async def say(self, text: str) -> None:
+        await self.socket.send_input({"type": "websocket.receive", "text": text})
+
+    async def send(self, action: str, *topics: str) -> None:
+        await self.say(msgspec.json.encode({"action": action, "topics": topics}).decode())
+
+    async def hear(self, timeout: float = 5) -> dict[str, Any]:
+        """Take one message in, as a client does."""
+        output = await self.socket.receive_output(timeout)
+        assert output["type"] == "websocket.send", output
+        message: dict[str, Any] = msgspec.json.decode(output["text"])
+        self.heard.append(message)
+        topic, revision = message["topic"], message["revision"]
+        if message["type"] == "snapshot":
+            self.documents[topic], self.revisions[topic] = message["data"], revision
+        elif message["type"] == "delta" and revision > self.revisions[topic]:
+            assert revision == self.revisions[topic] + 1, f"a gap: {self.revisions[topic]} -> {revision}"
+            self.documents[topic] = merge(self.documents[topic], message["data"])
+            self.revisions[topic] = revision
+        return message
+
+    async def listen(self, *topics: str) -> None:
+        """Subscribe, and take the snapshots in."""
+        await self.send("subscribe", *topics)
+        for _ in topics:
+            message = await self.hear()
+            assert message["type"] == "snapshot", message
+
+    async def hear_until(self, topic: str, revision: int) -> None:
+        while self.revisions.get(topic, -1) < revision:
+            await self.hear()
+
+    async def closed(self, timeout: float = 5) -> int:
+        """Return the code with which the server ends this."""
+        while True:
+            output = await self.socket.receive_output(timeout)
+            if output["type"] == "websocket.close":
+                return int(output.get("code", 1000))
+
+    async def leave(self) -> None:
+        await self.socket.send_input({"type": "websocket.disconnect", "code": 1000})
+        await self.socket.wait(5)
+
+
+def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run database code of a test in the thread that the sockets use."""
+    return database_sync_to_async(function)
+
+
+@pytest.fixture(autouse=True)
+def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Keep live messages in this process and let nobody wake."""
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.ALLOWED_HOSTS = ["testserver"]
+    woken: list[int] = []
+    monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task="": woken.append(cluster_id))
+    return woken
+
+
+@pytest.fixture
+async def viewers() -> AsyncIterator[Callable[..., Viewer]]:
+    """Return a maker of clients; they are disconnected and the hub is stopped at the end."""
+    made: list[Viewer] = []
+
+    def make(**arguments: Any) -> Viewer:
+        made.append(Viewer(**arguments))
+        return made[-1]
+
+    yield make
+    for viewer in made:
+        with_errors = asyncio.gather(viewer.leave(), return_exceptions=True)
+        await with_errors
+    await stop_hub()
+
+
+@pytest.fixture
+def cluster(transactional_db: Any) -> Cluster:
+    ensure_builtins()
+    nodes = tuple(a_node(f"n{i}").build() for i in range(4))
+    return import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
+
+
+@pytest.fixture
+def token(transactional_db: Any) -> Callable[..., str]:
+    """Return a maker of tokens: role, then the namespaces it is limited to."""
+
+    def make(role: str = "viewer", *namespaces: str) -> str:
+        return create_token(role=role, name=f"test-{role}", namespaces=namespaces)[1]
+
+    return make
+
+
+@pytest.fixture
+def cookie(transactional_db: Any) -> Callable[..., str]:
+    """Return a maker of session cookies of people with the given groups."""
+
+    def make(name: str = "ada", *groups: str) -> str:
+        user = User.objects.create_user(name, password="a long enough password")
+        user.groups.set([Group.objects.get_or_create(name=group)[0] for group in groups])
+        client = Client()
+        client.force_login(user)
+        return "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookies.values())
+
+    return make

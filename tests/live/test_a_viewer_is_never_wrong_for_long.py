@@ -1,0 +1,223 @@
+"""Old snapshot + deltas == fresh snapshot, whatever happens; what was lost on the way is noticed and made good."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.inventory.actions import cordon, uncordon
+from hetsched.inventory.models import Cluster
+from hetsched.journal import publish
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import topics
+from hetsched.placement.actions import cancel, release, retry, set_priority, submit
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod, Workload
+from hetsched.policies.actions import activate, rollback, save_draft
+from hetsched.policies.effective import active_specs
+from tests.builders import a_pod
+from web.live import hub
+from workers.schedule import run as schedule
+
+from .conftest import Viewer, in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TOPICS = ("cluster:lab", "node:lab/n0", "node:lab/n1", "decisions", "policies")
+
+
+class Life:
+    """Random changes of one cluster through the actions alone."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.made = 0
+
+    def step(self) -> None:
+        self.random.choice(
+            (
+                *(self.submit, self.submit, self.place, self.place, self.finish, self.cancel, self.retry),
+                *(self.priority, self.cordon, self.policy),
+            )
+        )()
+
+    def submit(self) -> Workload:
+        pods = []
+        for _ in range(self.random.randint(1, 4)):
+            self.made += 1
+            pods.append(a_pod(f"p{self.made}").cpu(self.random.choice(["1", "3", "9"])).build())
+        return Workload.objects.get(pk=submit(self.cluster, pods, actor=SYSTEM).workload_id)
+
+    def place(self) -> None:
+        schedule(self.cluster.pk)
+
+    def finish(self) -> None:
+        if pod := self._one(Pod.objects.filter(state="placed")):
+            release(self.cluster.pk, [pod.pk], to=self.random.choice([State.SUCCEEDED, State.FAILED]), reason="ended")
+
+    def cancel(self) -> None:
+        if workload := self._one(Workload.objects.all()):
+            cancel(workload, actor=SYSTEM, reason="enough")
+
+    def retry(self) -> None:
+        if workload := self._one(Workload.objects.filter(state__in=["failed", "never-fits"])):
+            retry(workload, actor=SYSTEM, reason="again")
+
+    def priority(self) -> None:
+        if workload := self._one(Workload.objects.all()):
+            set_priority(workload, self.random.randint(-5, 5), actor=SYSTEM, reason="order")
+
+    def cordon(self) -> None:
+        self.random.choice([cordon, uncordon])(
+            self.cluster, f"n{self.random.randint(0, 3)}", actor=SYSTEM, reason="work"
+        )
+
+    def policy(self) -> None:
+        spec = active_specs({"spread"})["spread"]
+        version = save_draft(spec, actor=SYSTEM).version
+        if self.random.random() < 0.5:
+            activate("spread", version, actor=SYSTEM, reason="better")
+            if self.random.random() < 0.5:
+                rollback("spread", actor=SYSTEM, reason="worse")
+
+    def _one(self, rows: Any) -> Any:
+        return self.random.choice(list(rows) or [None])
+
+
+@pytest.fixture
+async def watching(viewers: Any, token: Any, cluster: Cluster) -> Callable[..., Any]:
+    plaintext = await in_thread(token)("viewer")
+
+    async def make(*names: str) -> Viewer:
+        viewer: Viewer = viewers(token=plaintext)
+        assert await viewer.connect()
+        await viewer.listen(*names)
+        return viewer
+
+    return make
+
+
+async def fresh(topic: str) -> tuple[int, Any]:
+    """Return a topic's revision and document as JSON has it."""
+    found = await in_thread(topics.snapshot)(topic)
+    return found.revision, msgspec.json.decode(msgspec.json.encode(found.data))
+
+
+async def assert_current(viewer: Viewer) -> None:
+    """Catch up, then compare every document with a fresh one."""
+    for topic in list(viewer.documents):
+        revision, document = await fresh(topic)
+        await viewer.hear_until(topic, revision)
+        assert viewer.documents[topic] == document, topic
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_lives(watching: Any, cluster: Cluster, seed: int) -> None:
+    life = Life(cluster, seed)
+    workload = await in_thread(life.submit)()
+    viewer = await watching(*TOPICS, f"workload:{workload.pk}")
+    for _ in range(40):
+        await in_thread(life.step)()
+        if life.random.random() < 0.2:
+            await assert_current(viewer)
+    await assert_current(viewer)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_reader_that_slept_through_more_than_its_queue_holds(
+    watching: Any, cluster: Cluster, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "QUEUE_EVENTS", 4)
+    viewer = await watching(*TOPICS)
+    life = Life(cluster, seed)
+    for _ in range(3):
+        viewer.awake.clear()
+        for _ in range(30):
+            await in_thread(life.step)()
+        viewer.awake.set()
+        await assert_current(viewer)
+    assert len(viewer.heard) < 90
+
+
+async def test_events_that_the_broker_lost_are_missed_within_two_looks(
+    watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.05)
+    viewer = await watching("cluster:lab")
+    with monkeypatch.context() as lossy:
+        lossy.setattr(publish, "_send", lambda events: None)
+        await in_thread(Life(cluster, 1).submit)()
+    await assert_current(viewer)
+    assert [message["type"] for message in viewer.heard] == ["snapshot", "snapshot"]
+
+
+async def test_a_gap_is_seen_by_the_next_event(
+    watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 3600.0)
+    viewer = await watching("cluster:lab")
+    life = Life(cluster, 1)
+    with monkeypatch.context() as lossy:
+        lossy.setattr(publish, "_send", lambda events: None)
+        await in_thread(life.submit)()
+    await in_thread(life.submit)()
+    await assert_current(viewer)
+
+
+async def test_what_the_sweep_sends_again_is_told_once(watching: Any, cluster: Cluster) -> None:
+    viewer = await watching("cluster:lab")
+    life = Life(cluster, 1)
+    await in_thread(life.submit)()
+    await assert_current(viewer)
+    await in_thread(lambda: publish.OutboxEvent.objects.update(published_at=None))()
+    assert await in_thread(lambda: publish.relay(older_than_seconds=-1))()
+    await in_thread(life.submit)()
+    await assert_current(viewer)
+    assert [message["revision"] for message in viewer.heard] == sorted({m["revision"] for m in viewer.heard})
+
+
+async def test_asking_again_gives_a_snapshot_and_leaving_ends_the_deltas(watching: Any, cluster: Cluster) -> None:
+    viewer = await watching("cluster:lab")
+    await viewer.send("refetch", "cluster:lab")
+    assert (await viewer.hear())["type"] == "snapshot"
+    await viewer.send("unsubscribe", "cluster:lab")
+    await viewer.send("subscribe", "policies")
+    await viewer.hear()
+    await in_thread(Life(cluster, 1).submit)()
+    assert await viewer.socket.receive_nothing(0.2)
+
+
+async def test_a_nodes_short_name_is_kept_in_what_its_client_is_told(watching: Any, cluster: Cluster) -> None:
+    viewer = await watching("node:n0")
+    await in_thread(lambda: cordon(cluster, "n0", actor=SYSTEM, reason="work"))()
+    delta = await viewer.hear()
+    assert (delta["topic"], delta["type"]) == ("node:n0", "delta")
+    assert viewer.documents["node:n0"] == (await fresh("node:lab/n0"))[1]
+
+
+async def test_a_topic_that_ends_is_told(watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "KEPT_SECONDS", 0.0)
+    workload = await in_thread(Life(cluster, 1).submit)()
+    topic = f"workload:{workload.pk}"
+    viewer = await watching(topic)
+    await in_thread(workload.delete)()
+    await viewer.send("refetch", topic)
+    assert (await viewer.hear())["data"]["code"] == "TopicUnknown"
+
+
+async def test_a_limited_token_hears_of_its_own_workloads_only(viewers: Any, token: Any, cluster: Cluster) -> None:
+    def submitted(namespace: str) -> str:
+        return submit(cluster, [a_pod("p", namespace).build()], actor=SYSTEM).workload_id
+
+    own, other = await in_thread(submitted)("team"), await in_thread(submitted)("rest")
+    viewer = viewers(token=await in_thread(token)("submitter", "team"))
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab", f"workload:{own}")
+    for topic in (f"workload:{other}", "decisions", "node:lab/n0"):
+        await viewer.send("subscribe", topic)
+        answer = await viewer.hear()
+        assert (answer["topic"], answer["data"]["code"]) == (topic, "PermissionDenied")

@@ -1,0 +1,75 @@
+"""Only our own pages with a session, or a program with a token, get in; whoever may not look is told by the code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OURS = "http://testserver"
+
+
+async def test_a_person_on_our_own_page_gets_in(viewers: Any, cookie: Any, cluster: Any) -> None:
+    viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab")
+    assert viewer.documents["cluster:lab"]["name"] == "lab"
+
+
+async def test_a_program_with_a_token_gets_in_and_the_offered_protocol_is_chosen(viewers: Any, token: Any) -> None:
+    plaintext = await in_thread(token)("viewer")
+    viewer = viewers(token=plaintext)
+    assert await viewer.connect()
+    assert viewer.protocol == f"bearer.{plaintext}"
+
+
+async def test_the_products_own_protocol_is_chosen_before_the_token(viewers: Any, token: Any) -> None:
+    viewer = viewers(token=await in_thread(token)("viewer"), protocols=("hetsched.live.v1",))
+    assert await viewer.connect()
+    assert viewer.protocol == "hetsched.live.v1"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "http://sub.testserver", "http://testserver:8000", "https://testserver", "null", "", None],
+)
+async def test_a_handshake_from_elsewhere_is_refused_even_with_a_good_cookie(
+    viewers: Any, cookie: Any, origin: str | None
+) -> None:
+    viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=origin)
+    assert not await viewer.connect()
+
+
+async def test_a_foreign_page_is_refused_even_with_a_good_token(viewers: Any, token: Any) -> None:
+    viewer = viewers(token=await in_thread(token)("viewer"), origin="http://evil.example")
+    assert not await viewer.connect()
+
+
+async def test_nobody_is_closed_with_4401(viewers: Any) -> None:
+    viewer = viewers(origin=OURS)
+    assert await viewer.connect()
+    assert await viewer.closed() == 4401
+
+
+@pytest.mark.parametrize("plaintext", ["x", "hs_" + "0" * 64])
+async def test_a_wrong_token_is_closed_with_4401(viewers: Any, plaintext: str) -> None:
+    viewer = viewers(token=plaintext)
+    assert await viewer.connect()
+    assert await viewer.closed() == 4401
+
+
+async def test_a_wrong_token_does_not_fall_back_to_the_cookie(viewers: Any, cookie: Any) -> None:
+    viewer = viewers(token="hs_" + "0" * 64, cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
+    assert await viewer.connect()
+    assert await viewer.closed() == 4401
+
+
+async def test_who_may_not_look_is_closed_with_4403(viewers: Any, token: Any, cookie: Any) -> None:
+    agent = viewers(token=await in_thread(token)("agent"))
+    stranger = viewers(cookie=await in_thread(cookie)("bob"), origin=OURS)
+    for viewer in (agent, stranger):
+        assert await viewer.connect()
+        assert await viewer.closed() == 4403

@@ -1,0 +1,76 @@
+"""A socket lives as long as the right behind it: a revoked token, a logout or a changed role end it soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+
+from hetsched.access.models import Token
+from web.live import sockets
+
+from .conftest import in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OURS = "http://testserver"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "RECHECK_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda: Token.objects.all().delete(), 4401),
+        (lambda: Token.objects.update(expiry="2020-01-01T00:00:00Z"), 4401),
+        (lambda: User.objects.update(is_active=False), 4401),
+        (lambda: Token.objects.update(role="agent"), 4403),
+    ],
+    ids=["revoked", "expired", "account closed", "other role"],
+)
+async def test_a_token_that_lost_its_right(
+    viewers: Any, token: Any, cluster: Any, change: Callable[[], Any], code: int
+) -> None:
+    viewer = viewers(token=await in_thread(token)("viewer"))
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab")
+    await in_thread(change)()
+    assert await viewer.closed() == code
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda: Session.objects.all().delete(), 4401),
+        (lambda: User.objects.get().groups.set([]), 4403),
+        (lambda: _new_password(User.objects.get()), 4401),
+    ],
+    ids=["logged out", "left the group", "new password"],
+)
+async def test_a_person_who_lost_the_right(viewers: Any, cookie: Any, change: Callable[[], Any], code: int) -> None:
+    viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
+    assert await viewer.connect()
+    await in_thread(change)()
+    assert await viewer.closed() == code
+
+
+def _new_password(user: User) -> None:
+    user.set_password("another long password")
+    user.save()
+
+
+async def test_a_token_that_was_limited_keeps_what_it_may_still_hear(viewers: Any, token: Any, cluster: Any) -> None:
+    viewer = viewers(token=await in_thread(token)("viewer"))
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab", "decisions")
+    await in_thread(lambda: Token.objects.update(namespaces=["team"]))()
+    told = [await viewer.hear(), await viewer.hear()]
+    assert {(message["topic"], message["type"]) for message in told} == {
+        ("decisions", "error"),
+        ("cluster:lab", "snapshot"),
+    }

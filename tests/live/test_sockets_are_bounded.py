@@ -1,0 +1,118 @@
+"""No client, however wrong or slow, costs more than its share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from channels.layers import InMemoryChannelLayer
+
+from web.live import sockets
+from web.live.hub import QUEUE_EVENTS, Listener
+
+from .conftest import Viewer, in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+async def viewer(viewers: Any, token: Any) -> Viewer:
+    made: Viewer = viewers(token=await in_thread(token)("viewer"))
+    assert await made.connect()
+    return made
+
+
+async def test_a_message_over_64_kib_ends_the_socket(viewer: Viewer) -> None:
+    await viewer.say("x" * (64 * 1024 + 1))
+    assert await viewer.closed() == 1009
+
+
+async def test_64_kib_count_in_bytes(viewer: Viewer) -> None:
+    await viewer.say("é" * (32 * 1024 + 1))
+    assert await viewer.closed() == 1009
+
+
+async def test_a_binary_message_ends_the_socket(viewer: Viewer) -> None:
+    await viewer.socket.send_input({"type": "websocket.receive", "bytes": b"x"})
+    assert await viewer.closed() == 1003
+
+
+async def test_a_flood_of_messages_ends_the_socket(viewer: Viewer) -> None:
+    for _ in range(sockets.BURST + 2):
+        await viewer.send("unsubscribe")
+    assert await viewer.closed() == 4429
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "[]", "{}", "null", '{"action":"subscribe"}', '{"action":"drop","topics":[]}',
+        '{"action":"subscribe","topics":"decisions"}', '{"action":"subscribe","topics":[1]}',
+        '{"action":"subscribe","topics":[],"more":1}', '{"action":"subscribe","topics":[' + "[" * 20_000,
+        '{"action":"subscribe","topics":["\\ud800"]}',
+    ],
+)  # fmt: skip
+async def test_a_wrong_message_is_answered_and_the_socket_lives_on(viewer: Viewer, text: str) -> None:
+    await viewer.say(text)
+    answer = await viewer.hear()
+    assert (answer["type"], answer["revision"]) == ("error", 0)
+    await viewer.listen("policies")
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "x", "cluster:", "cluster:none", "node:none", "workload:w-0", "node:\0", "a" * 5000]
+)
+async def test_an_unknown_topic_is_answered_by_name(viewer: Viewer, topic: str) -> None:
+    await viewer.send("subscribe", topic)
+    answer = await viewer.hear()
+    assert (answer["topic"], answer["type"], answer["data"]["code"]) == (topic, "error", "TopicUnknown")
+
+
+async def test_a_socket_has_so_many_topics_and_no_more(viewer: Viewer) -> None:
+    await viewer.send("subscribe", *(f"cluster:c{i}" for i in range(sockets.MAX_TOPICS + 1)))
+    assert (await viewer.hear())["data"]["code"] == "TooManyTopics"
+
+
+async def test_one_person_has_so_many_sockets_and_no_more(viewers: Any, token: Any, settings: Any) -> None:
+    settings.HETSCHED_SOCKETS_PER_USER = 2
+    plaintext = await in_thread(token)("viewer")
+    first, second, third, fourth = (viewers(token=plaintext) for _ in range(4))
+    for viewer in (first, second, third):
+        assert await viewer.connect()
+    assert await third.closed() == 4429
+    await first.leave()
+    assert await fourth.connect()
+    await fourth.listen("policies")
+
+
+async def test_all_sockets_of_a_process_share_one_subscription(
+    viewers: Any, token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    new_channel = InMemoryChannelLayer.new_channel
+
+    async def counted(self: Any, prefix: str = "specific.") -> str:
+        asked.append(prefix)
+        return str(await new_channel(self, prefix))
+
+    monkeypatch.setattr(InMemoryChannelLayer, "new_channel", counted)
+    plaintext = await in_thread(token)("viewer")
+    for _ in range(5):
+        viewer = viewers(token=plaintext)
+        assert await viewer.connect()
+        await viewer.listen("policies")
+    assert len(asked) == 1
+
+
+def test_a_reader_that_never_reads_holds_a_bounded_queue_and_is_owed_a_snapshot() -> None:
+    listener = Listener()
+    for topic in ("busy", "calm"):
+        listener.heard[topic] = 0
+    listener.offer("calm", 1, "c1")
+    for revision in range(1, 1000):
+        listener.offer("busy", revision, f"b{revision}")
+        assert len(listener.queue) <= QUEUE_EVENTS
+    # The oldest was dropped first: what stood first in the queue was the calm topic's event.
+    assert set(listener.stale) == {"busy", "calm"}
+    assert msgspec.json.encode(list(listener.queue)) == b"[]"

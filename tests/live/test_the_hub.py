@@ -1,0 +1,161 @@
+"""The hub alone, with a database and a broker that do as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hetsched.journal.publish import message
+from web.live import hub
+from web.live.hub import Hub, Listener, Snapshot
+
+
+class Database:
+    """Topics whose document is their revision; reads are counted and may be held up."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.reads = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def snapshot(self, topic: str) -> Snapshot | None:
+        self.reads += 1
+        revision = self.revision
+        await self.go_on.wait()
+        return Snapshot(revision, f"snapshot {revision}")
+
+    async def revisions(self, topics: list[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, self.revision)
+
+
+@pytest.fixture
+async def database() -> Database:
+    return Database()
+
+
+@pytest.fixture
+async def running(database: Database) -> AsyncIterator[Hub]:
+    made = Hub(database.snapshot, database.revisions)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def event(revision: int) -> str:
+    return message("t", revision, {"n": revision})
+
+
+async def sent(running: Hub, listener: Listener) -> list[str]:
+    """Do as a socket's writer does, until nothing is left to send."""
+    out: list[str] = []
+    while listener.queue or listener.stale:
+        if listener.queue:
+            out.append(listener.queue.popleft()[1])
+        else:
+            text = await running.refresh(listener, next(iter(listener.stale)))
+            out += [text] if text else []
+    return out
+
+
+def joined(running: Hub) -> Listener:
+    listener = Listener()
+    running.join(listener, ["t"])
+    return listener
+
+
+async def test_a_hundred_that_come_at_once_cost_one_read(running: Hub, database: Database) -> None:
+    database.go_on.clear()
+    listeners = [joined(running) for _ in range(100)]
+    writers = [asyncio.create_task(sent(running, listener)) for listener in listeners]
+    await asyncio.sleep(0)
+    database.go_on.set()
+    assert await asyncio.gather(*writers) == [["snapshot 1"]] * 100
+    assert database.reads == 1
+
+
+async def test_events_that_come_while_the_snapshot_is_read_follow_it(running: Hub, database: Database) -> None:
+    database.go_on.clear()
+    listener = joined(running)
+    writer = asyncio.create_task(sent(running, listener))
+    await asyncio.sleep(0.01)
+    for revision in (2, 3):
+        database.revision = revision
+        running.hear("t", event(revision))
+    database.go_on.set()
+    assert await writer == ["snapshot 1", event(2), event(3)]
+
+
+async def test_events_out_of_order_end_in_the_newest_state(running: Hub, database: Database) -> None:
+    listener = joined(running)
+    assert await sent(running, listener) == ["snapshot 1"]
+    database.revision = 3
+    running.hear("t", event(3))
+    running.hear("t", event(2))
+    assert await sent(running, listener) == ["snapshot 3"]
+    running.hear("t", event(4))
+    assert await sent(running, listener) == [event(4)]
+
+
+async def test_an_event_that_comes_twice_is_told_once(running: Hub) -> None:
+    listener = joined(running)
+    await sent(running, listener)
+    for revision in (2, 2, 1):
+        running.hear("t", event(revision))
+    assert await sent(running, listener) == [event(2)]
+
+
+async def test_who_left_is_told_nothing_and_holds_nothing(running: Hub) -> None:
+    listener = joined(running)
+    await sent(running, listener)
+    running.leave(listener, ["t"])
+    running.hear("t", event(2))
+    assert not listener.queue
+    assert not running._topics
+
+
+async def test_the_subscription_outlives_its_failures(
+    running: Hub, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.01)
+
+    async def away(topics: list[str]) -> dict[str, int]:
+        raise OSError("the database is away")
+
+    listener = joined(running)
+    await sent(running, listener)
+    listener.ready.clear()
+    monkeypatch.setattr(running, "_read_revisions", away)
+    await asyncio.sleep(1.1)
+    monkeypatch.setattr(running, "_read_revisions", database.revisions)
+    database.revision = 2
+    await asyncio.wait_for(listener.ready.wait(), 5)
+    assert await sent(running, listener) == ["snapshot 2"]
+
+
+async def test_a_lost_subscription_is_taken_anew(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer:
+        subscriptions = 0
+
+        async def new_channel(self) -> str:
+            self.subscriptions += 1
+            return "c"
+
+        async def group_add(self, group: str, channel: str) -> None:
+            pass
+
+        async def receive(self, channel: str) -> Any:
+            if self.subscriptions == 1:
+                raise ConnectionError("the broker went away")
+            await asyncio.sleep(3600)
+
+    layer = Layer()
+    monkeypatch.setattr(hub, "get_channel_layer", lambda: layer)
+    made = Hub(database.snapshot, database.revisions)
+    await made.start()
+    await asyncio.sleep(1.1)
+    await made.stop()
+    assert layer.subscriptions == 2
