@@ -5,26 +5,34 @@ export function element(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
   }
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
 
+export const words = (id = "words") => JSON.parse(document.getElementById(id).textContent);
+
+// Fills "{name}" in a translated sentence.
+export const fill = (sentence, values) => sentence.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+
 export const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${Math.round(ratio * 100)} %`);
 
+const clamped = (ratio) => Math.min(1, Math.max(0, Number(ratio) || 0));
+
+export const setRatio = (element, ratio) => {
+  element.style.width = `${clamped(ratio) * 100}%`;
+};
+
 export function bar(kind, ratio) {
-  const fill = element("i");
-  fill.style.width = `${Math.min(100, Math.max(0, (ratio ?? 0) * 100))}%`;
-  return element("span", { class: `bar ${kind}`, "aria-hidden": "true" }, fill);
+  const filled = element("i");
+  setRatio(filled, ratio);
+  return element("span", { class: `bar ${kind}`, "aria-hidden": "true" }, filled);
 }
 
 // Server-drawn bars carry their ratio as data, since the page's policy allows no inline style.
 export function drawBars(root) {
-  for (const fill of root.querySelectorAll("[data-ratio]")) {
-    fill.style.width = `${Math.min(100, Math.max(0, Number(fill.dataset.ratio) * 100))}%`;
-  }
+  for (const fill of root.querySelectorAll("[data-ratio]")) setRatio(fill, fill.dataset.ratio);
 }
 
 const UNITS = [
@@ -33,12 +41,12 @@ const UNITS = [
   [60, "minute"],
   [1, "second"],
 ];
+const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "auto", style: "narrow" });
 
 export function ago(iso) {
   const seconds = Math.round((new Date(iso) - Date.now()) / 1000);
-  const words = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "auto" });
-  const [size, unit] = UNITS.find(([size]) => Math.abs(seconds) >= size) ?? [1, "second"];
-  return words.format(Math.trunc(seconds / size), unit);
+  const [size, unit] = UNITS.find(([size]) => Math.abs(seconds) >= size) ?? UNITS.at(-1);
+  return relative.format(Math.trunc(seconds / size), unit);
 }
 
 export function tellTimes(root) {
@@ -48,6 +56,14 @@ export function tellTimes(root) {
   }
 }
 
-const VERDICT_CLASS = { "not-now": "wait", "never-fits": "bad", misconfigured: "bad", failed: "bad", pending: "info" };
-export const stateChip = (state, word) =>
-  element("span", { class: `chip ${VERDICT_CLASS[state] ?? "good"}` }, word ?? state);
+const STATE_CLASS = {
+  pending: "info", binding: "info", "not-now": "wait", "never-fits": "bad", misconfigured: "bad", failed: "bad",
+  cancelled: "", succeeded: "",
+};
+export const stateChip = (state, word) => element("span", { class: `chip ${STATE_CLASS[state] ?? "good"}` }, word ?? state);
+
+// Keys that always follow the cluster in view.
+export function keeping(path) {
+  const cluster = new URLSearchParams(location.search).get("cluster");
+  return cluster ? `${path}?${new URLSearchParams({ cluster })}` : path;
+}

@@ -1,120 +1,138 @@
-// The first screen: tiles, node grid and decisions, redrawn from live documents piece by piece.
-import { bar, element, percent, stateChip, tellTimes } from "./draw.js";
+// The first screen: verdicts, node grid and decisions, redrawn from live documents piece by piece.
+import { element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
+import { NodeGrid } from "./grid.js";
 import { Live, showStatus } from "./live.js";
 
-const screen = document.getElementById("fleet");
-const words = JSON.parse(document.getElementById("words").textContent);
-const initial = JSON.parse(document.getElementById("initial").textContent);
-const FAMILIES = ["riscv", "arm", "x86", "unknown"];
 const FEED_LENGTH = 10;
+const screen = document.getElementById("fleet");
+const words = readWords();
+const initial = readWords("initial");
+const cluster = screen.dataset.cluster;
+const finder = document.getElementById("find");
+const sizes = document.getElementById("sizes");
+const grid = new NodeGrid(document.getElementById("grid"), words, {
+  readout: document.getElementById("readout"),
+  size: localStorage.getItem("grid-size") ?? "auto",
+});
 
-const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
-
-function measure(kind, word, ratio) {
-  return element("span", { class: "measure" }, word, bar(kind, ratio), element("span", { class: "number" }, percent(ratio)));
-}
-
-function tile(node) {
-  const state = stateOf(node);
-  const cards = node.cards ? measure("gpu", words.gpu, node.gpu) : null;
-  return element(
-    "a",
-    { class: "node", href: `/nodes/${encodeURIComponent(node.name)}/`, id: `node-${node.name}`, "data-state": state },
-    element(
-      "span",
-      { class: "name" },
-      element("span", { title: node.name }, node.name),
-      state === "ready" ? null : element("span", { class: "state" }, words[state]),
-    ),
-    element("span", { class: "badge mono", title: node.isa ?? words.unknown }, node.isa ?? words.unknown),
-    measure("cpu", words.cpu, node.cpu),
-    measure("memory", words.memory, node.memory),
-    cards,
-  );
-}
-
-function drawGrid(nodes) {
-  const grid = document.getElementById("grid");
-  const groups = new Map(FAMILIES.map((family) => [family, new Map()]));
-  for (const node of Object.values(nodes).sort((a, b) => (a.name < b.name ? -1 : 1))) {
-    const pools = groups.get(node.family) ?? groups.get("unknown");
-    if (!pools.has(node.pool)) pools.set(node.pool, []);
-    pools.get(node.pool).push(node);
-  }
-  grid.replaceChildren();
-  for (const [family, pools] of groups) {
-    if (!pools.size) continue;
-    const section = element("section", { class: "family", "data-family": family }, element("h3", {}, words[family]));
-    for (const [pool, members] of [...pools].sort(([a], [b]) => (a < b ? -1 : 1))) {
-      section.append(
-        element(
-          "div",
-          { class: "pool" },
-          element("h4", {}, `${pool} · ${members.length}`),
-          element("div", { class: "nodes" }, ...members.map(tile)),
-        ),
-      );
-    }
-    grid.append(section);
-  }
-  document.getElementById("grid-empty").hidden = Object.keys(nodes).length > 0;
-}
-
-function updateGrid(document_, patch) {
-  const changes = Object.entries(patch.nodes ?? {});
-  const movesTiles = ([name, change]) => change === null || !document.getElementById(`node-${name}`);
-  if (changes.some(movesTiles)) {
-    drawGrid(document_.nodes);
-    return;
-  }
-  for (const [name] of changes) {
-    const fresh = tile(document_.nodes[name]);
-    fresh.classList.add("fresh");
-    document.getElementById(`node-${name}`).replaceWith(fresh);
+function showSizes() {
+  for (const button of sizes.querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", (button.value === "dense") === grid.dense);
   }
 }
 
-function drawFigures(document_) {
+function find() {
+  const left = grid.filter(finder.value);
+  const any = Object.keys(grid.nodes).length > 0;
+  document.getElementById("grid-empty").hidden = any;
+  document.getElementById("grid-hidden").hidden = !any || left > 0;
+  const address = new URL(location.href);
+  if (finder.value) address.searchParams.set("q", finder.value);
+  else address.searchParams.delete("q");
+  history.replaceState(null, "", address);
+}
+
+function drawFigures(head) {
+  const total = (states) => states.split(" ").reduce((sum, state) => sum + (head.counts[state] ?? 0), 0);
   for (const figure of screen.querySelectorAll("[data-count]")) {
-    const states = figure.dataset.count.split(" ");
-    figure.textContent = states.reduce((sum, state) => sum + (document_.counts?.[state] ?? 0), 0);
+    const count = total(figure.dataset.count);
+    figure.textContent = count.toLocaleString();
+    figure.closest(".verdict").classList.toggle("none", count === 0);
   }
   for (const figure of screen.querySelectorAll("[data-head]")) {
-    const value = document_.cluster?.[figure.dataset.head];
-    figure.textContent = figure.dataset.as === "percent" ? percent(value) : (value ?? "–");
+    figure.textContent = head[figure.dataset.head]?.toLocaleString() ?? "–";
   }
-  const waiting = (document_.counts?.["not-now"] ?? 0) + (document_.counts?.pending ?? 0);
+  for (const measure of screen.querySelectorAll("[data-measure]")) {
+    const ratio = head[measure.dataset.measure];
+    setRatio(measure.querySelector("i"), ratio);
+    measure.querySelector("b").textContent = percent(ratio);
+  }
+  drawPolicy(head.policy);
+  const known = Object.values(head.nodes ?? {}).filter((node) => node.isa).length;
+  document.getElementById("isa-known").textContent = known.toLocaleString();
+  const waiting = total("pending not-now");
   document.title = `${waiting ? `(${waiting}) ` : ""}${words.title} · hetsched`;
 }
 
+let policies = null;
+function drawPolicy(name) {
+  document.getElementById("policy-name").textContent = name;
+  if (policies) document.getElementById("policy-version").textContent = `v${policies[name]?.activeVersion ?? "?"}`;
+}
+
+const feed = document.getElementById("feed");
 function drawFeed(decisions) {
-  const rows = Object.values(decisions ?? {})
+  const latest = Object.values(decisions)
+    .filter((decision) => decision.cluster === cluster)
     .sort((a, b) => b.id - a.id)
-    .slice(0, FEED_LENGTH)
-    .map((decision) =>
-      element(
-        "li",
-        {},
-        stateChip(decision.verdict, words[decision.verdict]),
-        element("a", { href: `/decisions/${decision.id}/` }, decision.summary),
-        element("time", { datetime: decision.at }),
-      ),
-    );
-  const feed = document.getElementById("feed");
-  feed.replaceChildren(...rows);
-  document.getElementById("feed-empty").hidden = rows.length > 0;
+    .slice(0, FEED_LENGTH);
+  const shown = new Map([...feed.children].map((row) => [row.dataset.id, row]));
+  const first = shown.size === 0;
+  feed.replaceChildren(
+    ...latest.map((decision) => {
+      const id = String(decision.id);
+      return shown.get(id) ?? feedRow(decision, id, !first);
+    }),
+  );
+  document.getElementById("feed-empty").hidden = latest.length > 0;
   tellTimes(feed);
 }
 
-drawGrid(initial.cluster.nodes ?? {});
+// The pod's name stands above the sentence already.
+const sentence = ({ pod, summary }) => (summary.startsWith(`${pod} `) ? summary.slice(pod.length + 1) : summary);
+
+const feedRow = (decision, id, fresh) =>
+  element(
+    "li",
+    { class: fresh ? "fresh" : null, "data-id": id },
+    stateChip(decision.verdict, words[decision.verdict]),
+    element("b", { title: decision.pod }, decision.pod),
+    element("time", { datetime: decision.createdAt }),
+    element("a", { href: keeping(`/decisions/${id}/`), title: decision.summary }, sentence(decision)),
+  );
+
+// Several deltas between two frames are drawn once.
+let pending = null;
+function drawSoon(head, patch) {
+  if (pending === null) requestAnimationFrame(drawPending);
+  pending = { head, names: pending?.names ?? new Set(), whole: pending?.whole || patch === null };
+  for (const name of Object.keys(patch?.nodes ?? {})) pending.names.add(name);
+}
+
+function drawPending() {
+  const { head, names, whole } = pending;
+  pending = null;
+  const nodes = head.nodes ?? {};
+  if (whole) grid.draw(nodes);
+  else if (names.size) grid.update(nodes, [...names]);
+  if (whole) find();
+  drawFigures(head);
+}
+
+finder.addEventListener("input", find);
+document.getElementById("find-clear").addEventListener("click", () => {
+  finder.value = "";
+  find();
+});
+sizes.addEventListener("click", (event) => {
+  const size = event.target.value;
+  if (!size) return;
+  localStorage.setItem("grid-size", size);
+  grid.setSize(size);
+  showSizes();
+});
+
+grid.draw(initial.cluster.nodes ?? {});
+find();
+showSizes();
 drawFigures(initial.cluster);
-drawFeed(initial.decisions.decisions);
+drawFeed(initial.decisions);
 
 const live = new Live();
 showStatus(live, document.getElementById("live"));
-live.subscribe(screen.dataset.topic, (document_, patch) => {
-  if (patch === null) drawGrid(document_.nodes ?? {});
-  else updateGrid(document_, patch);
-  drawFigures(document_);
+live.subscribe(`cluster:${cluster}`, drawSoon);
+live.subscribe("decisions", drawFeed);
+live.subscribe("policies", (document_) => {
+  policies = document_;
+  drawPolicy(document.getElementById("policy-name").textContent);
 });
-live.subscribe("decisions", (document_) => drawFeed(document_.decisions));

@@ -1,8 +1,14 @@
 // The live connection: topics in, always-current documents out.
 //
 // The server sends a snapshot per topic, then merge patches with revisions that rise by one. A gap is answered by
-// asking for the snapshot again; a lost connection comes back with growing, jittered pauses. Listeners get the whole
-// document and the patch, so that a page can redraw just what changed.
+// asking for the snapshot again; a lost connection comes back with growing, jittered pauses; a silent one is asked, and
+// given up when it does not answer. Listeners get the whole document and the patch, so a page redraws just what changed.
+
+const QUIET_SECONDS = 25;
+const ANSWER_SECONDS = 8;
+const LONGEST_PAUSE_SECONDS = 15;
+// Logged out, or not allowed (any more): trying again changes nothing.
+const FINAL_CODES = new Set([4401, 4403]);
 
 export function mergePatch(target, patch) {
   if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch;
@@ -21,12 +27,18 @@ export class Live {
     this.statusListeners = new Set();
     this.attempt = 0;
     this.status = "connecting";
+    this.paused = false;
+    this.heardAt = Date.now();
+    this.askedAt = null;
+    setInterval(() => this.listen(), 1000);
+    window.addEventListener("online", () => this.connect());
   }
 
+  // `listener(document, patch)`: patch is null when the whole document is new.
   subscribe(topic, listener) {
-    this.topics.set(topic, { listener, revision: null, document: null });
-    if (!this.socket) this.connect();
-    else this.send("subscribe", [topic]);
+    this.topics.set(topic, { listener, revision: null, document: null, held: false });
+    if (this.socket) this.send("subscribe", [topic]);
+    else this.connect();
   }
 
   onStatus(listener) {
@@ -40,15 +52,26 @@ export class Live {
     for (const listener of this.statusListeners) listener(status);
   }
 
+  // Holding still keeps the documents current; letting go shows them as they are by then.
+  pause(paused) {
+    this.paused = paused;
+    if (!paused) {
+      for (const topic of this.topics.values()) {
+        if (topic.held) topic.listener(topic.document, null);
+        topic.held = false;
+      }
+    }
+    this.setStatus(paused ? "paused" : this.socket?.readyState === WebSocket.OPEN ? "live" : "stale");
+  }
+
   connect() {
+    if (this.socket && this.socket.readyState <= WebSocket.OPEN) return;
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    this.socket = new WebSocket(`${scheme}//${location.host}${this.path}`);
-    this.socket.addEventListener("open", () => {
-      this.attempt = 0;
-      this.send("subscribe", [...this.topics.keys()]);
-    });
-    this.socket.addEventListener("message", (event) => this.receive(JSON.parse(event.data)));
-    this.socket.addEventListener("close", (event) => this.closed(event));
+    const socket = new WebSocket(`${scheme}//${location.host}${this.path}`);
+    this.socket = socket;
+    socket.addEventListener("open", () => this.send("subscribe", [...this.topics.keys()]));
+    socket.addEventListener("message", (event) => this.receive(JSON.parse(event.data)));
+    socket.addEventListener("close", (event) => this.closed(socket, event.code));
   }
 
   send(action, topics) {
@@ -58,13 +81,16 @@ export class Live {
   }
 
   receive(message) {
+    this.heardAt = Date.now();
+    this.askedAt = null;
+    this.attempt = 0;
     const topic = this.topics.get(message.topic);
     if (message.type === "error" || !topic) return;
-    this.setStatus("live");
+    this.setStatus(this.paused ? "paused" : "live");
     if (message.type === "snapshot") {
       topic.revision = message.revision;
       topic.document = message.data;
-      topic.listener(topic.document, null);
+      this.tell(topic, null);
       return;
     }
     if (topic.revision === null || message.revision <= topic.revision) return;
@@ -75,38 +101,59 @@ export class Live {
     }
     topic.revision = message.revision;
     topic.document = mergePatch(topic.document, message.data);
-    topic.listener(topic.document, message.data);
+    this.tell(topic, message.data);
   }
 
-  closed(event) {
+  tell(topic, patch) {
+    if (this.paused) topic.held = true;
+    else topic.listener(topic.document, patch);
+  }
+
+  // A sleeping laptop or a dropped route closes nothing: ask for the last topic again, and hang up when nothing comes.
+  listen() {
+    if (this.socket?.readyState !== WebSocket.OPEN) return;
+    const now = Date.now();
+    if (this.askedAt !== null) {
+      if (now - this.askedAt > ANSWER_SECONDS * 1000) this.closed(this.socket, 1006);
+    } else if (now - this.heardAt > QUIET_SECONDS * 1000) {
+      this.askedAt = now;
+      this.send("refetch", [...this.topics.keys()].slice(-1));
+    }
+  }
+
+  closed(socket, code) {
+    if (socket !== this.socket) return;
+    this.socket = null;
+    this.askedAt = null;
+    socket.close();
     for (const topic of this.topics.values()) topic.revision = null;
-    if (event.code === 4401 || event.code === 4403) {
+    if (FINAL_CODES.has(code)) {
       this.setStatus("refused");
       return;
     }
     this.setStatus("stale");
-    const pause = Math.min(15_000, 500 * 2 ** this.attempt) * (0.5 + Math.random());
+    const pause = Math.min(LONGEST_PAUSE_SECONDS, 0.5 * 2 ** this.attempt) * (0.5 + Math.random());
     this.attempt += 1;
-    setTimeout(() => this.connect(), pause);
+    setTimeout(() => this.connect(), pause * 1000);
   }
 }
 
-const STATUS_TEXT = { connecting: "connecting", live: "live", stale: "stale", refused: "signed out" };
-const STATUS_CLASS = { connecting: "chip", live: "chip good", stale: "chip wait", refused: "chip bad" };
+const STATUS_CLASS = { connecting: "", live: "good", stale: "wait", refused: "bad", paused: "info" };
 
-// Shows the connection's state in an element, with the age of the last message once it is stale.
+// Shows the connection's state in an element whose data attributes hold the words, with the age once it is stale.
 export function showStatus(live, element) {
   const words = element.dataset;
   let since = Date.now();
   live.onStatus((status) => {
     since = Date.now();
-    element.className = STATUS_CLASS[status];
-    element.textContent = words[status] ?? STATUS_TEXT[status];
+    element.className = `chip ${STATUS_CLASS[status]}`;
+    element.textContent = words[status];
   });
   setInterval(() => {
-    const age = Date.now() - since;
-    if (live.status === "stale" && age > 1000) {
-      element.textContent = `${words.stale ?? STATUS_TEXT.stale} ${Math.round(age / 1000)} s`;
-    }
+    const age = Math.round((Date.now() - since) / 1000);
+    if (live.status === "stale" && age > 0) element.textContent = `${words.stale} ${age} s`;
   }, 1000);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "." && !event.target.closest("input, textarea, select, dialog")) live.pause(!live.paused);
+  });
 }

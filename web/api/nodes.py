@@ -129,12 +129,16 @@ class Balance(_OfNode):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show how evenly a node is used."""
-        node = self.find(name)
-        with warm(node.cluster_id).held() as loaded:
-            row = loaded.state.row_of[name]
-            used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
-            balance = float(node_balance(loaded.state)[row])
-        return answer(request, facts.balance_facts(node, used, balance, timezone.now()))
+        return answer(request, balance_of(self.find(name)))
+
+
+def balance_of(node: Node) -> facts.BalanceFacts:
+    """Return how evenly a node is used, by the engine's own columns."""
+    with warm(node.cluster_id).held() as loaded:
+        row = loaded.state.row_of[node.name]
+        used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
+        balance = float(node_balance(loaded.state)[row])
+    return facts.balance_facts(node, used, balance, timezone.now())
 
 
 class Actions(_OfNode):

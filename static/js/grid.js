@@ -1,0 +1,266 @@
+// The node grid: one tile a node, by ISA family, then pool, then name; the order never changes under live updates.
+//
+// Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose words
+// stand in the line above while the pointer or the focus is on them. One tile takes the Tab key, arrows go on from it.
+import { element, keeping, percent, setRatio } from "./draw.js";
+
+const FAMILIES = ["riscv", "arm", "x86", "unknown"];
+const MEASURES = ["cpu", "memory", "gpu"];
+const MOST_LARGE_TILES = 120;
+const SIGNS = { ready: "", cordoned: "⊘", "not-ready": "✕" };
+const TILE_PIXELS = { large: 120, dense: 30 };
+
+export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
+const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
+// What fits on a tile of a long ISA string: the level, the profile, or the base letters.
+export function shortIsa(isa) {
+  if (!isa) return "?";
+  const name = isa.toLowerCase();
+  const level = name.match(/^x86-64-(v\d)/) ?? name.match(/^arm(v\d+(\.\d+)?)/);
+  if (name.includes("+sve2")) return "SVE2";
+  if (name.includes("+sve")) return "SVE";
+  if (level) return level[1];
+  const profile = name.match(/^(rv[abim]\d+)[us]64(_v\b)?/);
+  if (profile) return profile[1].toUpperCase() + (profile[2] ? "+V" : "");
+  return name.split("_")[0].replace("imafd", "g").slice(0, 8).toUpperCase();
+}
+
+// How many columns of tiles each family gets, so that the longest of them is as short as can be.
+// `families`: for each one the sizes of its pools; heights are in tiles, a pool's heading counts as a part of one.
+export function columnsFor(families, columns) {
+  const least = 2;
+  if (columns < least * families.length) return null;
+  const given = families.map(() => least);
+  const useful = families.map((sizes) => Math.max(...sizes));
+  const height = (at) => families[at].reduce((sum, size) => sum + Math.ceil(size / given[at]) + 0.3, 0);
+  for (let left = columns - least * families.length; left > 0; left -= 1) {
+    const growing = families.map((_, at) => at).filter((at) => given[at] < useful[at]);
+    if (!growing.length) break;
+    given[growing.reduce((tallest, at) => (height(at) > height(tallest) ? at : tallest))] += 1;
+  }
+  return given;
+}
+
+export class NodeGrid {
+  // `options.readout`: the element that tells about the tile under the pointer; `options.size`: tiles or dense.
+  constructor(container, words, options = {}) {
+    this.container = container;
+    this.words = words;
+    this.options = options;
+    this.tiles = new Map();
+    this.nodes = {};
+    this.pools = [];
+    this.marks = new Map();
+    this.query = "";
+    new ResizeObserver(() => this.arrange()).observe(container);
+    container.addEventListener("keydown", (event) => this.move(event));
+    container.addEventListener("focusin", (event) => this.focused(event.target.closest(".node")));
+    for (const kind of ["pointerover", "focusin"]) {
+      container.addEventListener(kind, (event) => this.tell(event.target.closest(".node")?.dataset.name));
+    }
+  }
+
+  get dense() {
+    const size = this.options.size ?? "auto";
+    return size === "dense" || (size === "auto" && Object.keys(this.nodes).length > MOST_LARGE_TILES);
+  }
+
+  setSize(size) {
+    this.options.size = size;
+    this.draw(this.nodes);
+  }
+
+  draw(nodes) {
+    this.nodes = nodes;
+    const focused = document.activeElement?.closest(".node")?.dataset.name;
+    const groups = new Map(FAMILIES.map((family) => [family, new Map()]));
+    for (const name of Object.keys(nodes).sort(byName)) {
+      const node = nodes[name];
+      const pools = groups.get(node.family) ?? groups.get("unknown");
+      if (!pools.has(node.pool)) pools.set(node.pool, []);
+      pools.get(node.pool).push(node);
+    }
+    this.tiles.clear();
+    const dense = this.dense;
+    const present = [...groups].filter(([, pools]) => pools.size);
+    this.pools = present.map(([, pools]) => [...pools.values()].map((members) => members.length));
+    this.container.classList.toggle("dense", dense);
+    this.container.replaceChildren(...present.map(([family, pools]) => this.family(family, pools, dense)));
+    this.arrange();
+    this.filter(this.query);
+    const stop = this.tiles.get(focused) ?? this.tiles.values().next().value;
+    stop?.root.setAttribute("tabindex", "0");
+    if (focused) stop?.root.focus({ preventScroll: true });
+  }
+
+  // Families stand side by side, each as wide as it needs; one under the other where there is no room for that.
+  arrange() {
+    const fits = Math.floor(this.container.clientWidth / TILE_PIXELS[this.dense ? "dense" : "large"]);
+    const columns = columnsFor(this.pools, fits);
+    this.container.classList.toggle("stacked", columns === null);
+    for (const [at, section] of [...this.container.children].entries()) {
+      section.style.setProperty("--columns", columns?.[at] ?? Math.max(1, fits));
+    }
+  }
+
+  family(family, pools, dense) {
+    const size = [...pools.values()].reduce((sum, members) => sum + members.length, 0);
+    const section = element(
+      "section",
+      { class: "family", "data-family": family },
+      element("h3", {}, this.words[family], " ", element("span", { class: "muted" }, size)),
+    );
+    for (const [pool, members] of [...pools].sort(([a], [b]) => byName(a, b))) {
+      // What all nodes of a pool have in common is said once.
+      const badges = new Set(members.map((node) => shortIsa(node.isa)));
+      const [common] = badges.size === 1 ? badges : [null];
+      const tiles = members.map((node) => this.tile(node, dense, common ? null : shortIsa(node.isa).replace("RV64", "")));
+      const heading = [element("span", {}, pool), element("span", {}, members.length)];
+      if (common) heading.push(element("span", { class: "badge" }, common));
+      section.append(
+        element(
+          "div",
+          { class: "pool" },
+          element("h4", { title: pool }, ...heading),
+          element("div", { class: "nodes" }, ...tiles),
+        ),
+      );
+    }
+    return section;
+  }
+
+  tile(node, dense, badge) {
+    const root = element("a", {
+      class: "node", href: keeping(`/nodes/${encodeURIComponent(node.name)}/`), tabindex: "-1", "data-name": node.name,
+    });
+    const tile = { root, measures: {}, ghost: null };
+    if (!dense) {
+      tile.state = element("span", { class: "state" });
+      const shown = badge ? element("span", { class: "badge" }, badge) : null;
+      root.append(element("span", { class: "name" }, ...[element("b", {}, node.name), tile.state, shown].filter(Boolean)));
+      for (const kind of MEASURES) {
+        if (kind === "gpu" && !node.cards) continue;
+        const fill = element("i");
+        const figure = element("span", { class: "figure" });
+        const bar = element("span", { class: `bar ${kind}` }, fill);
+        root.append(element("span", { class: "measure" }, element("span", {}, this.words[`short-${kind}`]), bar, figure));
+        tile.measures[kind] = { fill, figure };
+      }
+    }
+    this.tiles.set(node.name, tile);
+    this.show(node);
+    return root;
+  }
+
+  show(node) {
+    const { root, state, measures } = this.tiles.get(node.name);
+    root.dataset.state = stateOf(node);
+    root.setAttribute("aria-label", this.sentence(node));
+    if (state) state.textContent = SIGNS[root.dataset.state];
+    for (const kind of MEASURES) {
+      const ratio = node[kind];
+      if (measures[kind]) {
+        setRatio(measures[kind].fill, ratio);
+        measures[kind].figure.textContent = percent(ratio);
+      } else if (!state) {
+        root.style.setProperty(`--${kind}-used`, `${Math.min(1, ratio ?? 0) * 100}%`);
+      }
+    }
+  }
+
+  // Shows what a patch changed; a node that came or went moves others, so everything is drawn again.
+  update(nodes, changed) {
+    const same = (name) =>
+      this.tiles.has(name) && nodes[name] && nodes[name].pool === this.nodes[name].pool
+      && nodes[name].family === this.nodes[name].family && nodes[name].cards === this.nodes[name].cards;
+    if (!changed.every(same)) {
+      this.draw(nodes);
+      return;
+    }
+    this.nodes = nodes;
+    for (const name of changed) this.show(nodes[name]);
+    if (changed.includes(this.told)) this.tell(this.told);
+  }
+
+  sentence(node) {
+    const parts = [node.name, node.isa ?? this.words["isa-unknown"], node.pool, this.words[stateOf(node)]];
+    for (const kind of MEASURES) {
+      if (kind !== "gpu" || node.cards) parts.push(`${this.words[kind]} ${percent(node[kind])}`);
+    }
+    parts.push(`${node.pods} ${this.words.pods}`);
+    const mark = this.marks.get(node.name);
+    if (mark) parts.push(mark.words);
+    return parts.join(" · ");
+  }
+
+  tell(name) {
+    const { readout } = this.options;
+    if (!readout || !this.nodes[name]) return;
+    this.told = name;
+    readout.textContent = this.sentence(this.nodes[name]);
+  }
+
+  // Hides what does not match; returns how many are left.
+  filter(query) {
+    this.query = query;
+    const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const [name, { root }] of this.tiles) {
+      const node = this.nodes[name];
+      const text = `${name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
+      root.hidden = !wanted.every((word) => text.includes(word));
+      left += !root.hidden;
+    }
+    for (const group of this.container.querySelectorAll(".pool, .family")) {
+      group.hidden = !group.querySelector(".node:not([hidden])");
+    }
+    return left;
+  }
+
+  // `marks`: node name -> {kind: "ghost" | "out", words}.
+  mark(marks) {
+    this.marks = marks;
+    for (const [name, { root }] of this.tiles) {
+      const kind = marks.get(name)?.kind;
+      root.classList.toggle("ghost", kind === "ghost");
+      root.classList.toggle("out", kind === "out");
+      root.setAttribute("aria-label", this.sentence(this.nodes[name]));
+    }
+  }
+
+  focused(tile) {
+    if (!tile) return;
+    this.container.querySelector('.node[tabindex="0"]')?.setAttribute("tabindex", "-1");
+    tile.setAttribute("tabindex", "0");
+  }
+
+  move(event) {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const from = event.target.closest(".node");
+    if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const tiles = [...this.tiles.values()].map(({ root }) => root).filter((root) => !root.hidden);
+    const next = step[0] ? tiles[tiles.indexOf(from) + step[0]] : nearestRow(tiles, from, step[1]);
+    next?.focus();
+  }
+}
+
+// The tile of the next row, up or down, whose middle is closest.
+function nearestRow(tiles, from, direction) {
+  const here = from.getBoundingClientRect();
+  const middle = here.left + here.width / 2;
+  let best = null;
+  let rowTop = null;
+  let distance = Infinity;
+  const after = direction > 0 ? tiles.slice(tiles.indexOf(from) + 1) : tiles.slice(0, tiles.indexOf(from)).reverse();
+  for (const tile of after) {
+    const box = tile.getBoundingClientRect();
+    if (Math.abs(box.top - here.top) < 2) continue;
+    rowTop ??= box.top;
+    if (Math.abs(box.top - rowTop) > 2) break;
+    const away = Math.abs(box.left + box.width / 2 - middle);
+    if (away < distance) [best, distance] = [tile, away];
+  }
+  return best;
+}

@@ -1,0 +1,223 @@
+// The answer of a what-if as panels: the verdict, who goes where, who does not and why, and the best nodes.
+import { bar, element, fill, keeping, stateChip } from "./draw.js";
+
+const MOST_PLACEMENTS = 12;
+const MOST_NODES = 10;
+const number = (value, digits = 1) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
+const panel = (title, ...children) =>
+  element("section", { class: "panel" }, element("header", {}, element("h2", {}, title)), ...children);
+
+function table(heads, rows, kind = null) {
+  const cell = (tag, value, head) => {
+    return element(tag, { class: head.number ? "number" : null }, ...[value].flat());
+  };
+  return element(
+    "div",
+    { class: "table-wrap" },
+    element(
+      "table",
+      { class: kind },
+      element("thead", {}, element("tr", {}, ...heads.map((head) => cell("th", head.title ?? head, head)))),
+      element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, at) => cell("td", value, heads[at]))))),
+    ),
+  );
+}
+const right = (title) => ({ title, number: true });
+
+export function drawAnswer(container, words, answer, nodes) {
+  const tables = [
+    ...(answer.placements.length ? [placements(words, answer.placements)] : []),
+    ...(nodes.some((node) => node.feasible) ? [bestNodes(words, nodes, podsOf(answer))] : []),
+  ];
+  container.replaceChildren(
+    verdict(words, answer),
+    ...refusals(words, answer, nodes),
+    ...moves(words, answer),
+    element("div", { class: "columns" }, ...tables),
+  );
+}
+
+// A refused question: its code, what to do, and the request id to quote; null when no answer came at all.
+export function drawProblem(container, words, problem) {
+  const said = problem
+    ? [
+        element("p", { class: "strong" }, [problem.place, problem.detail].filter(Boolean).join(": ")),
+        problem.hint ? element("p", {}, problem.hint) : null,
+        element("p", { class: "small muted" }, fill(words["code-of"], { code: problem.code, id: problem.requestId ?? "–" })),
+      ]
+    : [element("p", {}, words.unreachable)];
+  container.replaceChildren(element("section", { class: "note bad stack", role: "alert" }, ...said.filter(Boolean)));
+}
+
+// What the node grid shows of an answer: chosen nodes as ghosts, refused ones faint.
+export function marksOf(words, answer, nodes) {
+  const marks = new Map();
+  for (const node of nodes) {
+    if (!node.feasible) {
+      marks.set(node.name, { kind: "out", words: fill(words.refused, { reason: node.refused?.message ?? "–" }) });
+    }
+  }
+  const chosen = new Map();
+  for (const { node } of answer.placements) chosen.set(node, (chosen.get(node) ?? 0) + 1);
+  for (const [name, count] of chosen) marks.set(name, { kind: "ghost", words: fill(words.chosen, { count }) });
+  return marks;
+}
+
+// Every node of one pod: the feasible ones with their scores, then the others with what refused them first.
+export function drawMatrix(container, words, nodes) {
+  const refused = nodes.filter((node) => !node.feasible);
+  const rows = refused.map(({ name, refused: reason }) => [
+    nodeLink(name), reason?.message ?? "–", reason?.plugin ?? "–", element("span", { class: "mono small muted" }, reason?.code ?? "–"),
+  ]);
+  container.replaceChildren(
+    ...(refused.length < nodes.length ? [bestNodes(words, nodes, 1, nodes.length)] : []),
+    ...(refused.length
+      ? [panel(`${words["refused-nodes"]} ${refused.length}`, table([words.node, words.reason, words.plugin, words.code], rows))]
+      : []),
+  );
+}
+
+const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
+
+function verdict(words, answer) {
+  const time = new Date(answer.evaluatedAt).toLocaleTimeString();
+  const { before, after } = answer.balance;
+  return element(
+    "section",
+    { class: "panel" },
+    element(
+      "div",
+      { class: "verdict-line" },
+      stateChip(answer.verdict, words[answer.verdict]),
+      element("p", { id: "sentence" }, answer.summary),
+    ),
+    element(
+      "p",
+      { class: "banner" },
+      element("span", { class: "strong" }, fill(words.banner, { time })),
+      element("span", {}, fill(words.policy, answer.policy)),
+      element("span", {}, fill(words.balance, { before: before.toFixed(3), after: after.toFixed(3) })),
+      element("span", { class: "mono", title: answer.snapshot }, fill(words.snapshot, { digest: answer.snapshot.slice(0, 10) })),
+    ),
+  );
+}
+
+function placements(words, placed) {
+  const rows = placed.slice(0, MOST_PLACEMENTS).map((item) => [
+    item.pod,
+    nodeLink(item.node),
+    item.isa.mode === "any" ? words["any-isa"] : instructions(item.isa),
+    item.gpus.map((card) => cardWords(words, card)).join(", ") || "–",
+    item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", ") || "–",
+    number(item.score, 2),
+  ]);
+  const heads = [words.pod, words.node, words.mode, words.cards, words.zones, right(words.score)];
+  const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
+  const more = placed.length - rows.length;
+  return panel(
+    `${words["placed-on"]} ${placed.length}`,
+    table(heads.filter((_, at) => told[at]), rows.map((row) => row.filter((_, at) => told[at])), "fit"),
+    more > 0 ? element("p", { class: "small muted" }, fill(words.more, { count: more })) : null,
+  );
+}
+
+const instructions = ({ mode, required, offered }) =>
+  element("span", { title: offered }, `${mode} `, element("span", { class: "mono" }, required));
+
+function cardWords(words, card) {
+  const which = fill(card.milli < 1000 ? words["milli-of"] : words["card-of"], card);
+  return card.memoryMiB ? `${which}, ${card.memoryMiB.toLocaleString()} MiB` : which;
+}
+
+// A message often names what is missing already.
+function missing(words, reason) {
+  const names = (reason.missing ?? []).filter((name) => !reason.message.includes(name));
+  return names.length ? element("span", { class: "mono" }, ` ${words.missing}: ${names.join(", ")}`) : "";
+}
+
+// Pods refused for the same reasons are told once.
+function refusals(words, answer, nodes) {
+  const alike = new Map();
+  for (const pod of answer.unplaced) {
+    const key = JSON.stringify([pod.verdict, pod.reasons]);
+    if (!alike.has(key)) alike.set(key, { ...pod, count: 0 });
+    alike.get(key).count += 1;
+  }
+  const all = new Set(nodes.map((node) => node.name)).size;
+  return [...alike.values()].map((pod) => {
+    const most = Math.max(1, ...pod.reasons.map((reason) => reason.nodes));
+    const rows = pod.reasons.map((reason) => [
+      String(reason.nodes || "–"),
+      reason.nodes ? bar("", reason.nodes / most) : "",
+      [
+        reason.field ? `${reason.field}: ` : "",
+        reason.message,
+        missing(words, reason),
+      ],
+      reason.plugin,
+      element("span", { class: "mono small muted" }, reason.code),
+    ]);
+    const title = pod.count > 1 ? fill(words["pods-alike"], pod) : pod.pod;
+    return element(
+      "section",
+      { class: "panel" },
+      element(
+        "header",
+        {},
+        element("h2", {}, `${words["not-placed"]}: ${title}`),
+        stateChip(pod.verdict, words[pod.verdict]),
+      ),
+      funnel(words, pod, all),
+      table([right(words.nodes), "", words.reason, words.plugin, words.code], rows),
+    );
+  });
+}
+
+// How many nodes each rule left, in the order of the rules.
+function funnel(words, pod, all) {
+  const refused = new Map();
+  for (const { plugin, nodes } of pod.reasons) refused.set(plugin, (refused.get(plugin) ?? 0) + nodes);
+  const total = [...refused.values()].reduce((sum, count) => sum + count, 0);
+  if (!all || total > all || !total) return null;
+  let left = all;
+  const steps = [...refused].map(([plugin, count]) => {
+    left -= count;
+    return element("li", {}, `${plugin} `, element("b", {}, left));
+  });
+  const start = element("li", {}, `${words.nodes} `, element("b", {}, all));
+  return element("ol", { class: "funnel", "aria-label": words.funnel }, start, ...steps);
+}
+
+function moves(words, answer) {
+  const rows = [
+    ...answer.displaced.map((pod) => [pod.pod, pod.from, pod.to ?? words.nowhere, words[pod.verdict]]),
+    ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", words.evicted]),
+  ];
+  return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];
+}
+
+function bestNodes(words, nodes, pods, most = MOST_NODES) {
+  const pod = nodes[0].pod;
+  const own = nodes.filter((node) => node.pod === pod);
+  const feasible = own.filter((node) => node.feasible).sort((a, b) => a.rank - b.rank);
+  const plugins = feasible[0].scores;
+  const rows = feasible.slice(0, most).map((node) => [
+    String(node.rank),
+    nodeLink(node.name),
+    ...node.scores.map((score) => number(score.weighted)),
+    element("b", {}, number(node.total)),
+  ]);
+  const heads = [
+    right(words.rank),
+    words.node,
+    ...plugins.map((score) => right([score.plugin, element("span", { class: "muted" }, ` ×${score.weight}`)])),
+    right(words.total),
+  ];
+  const title = fill(words["best-nodes-of"], { pod, feasible: feasible.length, all: own.length });
+  return panel(
+    title,
+    pods > 1 ? element("p", { class: "small muted" }, fill(words["first-pod"], { count: pods })) : null,
+    table(heads, rows, "fit"),
+  );
+}

@@ -1,0 +1,56 @@
+"""Amounts as people read them: rounded, with a unit; the exact quantity stands in the title beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.formats import number_format
+
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, MEMORY, MIB, format_amount
+
+_STEPS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10))
+
+
+def amount_words(resource: str, amount: int) -> str:
+    """Write an amount in base units: `3.5` CPUs, `31.2 GiB`, `4`."""
+    if resource == CPU:
+        return _number(amount / 1000, 2)
+    if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
+        return bytes_words(amount)
+    return number_format(amount, use_l10n=True, force_grouping=True)
+
+
+def bytes_words(amount: int) -> str:
+    for suffix, step in _STEPS:
+        if abs(amount) >= step:
+            return f"{_number(amount / step, 1)} {suffix}"
+    return f"{amount} B"
+
+
+def mib_words(mib: int | None) -> str | None:
+    """Write MiB; None stays None, so a template can say that it is unknown."""
+    return None if mib is None else bytes_words(mib * MIB)
+
+
+def percent(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{round(ratio * 100)} %"
+
+
+def use(resource: str, whole: int, requested: int) -> dict[str, Any]:
+    """Return one row of a table of resources."""
+    ratio = requested / whole if whole else None
+    return {
+        "name": resource,
+        "whole": amount_words(resource, whole),
+        "requested": amount_words(resource, requested),
+        "free": amount_words(resource, whole - requested),
+        "exact": f"{format_amount(resource, requested)} / {format_amount(resource, whole)}",
+        "ratio": ratio,
+        "percent": percent(ratio),
+        "kind": {CPU: "cpu", MEMORY: "memory"}.get(resource, "gpu" if resource.endswith("/gpu") else ""),
+    }
+
+
+def _number(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return number_format(text.rstrip("0").rstrip("."), use_l10n=True, force_grouping=True)

@@ -1,0 +1,27 @@
+"""The addresses of the console."""
+
+from django.urls import re_path
+
+from .decisions import decision, decisions
+from .fleet import fleet
+from .node import node
+from .nodes import nodes
+from .policies import policies
+from .what_if import what_if
+from .workloads import workload, workloads
+
+# Any name that a file may have brought, as long as it is one segment of an address.
+_NODE = r"(?P<name>[^/\x00]{1,253})"
+
+urlpatterns = [
+    re_path(r"^$", fleet, name="fleet"),
+    re_path(r"^nodes/$", nodes, name="nodes"),
+    re_path(rf"^nodes/{_NODE}/$", node, name="node"),
+    re_path(rf"^nodes/{_NODE}/(?P<tab>[a-z]{{1,20}})/$", node, name="node"),
+    re_path(r"^workloads/$", workloads, name="workloads"),
+    re_path(r"^workloads/(?P<pk>w-[0-9a-z]{1,38})/$", workload, name="workload"),
+    re_path(r"^decisions/$", decisions, name="decisions"),
+    re_path(r"^decisions/(?P<pk>[0-9]{1,18})/$", decision, name="decision"),
+    re_path(r"^what-if/$", what_if, name="what-if"),
+    re_path(r"^policies/$", policies, name="policies"),
+]

@@ -1,0 +1,87 @@
+"""What-if: a form, or pasted YAML, answered by REST while it is filled in; nothing is written.
+
+Rule: the page only offers choices; the browser asks `POST /api/v1/what-if/` and keeps the whole question in its
+address, so a link shows the same question to somebody else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Min
+from django.http import HttpResponse
+from django.utils.translation import gettext as _
+
+from hetsched.contracts.cards import cards_of
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.tiles import tile, without_nulls
+from hetsched.policies.models import Policy
+
+from .shell import Shell, page
+from .words import grid_words, result_words, state_words
+
+MOST_SUGGESTIONS = 40
+COMMON_ISAS = (
+    "rv64gc",
+    "rva22u64",
+    "rva22u64_v",
+    "rva23u64",
+    "x86-64-v2",
+    "x86-64-v3",
+    "x86-64-v4",
+    "arm64",
+    "armv8.2-a",
+)
+
+
+@page("what-if")
+def what_if(shell: Shell) -> HttpResponse:
+    if shell.cluster is None:
+        return shell.render("what_if", {})
+    nodes = shell.cluster.nodes.defer("report").order_by("name")
+    return shell.render(
+        "what_if",
+        {
+            "policies": Policy.objects.filter(active_version__gt=0),
+            "models": _card_models(shell.cluster),
+            "isas": _isas(shell.cluster),
+            "examples": _examples(),
+            "words": {**state_words(), **grid_words(), **result_words()},
+            "nodes": {node.name: without_nulls(tile(node)) for node in nodes},
+        },
+    )
+
+
+def _card_models(cluster: Cluster) -> list[str]:
+    """Return card models to suggest, read from one node of each pool."""
+    samples = cluster.nodes.filter(card_count__gt=0).order_by().values("pool").annotate(first=Min("id"))
+    ids = [row["first"] for row in samples[:MOST_SUGGESTIONS]]
+    reports = Node.objects.filter(pk__in=ids).values_list("report", flat=True)
+    return sorted({card.model for report in reports for card in cards_of(report) if card.model})
+
+
+def _isas(cluster: Cluster) -> list[str]:
+    """Return instruction sets to suggest: the common names, then what the nodes themselves state."""
+    stated = cluster.nodes.exclude(isa="").order_by("isa").values_list("isa", flat=True).distinct()
+    return list(dict.fromkeys([*COMMON_ISAS, *stated[:MOST_SUGGESTIONS]]))
+
+
+def _examples() -> list[dict[str, Any]]:
+    """Return three worked examples, as the fields of the form."""
+    return [
+        {
+            "title": _("A build for RISC-V with vectors"),
+            "text": _("4 CPUs, 8 GiB, and a machine that has the V extension"),
+            "fields": {"cpu": "4", "memory": "8Gi", "isa": "rva22u64_v"},
+        },
+        {
+            "title": _("A quarter of a GPU card"),
+            "text": _("2 CPUs, 8 GiB, 250 thousandths of one card with 4 GiB of its memory"),
+            "fields": {"cpu": "2", "memory": "8Gi", "milli": "250", "gpumem": "4096"},
+        },
+        {
+            "title": _("Twelve replicas of a service for x86-64-v3"),
+            "text": _("1 CPU and 2 GiB each, on any machine of at least that level"),
+            "fields": {"cpu": "1", "memory": "2Gi", "isa": "x86-64-v3", "replicas": "12"},
+        },
+    ]

@@ -1,0 +1,83 @@
+"""The words that scripts write into pages, translated here, since there is one catalogue."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from hetsched.placement.lifecycle import LABELS
+
+
+def state_words() -> dict[str, str]:
+    """Return the label of every state; verdicts are states."""
+    return {state.value: str(label) for state, label in LABELS.items()}
+
+
+def grid_words() -> dict[str, str]:
+    """Return what the node grid says."""
+    return {
+        "riscv": "RISC-V",
+        "arm": "Arm",
+        "x86": "x86",
+        "unknown": _("ISA unknown"),
+        "isa-unknown": _("ISA unknown"),
+        "ready": _("ready"),
+        "not-ready": _("not ready"),
+        "cordoned": _("cordoned"),
+        "cpu": _("CPU"),
+        "memory": _("memory"),
+        "gpu": _("GPU"),
+        "short-cpu": _("CPU"),
+        "short-memory": pgettext("three letters", "mem"),
+        "short-gpu": _("GPU"),
+        "pods": _("pods"),
+    }
+
+
+def result_words() -> dict[str, str]:
+    """Return the sentences of an answer."""
+    return {
+        "banner": _("Feasibility at {time}, not a reservation."),
+        "placed-on": _("Placed"),
+        "pod": _("Pod"),
+        "node": _("Node"),
+        "mode": _("Instructions"),
+        "cards": _("Cards"),
+        "zones": _("Zones"),
+        "score": _("Score"),
+        "total": _("Total"),
+        "rank": _("Rank"),
+        "nodes": _("Nodes"),
+        "reason": _("Reason"),
+        "plugin": _("Plugin"),
+        "code": _("Code"),
+        "missing": _("missing"),
+        "not-placed": _("Not placed"),
+        "best-nodes-of": _("Best nodes for {pod}: {feasible} of {all} are feasible"),
+        "first-pod": _("Shown for the first of {count} pods; the others see what it took."),
+        "chosen": _("chosen for {count}"),
+        "refused": _("refused: {reason}"),
+        "balance": _("Balance {before} → {after}"),
+        "policy": _("Policy {name} v{version}"),
+        "snapshot": _("snapshot {digest}"),
+        "refused-nodes": _("Refused nodes:"),
+        "funnel": _("What is left after each rule"),
+        "pods-alike": _("{count} pods alike"),
+        "more": _("and {count} more"),
+        "any-isa": _("any"),
+        "copied": _("Copied"),
+        "not-copied": _("The browser does not allow copying; the text is below."),
+        "unreachable": _("The server cannot be reached. The question stays; it is asked again when you change it."),
+        "code-of": _("Code {code}, request {id}"),
+        "long": _("The YAML is too long for the address; a link will not carry it."),
+        "milli-of": _("{milli} ‰ of #{index}"),
+        "card-of": _("#{index}"),
+        "displaced": _("Would move"),
+        "evicted": _("Would be evicted"),
+        "nowhere": _("nowhere"),
+    }
+
+
+def after_name(pod: str, summary: str) -> str:
+    """Return a decision's sentence without the pod's name in front, for places where the name stands beside it."""
+    return summary.removeprefix(f"{pod} ")
