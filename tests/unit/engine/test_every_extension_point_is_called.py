@@ -151,7 +151,8 @@ def test_a_refusal_of_a_pre_filter_is_told_for_every_pod_of_the_shape(scope: Sco
 
 
 def test_post_filters_are_asked_in_order_until_one_knows_who_could_leave() -> None:
-    @plugin("full", summary="No node fits.")
+    # Cluster-scoped: what depends on other pods is taken as satisfiable in an empty cluster.
+    @plugin("full", summary="No node fits.", scope=Scope.CLUSTER)
     class Full:
         def filter(self, request, nodes):
             return np.zeros(nodes.n, np.bool_)
