@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
+from web.api import health
 
 POD = """\
 apiVersion: v1
@@ -30,13 +33,17 @@ spec:
 
 
 @pytest.fixture(autouse=True)
-def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int]]]]:
+def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
     """Keep live messages in this process and note wake-ups instead of sending them."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     woken: list[tuple[str, list[int]]] = []
 
     class Broker:
+        """Takes every wake-up and is always there."""
+
+        transport = SimpleNamespace(driver_type="memory")
+
         def signature(self, task: str, args: list[int]) -> Broker:
             woken.append((task, args))
             return self
@@ -44,8 +51,16 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterat
         def apply_async(self, queue: str) -> None:
             pass
 
+        @contextmanager
+        def connection_for_write(self) -> Iterator[Broker]:
+            yield self
+
+        def ensure_connection(self, **_: Any) -> None:
+            pass
+
     monkeypatch.setattr(dispatch, "current_app", Broker())
-    yield woken
+    monkeypatch.setattr(health, "current_app", Broker())
+    return woken
 
 
 class Api:
@@ -66,7 +81,9 @@ class Api:
         **headers: str,
     ) -> Any:
         """Send a request to an address under /api/v1/ and check the status, if one is given."""
-        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        data = (
+            body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        )
         path = address if address.startswith("/") else f"/api/v1/{address}"
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = self.client.generic(method, path, b"" if body is None else data, content_type=kind, headers=named)
@@ -123,3 +140,14 @@ def cluster(policies: None) -> Cluster:
     """Return the cluster `lab` with two nodes of 8 CPUs each, one of them with two cards."""
     nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
     return import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
+
+
+@pytest.fixture
+def decided(cluster: Cluster, operator: Api) -> str:
+    """Return the id of a workload of two pods, one placed and one that never fits."""
+    from workers.schedule import run
+
+    big = POD.replace("web", "big").replace("500m", "900")
+    accepted = operator("POST", "workloads/", f"{POD}---\n{big}", kind="application/yaml", status=202)
+    run(cluster.pk)
+    return str(accepted.json()["id"])

@@ -27,6 +27,8 @@ from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import due
 
+from .problems import read_only
+
 LATE_SECONDS = 30
 _VITAL = frozenset({"database"})
 log = structlog.get_logger(__name__)
@@ -139,4 +141,4 @@ def _age(at: datetime | None, now: datetime) -> float | None:
     return None if at is None else round(max((now - at).total_seconds(), 0.0), 1)
 
 
-routes = [path("healthz", live), path("readyz", ready)]
+routes = [path("healthz", read_only(live)), path("readyz", read_only(ready))]

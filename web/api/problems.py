@@ -7,7 +7,8 @@ Invariants: no client input leads to a 5xx, and no answer holds a traceback or t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
@@ -158,3 +159,16 @@ def _of_framework(error: exceptions.APIException) -> Refused:
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
         code = "CsrfFailed"
     return Refused(error.status_code, code, detail, headers=headers)
+
+
+def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:
+    """Let a plain view answer GET and HEAD only."""
+
+    @wraps(view)
+    def answer(request: Any) -> HttpResponse:
+        if request.method in ("GET", "HEAD"):
+            return view(request)
+        detail = f"{request.method} is not possible here"
+        return response(Refused(405, "MethodNotAllowed", detail, headers={"Allow": "GET, HEAD"}), request)
+
+    return answer

@@ -22,6 +22,8 @@ from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import due
 
+from .problems import read_only
+
 REGISTRY = CollectorRegistry()
 REQUESTS = Histogram(
     "hetsched_request_seconds",
@@ -96,4 +98,4 @@ def scrape(request: Any) -> HttpResponse:
     return HttpResponse(generate_latest(REGISTRY), content_type=CONTENT_TYPE_LATEST, headers=headers)
 
 
-routes = [path("metrics", scrape)]
+routes = [path("metrics", read_only(scrape))]

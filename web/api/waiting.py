@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -28,10 +28,16 @@ class _Waiter(msgspec.Struct, eq=False):
     woken: threading.Event
 
 
+def states_of(workload_ids: set[str]) -> dict[str, str]:
+    """Read the states of workloads; one that is gone is left out."""
+    return dict(Workload.objects.filter(pk__in=workload_ids).values_list("id", "state"))
+
+
 class Watch:
     """The waiters of one process and the thread that serves them."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[set[str]], dict[str, str]] = states_of) -> None:
+        self._read = read
         self._lock = threading.Lock()
         self._waiters: set[_Waiter] = set()
         self._thread: threading.Thread | None = None
@@ -71,10 +77,10 @@ class Watch:
         connection.close()
 
     def _wake(self, waiters: list[_Waiter]) -> None:
-        ids = {waiter.workload_id for waiter in waiters}
-        states = dict(Workload.objects.filter(pk__in=ids).values_list("id", "state"))
+        states = self._read({waiter.workload_id for waiter in waiters})
         for waiter in waiters:
-            if states.get(waiter.workload_id, "gone") in waiter.states or waiter.workload_id not in states:
+            state = states.get(waiter.workload_id)
+            if state is None or state in waiter.states:
                 waiter.woken.set()
 
 

@@ -1,0 +1,189 @@
+"""Every route times every role, from one table: a new route without a row fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver
+
+from web.api.routes import nowhere, urlpatterns
+
+from .conftest import POD, Api
+
+ROLES = ("viewer", "submitter", "operator", "policy-admin", "agent")
+LOOK = {"viewer", "submitter", "operator", "policy-admin"}
+SUBMIT = {"submitter", "operator"}
+OPERATE = {"operator"}
+POLICY = {"policy-admin"}
+ALL = {"anonymous", *ROLES}
+
+TABLE: dict[tuple[str, str], set[str]] = {
+    ("api/v1/clusters/", "GET"): LOOK,
+    ("api/v1/clusters/", "POST"): OPERATE,
+    ("api/v1/clusters/<str:name>/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/import/", "POST"): OPERATE,
+    ("api/v1/clusters/<str:name>/export/", "GET"): OPERATE,
+    ("api/v1/decisions/", "GET"): LOOK,
+    ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
+    ("api/v1/metrics/balance/", "GET"): LOOK,
+    ("api/v1/nodes/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/isa/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/gpu/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/numa/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/balance/", "GET"): LOOK,
+    ("api/v1/nodes/<str:name>/actions/", "POST"): OPERATE,
+    ("api/v1/plugins/", "GET"): LOOK,
+    ("api/v1/plugins/<str:name>/", "GET"): LOOK,
+    ("api/v1/policies/", "GET"): LOOK,
+    ("api/v1/policies/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/versions/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/versions/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/versions/<int:version>/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
+    ("api/v1/what-if/", "POST"): LOOK,
+    ("api/v1/workloads/", "GET"): LOOK,
+    ("api/v1/workloads/", "POST"): SUBMIT,
+    ("api/v1/workloads/<str:workload_id>/", "GET"): LOOK,
+    ("api/v1/workloads/<str:workload_id>/", "DELETE"): SUBMIT,
+    ("api/v1/workloads/<str:workload_id>/pods/", "GET"): LOOK,
+    ("api/v1/workloads/<str:workload_id>/actions/", "POST"): SUBMIT,
+    ("api/v1/schema", "GET"): ALL,
+    ("api/v1/docs", "GET"): ALL,
+    ("healthz", "GET"): ALL,
+    ("readyz", "GET"): ALL,
+    ("metrics", "GET"): ALL,
+}
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def routes(patterns: list[Any], before: str = "") -> Iterator[str]:
+    for pattern in patterns:
+        route = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from routes(pattern.url_patterns, route)
+        elif isinstance(pattern, URLPattern) and pattern.callback is not nowhere:
+            yield route
+
+
+ROUTES = sorted(set(routes(urlpatterns)))
+
+
+def test_the_table_has_a_row_for_every_route_and_no_other() -> None:
+    assert sorted({route for route, _ in TABLE}) == ROUTES
+
+
+def address_of(route: str, workload: str) -> str:
+    """Fill a route in with things that are there."""
+    name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints"}
+    kind = route.removeprefix("api/v1/").partition("/")[0]
+    filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
+    return "/" + filled.replace("<int:decision_id>", "1").replace("<int:version>", "1")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_table_holds(api: Callable[..., Api], decided: str, route: str) -> None:
+    address = address_of(route, decided)
+    for role in ("anonymous", *ROLES):
+        caller = api(role)
+        for method in METHODS:
+            status = caller(method, address, {"x": 1}).status_code
+            allowed = TABLE.get((route, method))
+            if allowed is None:
+                # What no row allows does not exist, for anybody.
+                assert status == 405, (role, method)
+            elif role in allowed:
+                assert status not in (401, 403, 405, 500), (role, method)
+            else:
+                assert status == (401 if role == "anonymous" else 403), (role, method)
+
+
+def test_a_superuser_may_do_everything(person: Any, decided: str) -> None:
+    person("root", superuser=True)
+    client = Client(raise_request_exception=False)
+    assert client.login(username="root", password="a long enough password")
+    for route, method in TABLE:
+        answer = client.generic(method, address_of(route, decided), b'{"x":1}', content_type="application/json")
+        assert answer.status_code not in (401, 403, 405, 500), (route, method)
+
+
+def test_a_session_writes_with_its_csrf_token_only(person: Any, cluster: Any) -> None:
+    person("ada", "submitter")
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    client.login(username="ada", password="a long enough password")
+    refused = client.post("/api/v1/workloads/", POD, content_type="application/yaml")
+    assert (refused.status_code, refused.json()["code"]) == (403, "CsrfFailed")
+    client.cookies["csrftoken"] = "a" * 32
+    accepted = client.post(
+        "/api/v1/workloads/", POD, content_type="application/yaml", headers={"x-csrftoken": "a" * 32}
+    )
+    assert accepted.status_code == 202, accepted.content
+
+
+class TestATokenThatIsLimitedToOneNamespace:
+    OTHER = POD.replace("{name: web}", "{name: theirs, namespace: rest}")
+    OWN = POD.replace("{name: web}", "{name: ours, namespace: team}")
+
+    @pytest.fixture
+    def theirs(self, cluster: Any, operator: Api) -> str:
+        from workers.schedule import run
+
+        accepted = operator("POST", "workloads/", self.OTHER, kind="application/yaml", status=202)
+        run(cluster.pk)
+        return str(accepted.json()["id"])
+
+    @pytest.fixture
+    def limited(self, api: Callable[..., Api]) -> Api:
+        return api("submitter", "team")
+
+    def test_submits_and_sees_its_own(self, limited: Api, theirs: str) -> None:
+        own = limited("POST", "workloads/", self.OWN, kind="application/yaml", status=202).json()["id"]
+        assert [row["id"] for row in limited.get("workloads/")["items"]] == [own]
+        assert limited.get(f"workloads/{own}/")["namespace"] == "team"
+
+    def test_submits_nowhere_else(self, limited: Api, cluster: Any) -> None:
+        for manifest in (self.OTHER, f"{self.OWN}---\n{self.OTHER}", POD):
+            answer = limited("POST", "workloads/", manifest, kind="application/yaml")
+            assert (answer.status_code, answer.json()["code"]) == (403, "NamespaceNotAllowed")
+        assert limited.get("workloads/")["items"] == []
+
+    @pytest.mark.parametrize("address", ["workloads/{}/", "workloads/{}/pods/"])
+    def test_what_is_not_its_own_does_not_exist(self, limited: Api, theirs: str, address: str) -> None:
+        limited("GET", address.format(theirs), status=404)
+
+    def test_cancels_and_acts_on_nothing_else(self, limited: Api, theirs: str, operator: Api) -> None:
+        limited("DELETE", f"workloads/{theirs}/", status=404)
+        limited("POST", f"workloads/{theirs}/actions/", {"action": "cancel", "reason": "x"}, if_match="*", status=404)
+        assert operator.get(f"workloads/{theirs}/")["state"] == "placed"
+
+    def test_reads_no_decision_about_others(self, limited: Api, theirs: str, operator: Api) -> None:
+        (decision,) = operator.get("decisions/")["items"]
+        assert limited.get("decisions/")["items"] == []
+        limited("GET", f"decisions/{decision['id']}/", status=404)
+
+    def test_sees_loads_but_no_pods_of_others(self, limited: Api, theirs: str, operator: Api) -> None:
+        node = operator.get("decisions/")["items"][0]["node"]
+        assert operator.get(f"nodes/{node}/")["pods"] == ["rest/theirs"]
+        seen = limited.get(f"nodes/{node}/")
+        assert (seen["pods"], seen["podCount"]) == ([], 1)
+
+    def test_asks_what_if_about_its_own_only(self, limited: Api, cluster: Any) -> None:
+        limited("POST", "what-if/", self.OWN, kind="application/yaml", status=200)
+        limited("POST", "what-if/", self.OTHER, kind="application/yaml", status=403)
+        limited("POST", "what-if/?drain=n1", self.OWN, kind="application/yaml", status=403)
+
+    def test_an_operator_limited_to_a_namespace_touches_no_cluster(self, api: Callable[..., Api], cluster: Any) -> None:
+        limited = api("operator", "team")
+        for method, address, body in (
+            ("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}),
+            ("POST", "clusters/", {"name": "more", "reason": "x"}),
+            ("POST", "clusters/lab/import/?reason=x", {"manifest": ""}),
+            ("GET", "clusters/lab/export/", None),
+        ):
+            answer = limited(method, address, body, if_match="*")
+            assert (answer.status_code, answer.json()["code"]) == (403, "NamespaceNotAllowed")
