@@ -47,5 +47,6 @@ def run() -> dict[str, int]:
 def _look_again(cluster_id: int) -> None:
     """Queue pods again that nothing has moved for a while; in calm times none of them fits."""
     rows = Pod.objects.filter(cluster_id=cluster_id, state=State.NOT_NOW.value, queued=False)
-    if rows.filter(decided_at__lt=timezone.now() - LOOK_AGAIN).exists():
-        rows.filter(decided_at__lt=timezone.now() - LOOK_AGAIN).update(queued=True)
+    rows = rows.filter(not_before__lt=timezone.now() - LOOK_AGAIN)
+    if rows.exists():
+        rows.update(queued=True)

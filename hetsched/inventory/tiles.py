@@ -82,7 +82,7 @@ def node_facts(node: Node) -> dict[str, Any]:
         "cluster": node.cluster.name,
         "cordonedByOperator": node.cordoned_by_operator,
         "reportedAt": node.updated_at.isoformat(),
-        "report": msgspec.to_builtins(node.report),
+        "report": plain(node.report),
     }
 
 
@@ -102,6 +102,11 @@ def cluster_head(cluster: Cluster) -> dict[str, Any]:
         "memory": _ratio(requested.get("memory", 0), capacity.get("memory", 0)),
         "gpu": _ratio(cluster.gpu_milli_used, cluster.card_count * 1000),
     }
+
+
+def plain(value: Any) -> Any:
+    """Return a contract value as JSON has it: mappings, lists and scalars."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def without_nulls(value: Any) -> Any:

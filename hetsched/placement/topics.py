@@ -20,7 +20,7 @@ from django.db.models import Count
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.tiles import cluster_head, node_facts, node_load, tile, without_nulls
+from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.policies.documents import policies_document
@@ -65,8 +65,8 @@ def held_document(reservation: Reservation) -> Document:
     """Return what one pod holds on its node."""
     return {
         "requests": reservation.requests,
-        "gpus": msgspec.to_builtins(reservation.allocation.gpus),
-        "zones": msgspec.to_builtins(reservation.allocation.zones),
+        "gpus": plain(reservation.allocation.gpus),
+        "zones": plain(reservation.allocation.zones),
         "since": _time(reservation.created_at),
     }
 
@@ -80,9 +80,9 @@ def pod_document(pod: Pod) -> Document:
         "policy": pod.policy or None,
         "decision": pod.decision_id,
         "message": pod.message or None,
-        "isa": msgspec.to_builtins(held.isa) if held and held.isa else None,
-        "gpus": msgspec.to_builtins(held.gpus) if held else None,
-        "zones": msgspec.to_builtins(held.zones) if held else None,
+        "isa": plain(held.isa) if held and held.isa else None,
+        "gpus": plain(held.gpus) if held else None,
+        "zones": plain(held.zones) if held else None,
         "decidedAt": _time(pod.decided_at),
         "startedAt": _time(pod.started_at),
         "finishedAt": _time(pod.finished_at),

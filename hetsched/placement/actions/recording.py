@@ -117,7 +117,8 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
     with connection.cursor() as cursor:
         cursor.executemany(
             f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
-            "decision_id = %s, attempts = %s, not_before = %s, decided_at = %s, message = '' "
+            "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
+            "not_before = %s, message = '' "
             f"WHERE id = %s AND queued AND state IN ({waiting})",
             rows,
         )
@@ -129,6 +130,7 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
 def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[object, ...]:
     waiting = result.waiting
     adapt = connection.ops.adapt_datetimefield_value
+    decision_id = decision_ids.get(waiting.pod_id, waiting.decision_id)
     attempts = waiting.attempts + 1
     retried = result.verdict is Verdict.NOT_NOW
     return (
@@ -136,9 +138,10 @@ def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[o
         False,
         result.node_id,
         msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
-        decision_ids.get(waiting.pod_id, waiting.decision_id),
+        decision_id,
+        adapt(now),
+        decision_id,
         attempts,
         adapt(now + backoff(attempts)) if retried else None,
-        adapt(now),
         waiting.pod_id,
     )

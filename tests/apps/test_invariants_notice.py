@@ -1,0 +1,163 @@
+"""The function that looks at the invariants sees each of them broken: it is the oracle of every crash test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placing, recorded, submitted
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """One pod holds a card and half of another's, a second one waits."""
+    fleet = a_cluster(a_node("n1").gpus(2), a_node("n2").arch("arm64", "armv8.2-a"))
+    submitted(fleet, a_pod("holds").gpu(1).isa("x86-64-v1"), owner="ci", idempotency_key="k", body_hash="h")
+    recorded(fleet, placing(fleet, "n1", CardGrant(0, 1000, 40960)))
+    submitted(fleet, a_pod("waits"))
+    assert check_invariants() == []
+    return fleet
+
+
+def _sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _drop(index: str) -> None:
+    _sql(f"DROP INDEX {index}")
+
+
+def _card_twice() -> None:
+    _drop("placement_card_one_holder")
+    held = ReservedCard.objects.get()
+    held.pk = None
+    held.save()
+
+
+def _cpu_twice() -> None:
+    _drop("placement_cpu_one_holder")
+    held = Reservation.objects.get()
+    for _ in range(2):
+        ReservedCpu.objects.create(reservation=held, node=held.node, cpu=1, exclusive=True)
+
+
+def _share_too_much() -> None:
+    held = Reservation.objects.get()
+    ReservedCard.objects.create(
+        reservation=held, node=held.node, card_index=0, milli=100, memory_mib=0, exclusive=False
+    )
+
+
+def _card_without_a_report() -> None:
+    ReservedCard.objects.update(card_index=7)
+
+
+def _too_much_memory_on_a_card() -> None:
+    ReservedCard.objects.update(memory_mib=40961)
+
+
+def _node_overbooked() -> None:
+    node = Node.objects.get(name="n1")
+    node.allocatable = {**node.allocatable, "cpu": 500}
+    node.save()
+
+
+def _node_column_drifted() -> None:
+    Node.objects.filter(name="n1").update(gpu_milli_used=0)
+
+
+def _total_drifted() -> None:
+    Cluster.objects.update(gpu_milli_used=1)
+
+
+def _wrong_instruction_set() -> None:
+    arm = Node.objects.get(name="n2").report.isa
+    node = Node.objects.get(name="n1")
+    import msgspec
+
+    node.report = msgspec.structs.replace(node.report, isa=arm)
+    node.save()
+
+
+def _placed_without_a_reservation() -> None:
+    Reservation.objects.update(active=False)
+
+
+def _waiting_with_a_reservation() -> None:
+    Pod.objects.filter(name="holds").update(state="pending")
+
+
+def _on_another_node() -> None:
+    Pod.objects.filter(name="holds").update(node=Node.objects.get(name="n2"))
+
+
+def _of_a_future_leader() -> None:
+    Reservation.objects.update(leader_epoch=9)
+
+
+def _pod_lost() -> None:
+    Pod.objects.filter(name="waits").delete()
+
+
+def _workload_state_drifted() -> None:
+    Workload.objects.filter(pods__name="waits").update(state="running")
+
+
+def _answer_for_another() -> None:
+    IdempotencyKey.objects.update(response={"id": "w-other"})
+
+
+def _event_lost() -> None:
+    event = OutboxEvent.objects.filter(topic="cluster:fleet").order_by("revision")[1]
+    event.delete()
+
+
+def _trigger_missing() -> None:
+    _sql("DROP TRIGGER placement_pod_lifecycle" + (" ON placement_pod" if connection.vendor == "postgresql" else ""))
+
+
+BREAKS: list[tuple[str, Callable[[], None]]] = [
+    ("I1", _cpu_twice),
+    ("I3", _card_twice),
+    ("I3", _share_too_much),
+    ("I3", _too_much_memory_on_a_card),
+    ("I5", _card_without_a_report),
+    ("I2", _node_overbooked),
+    ("I2", _node_column_drifted),
+    ("I2", _total_drifted),
+    ("I7", _wrong_instruction_set),
+    ("I8", _placed_without_a_reservation),
+    ("I8", _waiting_with_a_reservation),
+    ("I8", _on_another_node),
+    ("I21", _of_a_future_leader),
+    ("I15", _pod_lost),
+    ("I15", _workload_state_drifted),
+    ("I16", _answer_for_another),
+    ("I17", _event_lost),
+    ("I25", _trigger_missing),
+]
+
+
+@pytest.mark.parametrize(("name", "broken"), BREAKS, ids=[act.__name__.strip("_") for _, act in BREAKS])
+def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callable[[], None]) -> None:
+    from django.apps import apps
+
+    from hetsched.journal.guards import install_of
+
+    if broken is _waiting_with_a_reservation:
+        _trigger_missing()
+    broken()
+    if broken is _waiting_with_a_reservation:
+        install_of(apps.get_app_config("placement"))
+    assert name in {violation.id for violation in check_invariants()}

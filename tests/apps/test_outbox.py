@@ -1,0 +1,116 @@
+"""Events are sent after the commit, once each if all goes well, and by a sweep if it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.journal import publish as publishing
+from hetsched.journal.models import OutboxEvent, Topic
+from hetsched.journal.publish import GROUP, publish, publish_many
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def _listening() -> Any:
+    layer: Any = get_channel_layer()
+
+    async def join() -> str:
+        channel: str = await layer.new_channel()
+        await layer.group_add(GROUP, channel)
+        return channel
+
+    return layer, async_to_sync(join)()
+
+
+def _received(layer: Any, channel: str) -> list[dict[str, Any]]:
+    async def drain() -> list[Any]:
+        messages = []
+        try:
+            while True:
+                messages.append(await asyncio.wait_for(layer.receive(channel), 0.05))
+        except TimeoutError:
+            return messages
+
+    texts = [text for message in async_to_sync(drain)() for _topic, text in message["events"]]
+    return [msgspec.json.decode(text) for text in texts]
+
+
+def test_events_of_a_transaction_go_out_together_after_its_commit() -> None:
+    layer, channel = _listening()
+    with transaction.atomic():
+        publish_many({"b": {"x": 1}, "a": {"y": 2}})
+        assert _received(layer, channel) == []
+    assert _received(layer, channel) == [
+        {"topic": "a", "revision": 1, "type": "delta", "data": {"y": 2}},
+        {"topic": "b", "revision": 1, "type": "delta", "data": {"x": 1}},
+    ]
+    assert not OutboxEvent.objects.filter(published_at=None).exists()
+
+
+def test_a_rolled_back_change_is_never_told() -> None:
+    layer, channel = _listening()
+    with transaction.atomic():
+        publish("a", {"x": 1})
+        transaction.set_rollback(True)
+    assert _received(layer, channel) == []
+    assert not OutboxEvent.objects.exists()
+    assert not Topic.objects.exists()
+
+
+def test_a_topic_counts_its_events() -> None:
+    for expected in (1, 2, 3):
+        with transaction.atomic():
+            assert publish("a", {"n": expected}) == expected
+    assert Topic.objects.get(name="a").revision == 3
+
+
+def test_a_patch_may_be_computed_once_its_topic_is_locked() -> None:
+    with transaction.atomic():
+        publish("a", lambda: {"revision": Topic.objects.get(name="a").revision})
+    assert OutboxEvent.objects.get().data == {"revision": 1}
+
+
+def test_publishing_outside_a_transaction_is_a_mistake() -> None:
+    with pytest.raises(transaction.TransactionManagementError):
+        publish("a", {})
+
+
+def test_what_could_not_be_sent_is_kept_and_sent_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise ConnectionError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "get_channel_layer", broken)
+        with transaction.atomic():
+            publish("a", {"x": 1})
+        assert publishing.relay(older_than_seconds=0) == 0
+    layer, channel = _listening()
+    assert publishing.relay(older_than_seconds=0) == 1
+    assert [message["data"] for message in _received(layer, channel)] == [{"x": 1}]
+    assert publishing.relay(older_than_seconds=0) == 0
+
+
+def test_the_sweep_leaves_events_alone_that_their_own_process_is_about_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_send_and_mark", lambda events: False)
+    with transaction.atomic():
+        publish("a", {"x": 1})
+    monkeypatch.undo()
+    assert publishing.relay() == 0
+
+
+def test_only_events_that_were_sent_long_ago_are_pruned() -> None:
+    now = timezone.now()
+    for topic, age, sent in (("old", 2, True), ("unsent", 2, False), ("new", 0, True)):
+        event = OutboxEvent.objects.create(topic=topic, revision=1, data={}, published_at=now if sent else None)
+        OutboxEvent.objects.filter(pk=event.pk).update(created_at=now - timedelta(hours=age))
+    assert publishing.prune() == 1
+    assert set(OutboxEvent.objects.values_list("topic", flat=True)) == {"unsent", "new"}

@@ -1,0 +1,182 @@
+"""A policy is drafted, activated with a reason, and rolled back; nothing wrong ever becomes a revision."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.policies import BUILTIN
+from hetsched.journal.models import AuditEntry
+from hetsched.policies import actions
+from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
+from hetsched.policies.effective import Chooser, active_specs, effective
+from hetsched.policies.models import Policy, PolicyRevision
+from tests.builders import a_pod
+from tests.scenes import ALICE, a_cluster
+
+pytestmark = pytest.mark.django_db
+
+
+def _spec(weight: float = 1.0, name: str = "mine", **params: Any) -> PolicySpec:
+    return PolicySpec(name, (PluginUse("resource-fit"), PluginUse("least-allocated", weight, params)))
+
+
+def _states(name: str = "mine") -> dict[int, str]:
+    return dict(PolicyRevision.objects.filter(policy__name=name).order_by("version").values_list("version", "state"))
+
+
+def test_a_draft_decides_nothing() -> None:
+    save_draft(_spec(), actor=ALICE)
+    assert _states() == {1: "draft"}
+    assert Policy.objects.get(name="mine").active_version == 0
+    assert active_specs({"mine"}) == {}
+
+
+def test_activating_moves_the_pointer_and_is_kept_in_the_audit_trail() -> None:
+    for weight in (1.0, 2.0):
+        save_draft(_spec(weight), actor=ALICE)
+    activate("mine", 1, actor=ALICE, reason="first")
+    activate("mine", 2, actor=ALICE, reason="spread more")
+    assert _states() == {1: "retired", 2: "active"}
+    assert active_specs({"mine"})["mine"].plugins[1].weight == 2.0
+    entry = AuditEntry.objects.filter(action="policy.activate", object_name="mine").first()
+    assert entry is not None
+    assert (entry.actor, entry.reason, entry.details) == ("alice", "spread more", {"before": 1, "after": 2})
+
+
+def test_rollback_returns_to_what_was_active_before_and_back_again() -> None:
+    for weight in (1.0, 2.0, 3.0):
+        save_draft(_spec(weight), actor=ALICE)
+    activate("mine", 1, actor=ALICE, reason="first")
+    activate("mine", 3, actor=ALICE, reason="third")
+    assert rollback("mine", actor=ALICE, reason="worse").version == 1
+    assert rollback("mine", actor=ALICE, reason="no, better").version == 3
+    assert _states() == {1: "retired", 2: "draft", 3: "active"}
+
+
+def test_activating_past_somebody_else_is_refused() -> None:
+    save_draft(_spec(), actor=ALICE)
+    save_draft(_spec(2.0), actor=ALICE)
+    activate("mine", 1, actor=ALICE, reason="first")
+    with pytest.raises(InputError) as refused:
+        activate("mine", 2, actor=ALICE, reason="I saw none active", expected_active=0)
+    assert refused.value.code == "PolicyChanged"
+    assert _states() == {1: "active", 2: "draft"}
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        (lambda: activate("mine", 1, actor=ALICE, reason=" "), "ReasonMissing"),
+        (lambda: activate("mine", 9, actor=ALICE, reason="r"), "PolicyVersionUnknown"),
+        (lambda: activate("yours", 1, actor=ALICE, reason="r"), "PolicyUnknown"),
+        (lambda: rollback("mine", actor=ALICE, reason="r"), "PolicyNothingToRollBack"),
+    ],
+)
+def test_what_cannot_be_activated_says_why(act: Any, code: str) -> None:
+    save_draft(_spec(), actor=ALICE)
+    with pytest.raises(InputError) as refused:
+        act()
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, -1.0, 1000.5, 1e308])
+def test_weights_that_are_no_weights_are_refused(weight: float) -> None:
+    with pytest.raises(InputError) as refused:
+        save_draft(_spec(weight), actor=ALICE)
+    assert refused.value.code == "PolicyWeightInvalid"
+    assert "between 0 and 1000" in str(refused.value)
+    assert not Policy.objects.filter(name="mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        (_spec(cpu=-1), "PolicyParamInvalid"),
+        (_spec(cpu=math.nan), "PolicyParamInvalid"),
+        (_spec(no_such=1), "PolicyParamInvalid"),
+        (PolicySpec("mine", ()), "PolicyEmpty"),
+        (PolicySpec("mine", (PluginUse("no-such"),)), "PolicyPluginUnknown"),
+        (PolicySpec("mine", (PluginUse("taints"), PluginUse("taints"))), "PolicyPluginRepeated"),
+        (_spec(name="Not A Name"), "PolicyNameInvalid"),
+    ],
+)
+def test_a_policy_that_cannot_run_is_not_kept(spec: PolicySpec, code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        save_draft(spec, actor=ALICE)
+    assert refused.value.code == code
+    assert not PolicyRevision.objects.filter(policy__name=spec.name).exists()
+
+
+def test_built_ins_are_brought_in_once() -> None:
+    ensure_builtins()
+    assert set(Policy.objects.values_list("name", flat=True)) >= set(BUILTIN)
+    assert ensure_builtins() == []
+
+
+def test_a_release_changes_a_built_in_that_nobody_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_builtins()
+    changed = msgspec.structs.replace(BUILTIN["spread"], description="better")
+    monkeypatch.setattr(actions, "BUILTIN", {"spread": changed})
+    assert ensure_builtins() == ["spread"]
+    assert _states("spread") == {1: "retired", 2: "active"}
+
+
+def test_a_release_leaves_a_built_in_alone_that_people_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_builtins()
+    own = msgspec.structs.replace(BUILTIN["spread"], description="ours")
+    activate("spread", save_draft(own, actor=ALICE).version, actor=ALICE, reason="ours")
+    changed = msgspec.structs.replace(BUILTIN["spread"], description="better")
+    monkeypatch.setattr(actions, "BUILTIN", {"spread": changed})
+    ensure_builtins()
+    assert _states("spread") == {1: "retired", 2: "active", 3: "draft"}
+
+
+# -- which policy a pod gets ----------------------------------------------------------------------------------------
+
+
+def test_the_first_rule_found_chooses() -> None:
+    cluster = a_cluster()
+    pod, named = a_pod().build(), a_pod().policy("spread").build()
+    chosen = [
+        Chooser(cluster).choose(named, "random")[0],
+        Chooser(cluster).choose(named)[0],
+        Chooser(cluster).choose(pod)[0],
+    ]
+    assert [(one.name, one.rule) for one in chosen] == [
+        ("random", "request"), ("spread", "annotation"), ("hetsched", "cluster"),
+    ]  # fmt: skip
+    actions.set_namespace_rule(cluster, "default", "first-fit", [], actor=ALICE)
+    ruled = Chooser(cluster).choose(pod)[0]
+    assert (ruled.name, ruled.rule) == ("first-fit", "namespace")
+
+
+def test_a_pod_that_names_a_policy_it_may_not_have_is_misconfigured_and_a_request_is_refused() -> None:
+    cluster = a_cluster()
+    actions.set_namespace_rule(cluster, "default", "", ["hetsched", "spread"], actor=ALICE)
+    _, problem = Chooser(cluster).choose(a_pod().policy("random").build())
+    assert problem is not None
+    assert (problem.code, problem.field) == ("PolicyNotAllowed", "metadata.annotations[hetsched.io/policy]")
+    with pytest.raises(InputError) as refused:
+        Chooser(cluster).choose(a_pod().build(), "random")
+    assert refused.value.code == "PolicyNotAllowed"
+
+
+def test_an_unknown_name_on_a_pod_is_the_pods_own_mistake() -> None:
+    _, problem = Chooser(a_cluster()).choose(a_pod().policy("no-such").build())
+    assert problem is not None
+    assert problem.code == "PolicyUnknown"
+
+
+def test_what_a_request_would_get_is_the_active_version() -> None:
+    cluster = a_cluster()
+    spec = msgspec.structs.replace(BUILTIN["spread"], description="ours")
+    version = save_draft(spec, actor=ALICE).version
+    activate("spread", version, actor=ALICE, reason="ours")
+    assert effective(cluster, "spread").version == version
+    assert effective(cluster).name == "hetsched"

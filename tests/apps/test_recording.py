@@ -1,0 +1,176 @@
+"""Decisions are written whole, on the state they were made on and by the leader of the day, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.allocation import Allocation, CardGrant
+from hetsched.contracts.decision import Reason, Verdict
+from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement.actions import Conflict, cancel, record
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
+from hetsched.placement.queue import backoff
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, led, placing, recorded, refusing, submitted
+
+pytestmark = pytest.mark.django_db
+WHOLE_CARD_0 = CardGrant(0, 1000, 40960)
+
+
+def _nothing_written(cluster: Cluster) -> None:
+    assert not Decision.objects.exists()
+    assert not Reservation.objects.exists()
+    assert set(Pod.objects.values_list("state", flat=True)) == {"pending"}
+    assert Node.objects.get(cluster=cluster).pods == 0
+    assert not OutboxEvent.objects.filter(topic="decisions").exists()
+
+
+def test_a_placement_is_a_decision_a_reservation_and_load_on_the_node() -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p").cpu("1500m"))
+    revision = recorded(cluster, placing(cluster, "n1", WHOLE_CARD_0))
+    pod, decision, held = Pod.objects.get(), Decision.objects.get(), Reservation.objects.get()
+    assert (pod.state, pod.queued, pod.attempts, pod.decision) == ("placed", False, 1, decision)
+    assert pod.node is not None
+    assert pod.node.name == "n1"
+    assert (decision.verdict, decision.node_name, decision.score) == ("placed", "n1", 50.0)
+    assert (held.revision, held.active, held.requests["cpu"]) == (revision, True, 1500)
+    node = Node.objects.get()
+    assert (node.pods, node.requested["cpu"], node.gpu_milli_used) == (1, 1500, 1000)
+    assert check_invariants() == []
+
+
+def test_a_stale_revision_writes_nothing() -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    seen = Cluster.objects.get().revision
+    advance(cluster.pk)
+    with pytest.raises(Conflict):
+        record(cluster.pk, placing(cluster, "n1"), revision=seen, epoch=0, snapshot="")
+    _nothing_written(cluster)
+
+
+def test_a_stale_epoch_writes_nothing() -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    first = led(cluster)
+    Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
+    second = led(cluster)
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(Conflict):
+        recorded(cluster, placing(cluster, "n1"), epoch=first.epoch)
+    _nothing_written(cluster)
+    recorded(cluster, placing(cluster, "n1"), epoch=second.epoch)
+
+
+def test_a_pod_that_does_not_wait_any_more_undoes_its_batch() -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("stays"))
+    workload = submitted(cluster, a_pod("leaves"))
+    results = placing(cluster, "n1")
+    cancel(workload, actor=ALICE, reason="changed my mind")
+    with pytest.raises(Conflict, match="1 of 2 pods do not wait any more"):
+        recorded(cluster, results)
+    assert not Decision.objects.exists()
+    assert Pod.objects.get(name="stays").state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (WHOLE_CARD_0, WHOLE_CARD_0),
+        (CardGrant(0, 600, 0), CardGrant(0, 500, 0)),
+        (CardGrant(0, 500, 0), WHOLE_CARD_0),
+        (CardGrant(0, 1000, 0, uuid="GPU-1"), CardGrant(1, 1000, 0, uuid="GPU-1")),
+    ],
+    ids=["whole twice", "shares beyond the card", "whole over a share", "one uuid under two indexes"],
+)
+def test_the_database_never_gives_a_card_twice(first: CardGrant, second: CardGrant) -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("first"))
+    recorded(cluster, placing(cluster, "n1", first))
+    submitted(cluster, a_pod("second"))
+    with pytest.raises(Conflict):
+        recorded(cluster, placing(cluster, "n1", second))
+    assert Pod.objects.get(name="second").state == "pending"
+    assert ReservedCard.objects.count() == 1
+    assert check_invariants() == []
+
+
+def test_shares_of_a_card_that_fit_are_given() -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("a"), a_pod("b"))
+    recorded(cluster, placing(cluster, "n1", CardGrant(0, 500, 0)))
+    assert Node.objects.get().gpu_milli_used == 1000
+
+
+def test_an_exclusive_cpu_is_never_given_twice() -> None:
+    from hetsched.contracts.allocation import ZoneGrant
+
+    cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
+    held = Allocation(zones=(ZoneGrant("zone-0", "0-1"),), cpu_policy="exclusive")
+    for name, fits in (("a", True), ("b", False)):
+        submitted(cluster, a_pod(name))
+        results = [_with(result, held) for result in placing(cluster, "n1")]
+        if fits:
+            recorded(cluster, results)
+        else:
+            with pytest.raises(Conflict):
+                recorded(cluster, results)
+    assert check_invariants() == []
+
+
+def _with(result: Any, allocation: Allocation) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(result, allocation=allocation)
+
+
+def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision() -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    recorded(cluster, refusing(cluster))
+    pod = Pod.objects.get()
+    assert (pod.state, pod.queued, pod.attempts) == ("not-now", False, 1)
+    # 1, 2, 4, 8, then 10 seconds
+    assert [backoff(n).total_seconds() for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    Pod.objects.update(queued=True, not_before=None)
+    recorded(cluster, refusing(cluster))
+    pod.refresh_from_db()
+    assert (pod.attempts, Decision.objects.count()) == (2, 1)
+    assert pod.not_before is not None
+    assert pod.decided_at == Decision.objects.get().created_at
+
+
+def test_another_verdict_is_another_decision() -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    recorded(cluster, refusing(cluster))
+    Pod.objects.update(queued=True, not_before=None)
+    recorded(cluster, refusing(cluster, Verdict.NEVER_FITS))
+    assert list(Decision.objects.order_by("id").values_list("verdict", flat=True)) == ["not-now", "never-fits"]
+
+
+def test_reasons_and_scores_come_back_as_they_were() -> None:
+    import msgspec
+
+    cluster = a_cluster()
+    submitted(cluster)
+    reason = Reason("InsufficientCpu", "resource-fit", 1, "too few CPUs", ("cpu",))
+    recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], reasons=(reason,))])
+    assert Decision.objects.get().reasons == (reason,)
+
+
+def test_queries_do_not_grow_with_the_batch(django_assert_max_num_queries: Any) -> None:
+    cluster = a_cluster(*(a_node(f"n{number}").pods(500) for number in range(1, 4)))
+    # SQLite takes at most 999 variables a statement, so inserts of 20 columns come in parts of about 50 rows:
+    # 200 pods cost 4 + 4 such statements for decisions and reservations, and about 25 others.
+    submitted(cluster, *(a_pod(f"p{number}").cpu("10m").memory("1Mi") for number in range(200)))
+    results = placing(cluster, "n1")
+    with django_assert_max_num_queries(50):
+        recorded(cluster, results)

@@ -1,0 +1,129 @@
+"""A submission is checked, written whole or not at all, and answered the same when it is repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.placement import dispatch
+from hetsched.placement.actions import cancel, submit
+from hetsched.placement.models import IdempotencyKey, Pod, Workload
+from tests.builders import a_pod
+from tests.scenes import ALICE, a_cluster, placed, submitted
+
+pytestmark = pytest.mark.django_db
+
+
+def _submit(cluster: Cluster, *names: str, **more: Any) -> Any:
+    return submit(cluster, [a_pod(name).build() for name in names], actor=ALICE, **more)
+
+
+def test_pods_wait_in_submission_order_with_their_audit_entry_and_events() -> None:
+    cluster = a_cluster()
+    workload = submitted(cluster, a_pod("b"), a_pod("a"))
+    assert [pod.name for pod in workload.pods.order_by("id")] == ["b", "a"]
+    assert {pod.state for pod in workload.pods.all()} == {"pending"}
+    assert AuditEntry.objects.get(action="workload.submit").object_name == workload.pk
+    assert OutboxEvent.objects.filter(topic=f"workload:{workload.pk}").count() == 1
+
+
+def test_the_scheduler_is_woken_once_after_the_commit(
+    woken: list[tuple[str, list[int]]], django_capture_on_commit_callbacks: Any
+) -> None:
+    cluster = a_cluster()
+    with django_capture_on_commit_callbacks(execute=True):
+        _submit(cluster, "p")
+        assert woken == []
+    assert woken == [(dispatch.SCHEDULE, [cluster.pk])]
+
+
+def test_a_submission_leaves_the_clusters_revision_alone() -> None:
+    cluster = a_cluster()
+    _submit(cluster, "p")
+    assert Cluster.objects.get(pk=cluster.pk).revision == cluster.revision
+
+
+def test_same_key_and_body_get_the_first_answer_again() -> None:
+    cluster = a_cluster()
+    first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    again = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    assert (again.response, again.workload_id) == (first.response, first.workload_id)
+    assert (first.replayed, again.replayed) == (False, True)
+    assert Workload.objects.count() == 1
+
+
+def test_same_key_with_another_body_is_refused() -> None:
+    cluster = a_cluster()
+    _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    with pytest.raises(InputError) as refused:
+        _submit(cluster, "q", owner="ci", idempotency_key="k", body_hash="other")
+    assert refused.value.code == "IdempotencyKeyReused"
+
+
+def test_another_owner_may_use_the_same_key() -> None:
+    cluster = a_cluster()
+    _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    assert not _submit(cluster, "q", owner="lab", idempotency_key="k", body_hash="h2").replayed
+
+
+def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsched.placement.actions import submitting
+
+    cluster = a_cluster()
+    first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    looked: list[bool] = []
+    real = submitting._answered
+
+    def blind_once(owner: str, key: str, body_hash: str) -> Any:
+        looked.append(True)
+        return None if len(looked) == 1 else real(owner, key, body_hash)
+
+    monkeypatch.setattr(submitting, "_answered", blind_once)
+    second = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
+    assert second.replayed
+    assert second.response == first.response
+    assert (Workload.objects.count(), IdempotencyKey.objects.count()) == (1, 1)
+
+
+def test_a_name_is_taken_while_its_pod_lives() -> None:
+    cluster = a_cluster()
+    workload = submitted(cluster, a_pod("p"))
+    with pytest.raises(InputError, match=f"default/p exists already in workload {workload.pk}"):
+        _submit(cluster, "other", "p")
+    assert Pod.objects.count() == 1
+    cancel(workload, actor=ALICE, reason="again")
+    _submit(cluster, "p")
+
+
+@pytest.mark.parametrize(
+    ("pods", "more", "code"),
+    [
+        ([], {}, "WorkloadEmpty"),
+        ([a_pod("p").build(), a_pod("p").build()], {}, "PodDuplicate"),
+        ([a_pod("p").having(node_name="n1").build()], {}, "PodBound"),
+        ([a_pod("p").build()], {"priority": 2**31}, "PriorityInvalid"),
+        ([a_pod("p").build()], {"policy": "no-such"}, "PolicyUnknown"),
+    ],
+)
+def test_wrong_submissions_are_refused_with_a_code_and_leave_nothing(pods: Any, more: Any, code: str) -> None:
+    cluster = a_cluster()
+    events = OutboxEvent.objects.count()
+    with pytest.raises(InputError) as refused:
+        submit(cluster, pods, actor=ALICE, **more)
+    assert refused.value.code == code
+    assert (Workload.objects.count(), Pod.objects.count(), OutboxEvent.objects.count()) == (0, 0, events)
+
+
+def test_the_requests_priority_goes_before_the_pods_own() -> None:
+    workload = submitted(a_cluster(), a_pod("p").priority(5), priority=9)
+    pod = workload.pods.get()
+    assert (pod.priority, pod.spec.priority, workload.priority) == (9, 9, 9)
+
+
+def test_a_pod_in_use_elsewhere_does_not_take_the_name_here() -> None:
+    placed(a_cluster(), "n1", a_pod("p"))
+    submitted(a_cluster(name="other"), a_pod("p"))

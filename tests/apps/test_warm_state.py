@@ -1,0 +1,92 @@
+"""A warm state is the same as one folded anew, whatever happened in between."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetsched.engine.state import ClusterState
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.snapshot import load_state, warm
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed
+from tests.walk import Walk
+
+pytestmark = pytest.mark.django_db
+STEPS = 40
+
+
+def _columns(state: ClusterState) -> dict[str, np.ndarray]:
+    """Return every field by name, resources by theirs: a state may know resources that no node has."""
+    known = {f"load {name}": state.columns.field(name) for name in state.columns.layout.load if name != "requested"}
+    requested = state.columns.field("requested")
+    return known | {f"requested {name}": requested[row] for name, row in state.resources.index.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
+    walk = Walk(seed)
+    for number in range(STEPS):
+        happened = walk.step()
+        with warm(walk.cluster.pk).held() as kept:
+            rebuilt = load_state(walk.cluster.pk)
+            where = f"seed {seed}, step {number}, {happened}"
+            assert kept.revision == rebuilt.revision, where
+            assert kept.state.digest() == rebuilt.state.digest(), where
+            ours, anew = _columns(kept.state), _columns(rebuilt.state)
+            for name in ours.keys() & anew.keys():
+                np.testing.assert_array_equal(ours[name], anew[name], err_msg=f"{where}: {name}")
+            for name in ours.keys() ^ anew.keys():
+                assert not (ours | anew)[name].any(), f"{where}: {name}"
+        assert check_invariants() == [], where
+
+
+def test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hetsched.placement import snapshot
+    from hetsched.placement.actions import release
+    from hetsched.placement.lifecycle import State
+
+    cluster = a_cluster(a_node("n1"))
+    gone = placed(cluster, "n1", a_pod("gone"))
+    with warm(cluster.pk).held() as kept:
+        assert set(kept.state.bookings) == {"default/gone"}
+    placed(cluster, "n1", a_pod("new"))
+    both = placed(cluster, "n1", a_pod("came-and-went"))
+    release(cluster.pk, [gone[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
+    monkeypatch.setattr(snapshot, "load_state", None)
+    with warm(cluster.pk).held() as kept:
+        assert set(kept.state.bookings) == {"default/new"}
+
+
+def test_a_pod_that_left_and_came_back_under_its_name_is_booked_once() -> None:
+    from hetsched.placement.actions import cancel
+    from tests.scenes import ALICE, placing, recorded, submitted
+
+    cluster = a_cluster(a_node("n1"), a_node("n2"))
+    workload = submitted(cluster, a_pod("p"))
+    recorded(cluster, placing(cluster, "n1"))
+    with warm(cluster.pk).held():
+        pass
+    cancel(workload, actor=ALICE, reason="moving")
+    submitted(cluster, a_pod("p"))
+    recorded(cluster, placing(cluster, "n2"))
+    with warm(cluster.pk).held() as kept:
+        booking = kept.state.bookings["default/p"]
+        assert kept.state.reports[booking.row].name == "n2"
+
+
+def test_a_past_state_can_be_folded_again() -> None:
+    from hetsched.inventory.models import Cluster
+    from hetsched.placement.actions import release
+    from hetsched.placement.lifecycle import State
+
+    cluster = a_cluster(a_node("n1"))
+    first = placed(cluster, "n1", a_pod("first"))
+    revision = Cluster.objects.get().revision
+    digest = load_state(cluster.pk).state.digest()
+    placed(cluster, "n1", a_pod("second"))
+    release(cluster.pk, [first[0].pk], to=State.SUCCEEDED, reason="done")
+    assert load_state(cluster.pk).state.digest() != digest
+    assert load_state(cluster.pk, at_revision=revision).state.digest() == digest

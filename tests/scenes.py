@@ -1,0 +1,76 @@
+"""Short ways to the situations that tests of apps and workers begin in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.contracts.allocation import Allocation, CardGrant
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory import lease
+from hetsched.inventory.lease import Lease
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.audit import Program
+from hetsched.placement.actions import Result, import_cluster, record, submit
+from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queue import waiting
+from hetsched.policies.actions import ensure_builtins
+from hetsched.policies.models import Policy
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+
+ALICE = Program("alice", "operator")
+
+
+def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilder, ...] = (), **more: Any) -> Cluster:
+    """Bring in a cluster of these nodes, or of one with 8 CPUs, 32Gi and two cards; the built-in policies are there."""
+    if not Policy.objects.exists():
+        ensure_builtins()
+    reports: tuple[NodeReport, ...] = tuple(node.build() for node in nodes or (a_node("n1").gpus(2),))
+    content = ClusterContent(nodes=reports, running=tuple(pod.build() for pod in running))
+    return import_cluster(content, name=name, actor=ALICE, **more)
+
+
+def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Workload:
+    """Submit these pods, or one with 1 CPU and 1Gi, as one workload."""
+    specs = [pod if isinstance(pod, PodSpec) else pod.build() for pod in pods or (a_pod("p"),)]
+    answer = submit(Cluster.objects.get(pk=cluster.pk), specs, **{"actor": ALICE, **more})
+    return Workload.objects.get(pk=answer.workload_id)
+
+
+def led(cluster: Cluster) -> Lease:
+    """Take the lead of a cluster that nobody leads."""
+    taken = lease.take(cluster.pk, "test")
+    assert taken is not None
+    return taken
+
+
+def placing(cluster: Cluster, node: str, *cards: CardGrant) -> list[Result]:
+    """Decide that everything due goes to one node, with these cards each."""
+    node_id = Node.objects.get(cluster=cluster, name=node).pk
+    return [
+        Result(
+            pod, Verdict.PLACED, f"{pod.spec.key} placed", "hetsched", 1, node_id, node, Allocation(gpus=cards), 50.0
+        )
+        for pod in waiting(cluster.pk, None)
+    ]
+
+
+def refusing(cluster: Cluster, verdict: Verdict = Verdict.NOT_NOW) -> list[Result]:
+    """Decide that nothing of what is due fits."""
+    return [Result(pod, verdict, "no", "hetsched", 1) for pod in waiting(cluster.pk, None)]
+
+
+def recorded(cluster: Cluster, results: list[Result], epoch: int | None = None) -> int:
+    """Record decisions on the cluster as it is now."""
+    fresh = Cluster.objects.get(pk=cluster.pk)
+    epoch = fresh.leader_epoch if epoch is None else epoch
+    return record(cluster.pk, results, revision=fresh.revision, epoch=epoch, snapshot="digest")
+
+
+def placed(cluster: Cluster, node: str, *pods: PodBuilder) -> list[Pod]:
+    """Submit pods and place them on a node."""
+    workload = submitted(cluster, *pods)
+    recorded(cluster, placing(cluster, node))
+    return list(workload.pods.order_by("id"))
