@@ -11,12 +11,13 @@ from typing import Any, Self
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.cards import vendor_of
 from hetsched.contracts.errors import Problem
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Taint, Usage
-from hetsched.contracts.units import CPU, MEMORY, PODS, parse_amount
+from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, parse_amount
 from hetsched.contracts.workload import (
+    ContainerDemand,
     Expression,
     GangMember,
     GpuDemand,
@@ -59,6 +60,7 @@ class PodBuilder:
         self._pod = PodSpec(namespace=namespace, name=name, shape=Shape(), qos="Burstable")
         self._requests = {CPU: 1000, MEMORY: 2**30, PODS: 1}
         self._scored: dict[str, int] = {}
+        self._containers: tuple[ContainerDemand, ...] | None = None
 
     def _shape(self, **changes: Any) -> Self:
         self._pod = msgspec.structs.replace(self._pod, shape=msgspec.structs.replace(self._pod.shape, **changes))
@@ -92,7 +94,13 @@ class PodBuilder:
         return self.having(qos="BestEffort")
 
     def guaranteed(self) -> Self:
+        """Limit CPU and memory to what is asked; whole CPUs can then be the pod's own."""
         return self.having(qos="Guaranteed")
+
+    def containers(self, *demands: ContainerDemand) -> Self:
+        """Say what each container asks that a node can align; else one container asks for everything."""
+        self._containers = demands
+        return self
 
     def gpu(
         self, count: int = 1, *, milli: int = 1000, memory_mib: int = 0, cores: int = 0, model: str = "",
@@ -180,13 +188,30 @@ class PodBuilder:
         allocation = Allocation(gpus=cards) if cards else None
         return self.having(node_name=node, allocation=allocation)
 
+    def holding(self, node: str, *zones: ZoneGrant, policy: str | None = None) -> Self:
+        """Let the pod run on `node` with what its allocation says of zones and CPUs."""
+        return self.having(node_name=node, allocation=Allocation(zones=zones, cpu_policy=policy))
+
     def build(self) -> PodSpec:
         requests = tuple(sorted((name, amount) for name, amount in self._requests.items() if amount))
         scored = {CPU: self._requests.get(CPU, 0), MEMORY: self._requests.get(MEMORY, 0), **self._scored}
+        guaranteed = self._pod.qos == "Guaranteed"
+        containers = self._only_container(guaranteed) if self._containers is None else self._containers
         shape = msgspec.structs.replace(
-            self._pod.shape, requests=requests, nonzero_cpu_millis=scored[CPU], nonzero_memory_bytes=scored[MEMORY]
+            self._pod.shape,
+            requests=requests,
+            nonzero_cpu_millis=scored[CPU],
+            nonzero_memory_bytes=scored[MEMORY],
+            containers=containers,
+            guaranteed=guaranteed and any(container.cpus for container in containers),
         )
         return msgspec.structs.replace(self._pod, shape=shape)
+
+    def _only_container(self, guaranteed: bool) -> tuple[ContainerDemand, ...]:
+        cpu = self._requests.get(CPU, 0)
+        cpus = cpu // 1000 if guaranteed and cpu % 1000 == 0 else 0
+        cards = sum(self._requests.get(resource, 0) for resource in GPU_RESOURCES)
+        return (ContainerDemand(cpus, self._requests.get(MEMORY, 0), cards),) if cpus or cards else ()
 
 
 class NodeBuilder:
@@ -246,12 +271,30 @@ class NodeBuilder:
         more = (a_card(len(held) + i, model, memory_mib, **facts) for i in range(count))
         return self.having(gpus=(*held, *more))
 
-    def zone(self, name: str, cpus: str | None = None, *, cpu: str = "4", memory: str = "16Gi") -> Self:
-        """Add a NUMA zone with all of its CPU and memory allocatable."""
+    def zone(
+        self, name: str, cpus: str | None = None, *, cpu: str = "4", memory: str = "16Gi", siblings: str | None = None,
+        offline: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Add a NUMA zone with all of its CPU and memory allocatable; `offline` is its offline capacity."""
         amounts = {CPU: parse_amount(CPU, cpu), MEMORY: parse_amount(MEMORY, memory)}
         numa = self._node.numa or NumaReport()
-        zone = NumaZone(name, cpus, capacity=amounts, allocatable=amounts)
+        left = None if offline is None else parse_amount(CPU, offline)
+        zone = NumaZone(name, cpus, siblings, capacity=amounts, allocatable=amounts, offline_capacity_millis=left)
         return self.having(numa=msgspec.structs.replace(numa, zones=(*numa.zones, zone)))
+
+    def kubelet(
+        self, cpu_manager: str | None = None, topology: str | None = None, scope: str | None = None,
+        reserved: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Say how the node's kubelet treats CPUs and topology."""
+        numa = msgspec.structs.replace(
+            self._node.numa or NumaReport(),
+            cpu_manager_policy=cpu_manager,
+            topology_manager_policy=topology,
+            topology_manager_scope=scope,
+            reserved_cpus=reserved,
+        )
+        return self.having(numa=numa)
 
     def using(self, observed_at: str = "2026-11-20T10:00:00Z", **amounts: str) -> Self:
         """State measured use: `using(cpu="3", memory="2Gi")`."""

@@ -41,3 +41,4 @@ DEMO_DURATION = "hetsched.io/demo-duration-seconds"
 # Written by an export only, for what a plain object cannot say; read back so that an export loses nothing.
 EXPORT_PROBLEMS = "hetsched.io/export-problems"
 EXPORT_SCORING = "hetsched.io/export-scoring-request"
+EXPORT_CONTAINERS = "hetsched.io/export-containers"

@@ -221,7 +221,8 @@ def numa(root: View, problems: list[str]) -> NumaReport:
     if "craneManagerPolicy" in root:
         # crane pins where its policy is Static, and then the kubelet must not.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel":
+        # The topology policy is crane's too; which one a kubelet that pins follows, this object does not say.
+        if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":
             policy, scope = "none", None

@@ -25,6 +25,7 @@ from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
 from . import keys
 from .fields import is_dns_subdomain
 from .nodes import isa_report
+from .requests import container_demand
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -92,11 +93,15 @@ def read_pods(data: bytes, name: str) -> ClusterContent:
 
 def _shape(cpu_millis: int, memory_mib: int, gpu: GpuDemand | None) -> Shape:
     requests = ((CPU, cpu_millis), (MEMORY, memory_mib * MIB), (PODS, 1))
+    stated = dict(requests[:2])
+    whole = container_demand(stated, stated)
     return Shape(
         requests=tuple((resource, amount) for resource, amount in requests if amount),
         nonzero_cpu_millis=cpu_millis,
         nonzero_memory_bytes=memory_mib * MIB,
         gpu=gpu,
+        containers=(whole,) if whole else (),
+        guaranteed=whole is not None and memory_mib > 0,
     )
 
 

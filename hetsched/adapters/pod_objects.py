@@ -26,7 +26,8 @@ from hetsched.contracts.workload import (
 
 from . import keys
 from .allocation import write_allocation
-from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES
+from .pods import ExportedContainers
+from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 
 Plain = dict[str, Any]
 
@@ -35,9 +36,11 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
     """Return a pod as a Kubernetes object; a compact one leaves out what only identifies it."""
     shape = pod.shape
     annotations = _annotations(pod)
-    container, scoring = _container(pod)
+    container, scoring, containers = _container(pod)
     if scoring:
         annotations[keys.EXPORT_SCORING] = scoring
+    if containers:
+        annotations[keys.EXPORT_CONTAINERS] = containers
     meta: Plain = {"name": pod.name}
     if not compact or pod.namespace != "default":
         meta["namespace"] = pod.namespace
@@ -73,8 +76,8 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
     plain["status"] = {"phase": "Running" if pod.node_name else "Pending", "qosClass": pod.qos}
 
 
-def _container(pod: PodSpec) -> tuple[Plain, str]:
-    """Return the one container, and the scoring annotation where it is needed."""
+def _container(pod: PodSpec) -> tuple[Plain, str, str]:
+    """Return the one container, and the annotations on scoring and on containers where they are needed."""
     shape = pod.shape
     requests = {name: amount for name, amount in shape.requests if name != PODS}
     scored = {CPU: shape.nonzero_cpu_millis, MEMORY: shape.nonzero_memory_bytes}
@@ -99,7 +102,18 @@ def _container(pod: PodSpec) -> tuple[Plain, str]:
             {"containerPort": port.port, "hostPort": port.port, "protocol": port.protocol, "hostIP": port.ip}
             for port in shape.host_ports
         ]
-    return container, scoring
+    return container, scoring, _containers(pod, requests, {name: requests[name] for name in limits})
+
+
+def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
+    """Return the annotation on containers, empty where what is written says the same."""
+    shape = pod.shape
+    only = container_demand(requests, limits)
+    # A further image is a container without limits, with which no pod is Guaranteed.
+    guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
+    if (shape.containers, shape.guaranteed) == ((only,) if only else (), guaranteed):
+        return ""
+    return msgspec.json.encode(ExportedContainers(shape.guaranteed, shape.containers)).decode()
 
 
 def _annotations(pod: PodSpec) -> dict[str, str]:

@@ -19,7 +19,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import MEMORY
-from hetsched.contracts.workload import HostPort, PodSpec, Shape
+from hetsched.contracts.workload import ContainerDemand, HostPort, PodSpec, Shape
 
 from . import demands, keys, selectors
 from .allocation import parse_allocation, parse_topology_result
@@ -120,11 +120,15 @@ class PodReader:
             gpu=demands.gpu_demand(annotations, amounts.requests, problems),
             isa=demands.isa_demand(labels, annotations, arch, problems),
             numa=demands.numa_demand(annotations, problems),
+            containers=amounts.containers,
+            guaranteed=amounts.guaranteed,
             expected_usage=demands.expected_usage(annotations, problems),
             load_profile=demands.load_profile(annotations, problems),
         )
         if keys.EXPORT_SCORING in annotations:
             shape = _with_exported_scoring(shape, meta.view("annotations"))
+        if keys.EXPORT_CONTAINERS in annotations:
+            shape = _with_exported_containers(shape, meta.view("annotations"))
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
         node_name = spec.name("nodeName") if spec.text("nodeName") else ""
@@ -248,3 +252,21 @@ def _with_exported_scoring(shape: Shape, annotations: View) -> Shape:
     if not (0 <= cpu < 2**53 and 0 <= memory < 2**53):
         annotations.fail(f"it is out of range for cpu or {MEMORY}", keys.EXPORT_SCORING)
     return msgspec.structs.replace(shape, nonzero_cpu_millis=cpu, nonzero_memory_bytes=memory)
+
+
+class ExportedContainers(msgspec.Struct):
+    """What a shape says of its containers, where the one container of an export cannot say it."""
+
+    guaranteed: bool
+    containers: tuple[ContainerDemand, ...]
+
+
+def _with_exported_containers(shape: Shape, annotations: View) -> Shape:
+    try:
+        kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
+    except (msgspec.DecodeError, RecursionError) as error:
+        annotations.fail(f"it does not describe containers: {error}", keys.EXPORT_CONTAINERS)
+    for container in kept.containers:
+        if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
+            annotations.fail("it is out of range", keys.EXPORT_CONTAINERS)
+    return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed)

@@ -4,7 +4,7 @@ Problem: containers run together, init containers one after the other beside the
 Rule: with R(c) the requests of a container (its limits where it states no request), S the sidecars so far,
     request = max(sum R(containers) + sum R(sidecars), max over init i of R(i) + sum of S before i) + overhead,
 pod-level resources in place of that for what they state. Scoring counts a container without a CPU or memory request
-as 100m or 200Mi. Every pod takes one of `pods`.
+as 100m or 200Mi. Every pod takes one of `pods`. Sidecars keep what they hold, other init containers hand it on.
 Source: k8s.io/component-helpers resource.PodRequests; pkg/scheduler/util/pod_resources.go; pkg/apis/core/helper/qos.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, is_extended
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, is_extended
+from hetsched.contracts.workload import ContainerDemand
 
 from .fields import View, unique_names
 
@@ -34,6 +35,12 @@ class PodAmounts(msgspec.Struct, frozen=True):
     nonzero_cpu_millis: int
     nonzero_memory_bytes: int
     qos: str
+    containers: tuple[ContainerDemand, ...] = ()
+
+    @property
+    def guaranteed(self) -> bool:
+        """Tell whether a kubelet that pins would give the pod CPUs of its own."""
+        return self.qos == "Guaranteed" and any(container.cpus for container in self.containers)
 
 
 class _Container(msgspec.Struct, frozen=True):
@@ -68,7 +75,23 @@ def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
         nonzero_cpu_millis=nonzero[CPU] + overhead.get(CPU, 0),
         nonzero_memory_bytes=nonzero[MEMORY] + overhead.get(MEMORY, 0),
         qos=_qos([*containers, *init] if whole is None else [whole]),
+        containers=tuple(
+            demand
+            for demand in (
+                *(container_demand(c.requests, c.limits, init=not c.sidecar) for c in init),
+                *(container_demand(c.requests, c.limits) for c in containers),
+            )
+            if demand is not None
+        ),
     )
+
+
+def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
+    """Return what a node can align for a container, None if nothing: whole CPUs with an equal limit, and cards."""
+    cpu = requests.get(CPU, 0)
+    cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
+    cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)
+    return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init) if cpus or cards else None
 
 
 def _stated_requests(spec: View) -> Amounts:

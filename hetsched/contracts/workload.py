@@ -113,6 +113,18 @@ class NumaDemand(msgspec.Struct, frozen=True):
     cpu_policy: str = "none"
 
 
+class ContainerDemand(msgspec.Struct, frozen=True):
+    """What a node can align for one container: whole `cpus` with an equal limit (0: it shares), and `cards`.
+
+    `init`: it ends before the pod's own containers start, and leaves them what it held.
+    """
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    cards: int = 0
+    init: bool = False
+
+
 class GangMember(msgspec.Struct, frozen=True):
     """The gang a pod belongs to, and how many members must be placed together."""
 
@@ -121,7 +133,11 @@ class GangMember(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Everything about a pod that can change which nodes fit it or how they score."""
+    """Everything about a pod that can change which nodes fit it or how they score.
+
+    `containers` are those that ask for whole CPUs or cards, in start order. `guaranteed`: the pod is of that class and
+    has a container with whole CPUs, so that a kubelet that pins gives it CPUs of its own.
+    """
 
     requests: tuple[tuple[str, int], ...] = ()
     nonzero_cpu_millis: int = 100
@@ -138,6 +154,8 @@ class Shape(msgspec.Struct, frozen=True):
     gpu: GpuDemand | None = None
     isa: IsaDemand | None = None
     numa: NumaDemand | None = None
+    containers: tuple[ContainerDemand, ...] = ()
+    guaranteed: bool = False
     expected_usage: tuple[tuple[str, int], ...] = ()
     load_profile: str = ""
     required_node: str = ""

@@ -137,6 +137,14 @@ zones:
     assert found.numa == NumaReport((zone,), "none", "single-numa-node", "pod", "0-1")
 
 
+def test_cranes_topology_policy_is_not_that_of_a_kubelet_that_pins() -> None:
+    found = node(
+        "{apiVersion: topology.crane.io/v1alpha1, kind: NodeResourceTopology, metadata: {name: n}, "
+        "craneManagerPolicy: {cpuManagerPolicy: None, topologyManagerPolicy: SingleNUMANodePodLevel}, zones: []}"
+    )
+    assert found.numa == NumaReport((), "static", None, None, None)
+
+
 @pytest.mark.parametrize(
     ("word", "policy", "scope"),
     [

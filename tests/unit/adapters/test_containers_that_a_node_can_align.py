@@ -1,0 +1,62 @@
+"""Which containers ask for something that a node can align: whole CPUs with an equal limit, or cards."""
+
+from hetsched.adapters.export import compact_pods, write_cluster
+from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.workload import ContainerDemand
+from tests.builders import a_pod
+from tests.unit.adapters.reading import content, pod, pod_text
+
+GIB = 2**30
+
+
+def containers(*resources: str) -> str:
+    lines = [f"- {{name: c{i}, resources: {text}}}" for i, text in enumerate(resources)]
+    return "\n".join(["containers:", *lines])
+
+
+def test_whole_cpus_with_an_equal_limit() -> None:
+    found = pod(containers("{limits: {cpu: 2, memory: 1Gi}}", "{requests: {cpu: 2000m}, limits: {cpu: '2'}}")).shape
+    assert found.containers == (ContainerDemand(2, GIB), ContainerDemand(2, 0))
+
+
+def test_parts_of_cpus_and_requests_below_the_limit_are_left_out() -> None:
+    texts = ("{limits: {cpu: 2500m}}", "{requests: {cpu: 1}, limits: {cpu: 2}}", "{requests: {cpu: 2}}", "{}")
+    assert pod(containers(*texts)).shape.containers == ()
+
+
+def test_cards_of_either_vendor() -> None:
+    found = pod(containers("{limits: {nvidia.com/gpu: 2, cpu: 500m}}", "{limits: {amd.com/gpu: 1}}")).shape
+    assert found.containers == (ContainerDemand(0, 0, 2), ContainerDemand(0, 0, 1))
+
+
+def test_init_containers_come_first_and_sidecars_stay() -> None:
+    text = """
+        initContainers:
+        - {name: i, resources: {limits: {cpu: 3}}}
+        - {name: s, restartPolicy: Always, resources: {limits: {cpu: 1}}}
+        containers:
+        - {name: c, resources: {limits: {cpu: 2}}}
+    """
+    assert pod(text).shape.containers == (ContainerDemand(3, init=True), ContainerDemand(1), ContainerDemand(2))
+
+
+def test_only_a_guaranteed_pod_gets_cpus_of_its_own_from_the_kubelet() -> None:
+    whole, part = "{limits: {cpu: 2, memory: 1Gi}}", "{limits: {cpu: 500m, memory: 1Gi}}"
+    assert pod(containers(whole, part)).shape.guaranteed
+    assert not pod(containers(whole, "{limits: {cpu: 500m}}")).shape.guaranteed  # Burstable: no memory limit
+    assert not pod(containers(part)).shape.guaranteed  # Guaranteed, but nothing whole
+
+
+def test_an_export_keeps_containers_that_one_container_cannot_say() -> None:
+    two = pod_text(containers("{limits: {cpu: 2, memory: 1Gi}}", "{limits: {cpu: 1, memory: 1Gi}}"), name="two")
+    part = pod_text(containers("{limits: {cpu: 1, memory: 1Gi}}", "{limits: {cpu: 500m, memory: 1Gi}}"), name="part")
+    found = content(f"{two}---\n{part}")
+    text = write_cluster(found)
+    assert text.count(b"hetsched.io/export-containers") == 2
+    assert parse_cluster([("again.json", text)]).pending == found.pending
+
+
+def test_an_export_says_no_more_than_it_must() -> None:
+    (plain,) = compact_pods(ClusterContent(pending=(a_pod("p").cpu(6).guaranteed().build(),)))
+    assert "annotations" not in plain["metadata"]
