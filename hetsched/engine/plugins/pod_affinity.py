@@ -22,12 +22,13 @@ import numpy as np
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import PodTerm
 from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.neighbours import Matcher, beside, per_domain
+from hetsched.engine.neighbours import beside, per_domain
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.tallies import Matcher
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
 
@@ -158,10 +159,11 @@ def _near_foes(request: Request, state: ClusterState) -> Bools | None:
 def _repelled(request: Request, state: ClusterState) -> Bools | None:
     """Return (N,) which nodes the anti-affinity of booked pods refuses, None if none of them means this pod."""
     repelled: Bools | None = None
-    for rule, holders in state.neighbours.repelling.items():
-        if rule.matcher.matches(request.pod, state.namespaces):
-            near = beside(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
-            repelled = near if repelled is None else repelled | near
+    rules = state.neighbours
+    for rule in rules.meaning(rules.repelling, request.pod, state):
+        holders = rules.repelling[rule]
+        near = beside(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
+        repelled = near if repelled is None else repelled | near
     return repelled
 
 
@@ -175,8 +177,9 @@ def _own_wishes(request: Request, state: ClusterState) -> Iterator[_Wish]:
 def _their_wishes(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
     """Yield what booked pods wish for this pod; each wish weighs as often as pods state it."""
     rules = state.neighbours
-    for rule, holders in (*rules.preferring.items(), *(rules.attracting.items() if hard_weight else ())):
-        if rule.matcher.matches(request.pod, state.namespaces):
+    for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):
+        for rule in rules.meaning(stated, request.pod, state):
+            holders = stated[rule]
             counts = np.zeros(len(state.reports), np.int64)
             counts[np.fromiter(holders, np.intp, len(holders))] = np.fromiter(holders.values(), np.int64, len(holders))
             yield rule.topology_key, rule.weight or hard_weight, counts

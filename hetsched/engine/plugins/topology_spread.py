@@ -22,13 +22,13 @@ import numpy as np
 
 from hetsched.contracts.workload import SpreadConstraint
 from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.neighbours import Matcher
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.selectors import required_nodes, selects
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.tallies import Matcher
 from hetsched.engine.tolerations import tolerated_sets
 
 HOSTNAME = "kubernetes.io/hostname"

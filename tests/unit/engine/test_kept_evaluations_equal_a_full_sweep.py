@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine import state as ledger
+from hetsched.engine import tallies
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.scoring import Evaluator
@@ -65,6 +66,16 @@ def test_also_when_the_ledgers_log_starts_anew(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "_LOG_LIMIT", 3)
+        live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods(), STEPS)
+def test_also_when_counts_of_pods_start_anew(
+    fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tallies, "_MOST_ENTRIES", 3)
         live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
 
 

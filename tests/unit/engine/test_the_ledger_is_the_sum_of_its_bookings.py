@@ -15,8 +15,8 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.columns import USAGE_RESOURCES
-from hetsched.engine.neighbours import Matcher
 from hetsched.engine.state import ClusterState
+from hetsched.engine.tallies import Matcher
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, cluster

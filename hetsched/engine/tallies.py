@@ -1,0 +1,137 @@
+"""How many booked pods a selector matches on each node.
+
+Problem: tens of thousands of pods run, hundreds of selectors ask about them, and each decision changes one pod.
+Rule: pods with equal namespace and labels are of one kind, and a selector is asked once per kind. What came or went on
+the rows of the ledger's log is noted once, in a journal; every count reads on in it from where it stopped. Nothing is
+noted before the first selector asks.
+Invariants: every count equals a fresh scan of the bookings; the namespaces of a state never change.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.workload import LabelSelector, PodSpec, PodTerm
+
+from .columns import Ints
+from .selectors import selects
+
+if TYPE_CHECKING:
+    from .state import ClusterState
+
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_KEPT_TALLIES = 4096
+_MOST_KINDS = 100_000
+_MOST_ENTRIES = 200_000
+
+
+class Matcher(NamedTuple):
+    """The pods that a term means, wherever they run."""
+
+    selector: LabelSelector | None
+    namespaces: tuple[str, ...]
+    namespace_selector: LabelSelector | None = None
+
+    @staticmethod
+    def of(term: PodTerm, namespace: str) -> Matcher:
+        """Read a term that a pod of `namespace` states."""
+        own = not term.namespaces and term.namespace_selector is None
+        return Matcher(term.selector, (namespace,) if own else term.namespaces, term.namespace_selector)
+
+    def matches(self, pod: PodSpec, namespaces: dict[str, dict[str, str]]) -> bool:
+        """Tell whether the term means `pod`; `namespaces` maps a namespace to its labels."""
+        if pod.namespace not in self.namespaces:
+            if self.namespace_selector is None:
+                return False
+            labels = {**namespaces.get(pod.namespace, {}), NAMESPACE_NAME: pod.namespace}
+            if not selects(self.namespace_selector, labels):
+                return False
+        return selects(self.selector, pod.labels)
+
+
+class _Tally:
+    """Matching pods per row, which kinds match, and how much of the journal is counted."""
+
+    __slots__ = ("counts", "hits", "read")
+
+    def __init__(self, counts: Ints, hits: list[bool], read: int) -> None:
+        self.counts = counts
+        self.hits = hits
+        self.read = read
+
+
+class Tallies:
+    """Counts of matching pods per row, for every selector that was asked about."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+        self._faces: list[PodSpec] = []  # one pod of each kind
+        self._on_row: list[dict[str, tuple[PodSpec, int]]] = []
+        self._journal: list[tuple[int, int, int]] = []  # kind, row, +1 or -1
+        self._seen = 0
+        self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
+
+    def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
+        """Return (N,) how many pods booked on each node every one of `matchers` means; not to be written to."""
+        self._follow(state)
+        tally = self._tallies.get(matchers)
+        fresh = tally is None
+        if tally is None:
+            if len(self._tallies) >= _KEPT_TALLIES:
+                self._tallies.clear()
+            tally = self._tallies[matchers] = _Tally(np.zeros(len(self._on_row), np.int64), [], 0)
+        for face in islice(self._faces, len(tally.hits), None):
+            tally.hits.append(all(matcher.matches(face, state.namespaces) for matcher in matchers))
+        if fresh:
+            for row, pods in enumerate(self._on_row):
+                for _, kind in pods.values():
+                    if tally.hits[kind]:
+                        tally.counts[row] += 1
+        else:
+            for kind, row, sign in islice(self._journal, tally.read, None):
+                if tally.hits[kind]:
+                    tally.counts[row] += sign
+        tally.read = len(self._journal)
+        return tally.counts
+
+    @property
+    def overgrown(self) -> bool:
+        """Tell whether starting anew costs less than carrying on."""
+        return len(self._journal) > _MOST_ENTRIES or len(self._faces) > _MOST_KINDS
+
+    def _follow(self, state: ClusterState) -> None:
+        """Note what came and went since the last time."""
+        if not self._on_row:
+            self._on_row = [{} for _ in state.on_row]
+            changed = set(range(len(state.on_row)))
+        else:
+            changed = set(state.log[self._seen :])
+        self._seen = len(state.log)
+        for row in changed:
+            known, booked = self._on_row[row], state.on_row[row]
+            for key in [key for key, (pod, _) in known.items() if key not in booked or booked[key].pod is not pod]:
+                self._journal.append((known.pop(key)[1], row, -1))
+            for key, booking in booked.items():
+                if key not in known:
+                    kind = self._kind(booking.pod)
+                    known[key] = (booking.pod, kind)
+                    self._journal.append((kind, row, 1))
+
+    def _kind(self, pod: PodSpec) -> int:
+        key = (pod.namespace, frozenset(pod.labels.items()))
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = len(self._faces)
+            self._faces.append(pod)
+        return kind
+
+    def copy(self) -> Tallies:
+        other = Tallies()
+        other._kinds, other._faces = dict(self._kinds), list(self._faces)
+        other._on_row = [dict(pods) for pods in self._on_row]
+        other._journal, other._seen = list(self._journal), self._seen
+        other._tallies = {key: _Tally(t.counts.copy(), list(t.hits), t.read) for key, t in self._tallies.items()}
+        return other
