@@ -1,7 +1,7 @@
 """Keep a demo cluster alive: submit the next workloads of its stream, end those whose time is over.
 
-Rule: every tick looks at how full the cluster is and submits more the emptier it is, none above three quarters or
-while several pods wait. A workload's run time is in its own manifest. Workloads that never fit or are misconfigured
+Rule: every tick fills the cluster up to its mark, in small steps at first, and submits nothing while several pods
+wait. A workload's run time is in its own manifest. Workloads that never fit or are misconfigured
 are given up when their time is over, as their people would; what ended an hour ago is forgotten. Everything goes
 through the actions, so a demo cluster shows the product as it is.
 """
@@ -27,8 +27,8 @@ from hetsched.placement.actions import Conflict, cancel, forget_finished, releas
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Workload
 
-# Below this share of CPU requested, so many workloads a tick.
-PACE = ((0.45, 8), (0.60, 3), (0.70, 1))
+MARK_RATIO = 0.68  # of all CPUs requested
+MOST_AT_ONCE = 8
 MOST_WAITING = 12
 KEPT = timedelta(hours=1)
 STREAM = Program("demo stream")
@@ -51,11 +51,9 @@ def _submit(cluster: Cluster) -> int:
     waiting = Pod.objects.filter(cluster=cluster, state__in=[State.PENDING.value, State.NOT_NOW.value])
     if waiting.count() >= MOST_WAITING:
         return 0
-    capacity = cluster.capacity.get("cpu", 0)
-    used_ratio = cluster.requested.get("cpu", 0) / capacity if capacity else 1.0
-    number = next((count for below, count in PACE if used_ratio < below), 0)
+    room = int(MARK_RATIO * cluster.capacity.get("cpu", 0)) - cluster.requested.get("cpu", 0)
     submitted = 0
-    for _ in range(number):
+    while room > 0 and submitted < MOST_AT_ONCE:
         sequence = next_demo_sequence(cluster)
         if sequence is None:
             break
@@ -66,6 +64,7 @@ def _submit(cluster: Cluster) -> int:
             load_documents(manifest, name=f"demo {sequence}"), workload=True, known=cluster.definitions
         )
         submit(cluster, content.pending, actor=STREAM, owner=_owner(cluster), manifest=manifest.decode())
+        room -= sum(pod.shape.request("cpu") for pod in content.pending)
         submitted += 1
     return submitted
 

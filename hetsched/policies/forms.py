@@ -102,6 +102,8 @@ class PolicyForm(forms.Form):
     def __init__(self, registry: Registry, *args: Any, spec: PolicySpec | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = registry.describe()
+        # A plugin that scores nothing has no field for its weight and keeps the one it had.
+        self._kept_weights = {use.name: use.weight for use in spec.plugins} if spec else {}
         used = {use.name: (place, use) for place, use in enumerate(spec.plugins, start=1)} if spec else {}
         if spec is not None:
             self.fields["name"].disabled = True
@@ -162,7 +164,7 @@ class PolicyForm(forms.Form):
             if value is not None and value != defaults.get(param):
                 params[param] = value
         weight = cleaned.get(f"{name}.weight")
-        return PluginUse(name, 1.0 if weight is None else weight, params)
+        return PluginUse(name, self._kept_weights.get(name, 1.0) if weight is None else weight, params)
 
 
 def _whole(value: Any) -> int:

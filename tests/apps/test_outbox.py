@@ -100,10 +100,10 @@ def test_what_could_not_be_sent_is_kept_and_sent_by_the_sweep(monkeypatch: pytes
 
 
 def test_the_sweep_leaves_events_alone_that_their_own_process_is_about_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_send_and_mark", lambda events: False)
-    with transaction.atomic():
-        publish("a", {"x": 1})
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "_send_and_mark", lambda events: False)
+        with transaction.atomic():
+            publish("a", {"x": 1})
     assert publishing.relay() == 0
 
 

@@ -1,0 +1,79 @@
+"""What ended long ago is forgotten, and nothing that still matters with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import topics
+from hetsched.placement.actions import forget_finished, release, retention
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Decision, Pod, Reservation, Workload
+from hetsched.placement.snapshot import load_state, warm
+from tests.builders import a_pod
+from tests.scenes import a_cluster, placed
+
+pytestmark = pytest.mark.django_db
+
+
+def _finished(cluster: Cluster, name: str, hours: float) -> Workload:
+    pods = placed(cluster, "n1", a_pod(name))
+    release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
+    workload = Workload.objects.get(pods=pods[0])
+    Workload.objects.filter(pk=workload.pk).update(finished_at=timezone.now() - timedelta(hours=hours))
+    return workload
+
+
+def _forget(cluster: Cluster) -> int:
+    return forget_finished(cluster.pk, finished_before=timezone.now() - timedelta(hours=1))
+
+
+def test_old_workloads_go_with_pods_and_reservations_and_leave_their_audit_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retention, "LATEST", 1)
+    cluster = a_cluster()
+    old, new = _finished(cluster, "old", 2), _finished(cluster, "new", 0)
+    placed(cluster, "n1", a_pod("runs"))
+    assert _forget(cluster) == 1
+    assert set(Pod.objects.values_list("name", flat=True)) == {"new", "runs"}
+    assert not Decision.objects.filter(workload_id=old.pk).exists()
+    assert Reservation.objects.count() == 2
+    assert AuditEntry.objects.filter(object_name=old.pk).exists()
+    assert Workload.objects.filter(pk=new.pk).exists()
+    assert check_invariants() == []
+
+
+def test_decisions_that_the_feed_shows_stay() -> None:
+    cluster = a_cluster()
+    _finished(cluster, "old", 2)
+    before = topics.snapshot("decisions").data
+    assert _forget(cluster) == 0
+    assert topics.snapshot("decisions").data == before
+
+
+def test_a_copy_that_slept_over_a_forgotten_release_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LATEST", 0)
+    cluster = a_cluster()
+    pods = placed(cluster, "n1", a_pod("p"))
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.bookings
+    release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
+    Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
+    assert _forget(cluster) == 1
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.bookings == {}
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+
+
+def test_nothing_to_forget_leaves_the_clusters_revision_alone() -> None:
+    cluster = a_cluster()
+    _finished(cluster, "new", 0)
+    revision = Cluster.objects.get().revision
+    assert _forget(cluster) == 0
+    assert Cluster.objects.get().revision == revision

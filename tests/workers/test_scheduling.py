@@ -1,0 +1,259 @@
+"""From a submission to placements, reservations and events, by the task that a worker runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.inventory import lease as leases
+from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement import actions
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Workload
+from hetsched.placement.topics import snapshot
+from hetsched.policies.actions import activate, save_draft
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, led, placed, submitted
+from workers import schedule
+
+
+def _placements() -> dict[str, str | None]:
+    pods = Pod.objects.exclude(workload=None).select_related("node")
+    return {pod.name: pod.node.name if pod.node else None for pod in pods}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_submission_is_decided_bound_and_told_without_another_call() -> None:
+    cluster = a_cluster(a_node("n1").gpus(2), kind="demo")
+    workload = submitted(cluster, a_pod("plain"), a_pod("card").gpu(1), a_pod("huge").cpu("64"), a_pod("bad").wrong())
+    states = dict(Pod.objects.values_list("name", "state"))
+    assert states == {"plain": "running", "card": "running", "huge": "never-fits", "bad": "misconfigured"}
+    card = Pod.objects.get(name="card")
+    assert card.allocation is not None
+    assert [grant.index for grant in card.allocation.gpus] == [0]
+    assert Workload.objects.get().state == "misconfigured"
+    assert snapshot(f"workload:{workload.pk}").data["pods"]["default/huge"]["state"] == "never-fits"
+    assert not OutboxEvent.objects.filter(published_at=None).exists()
+    assert check_invariants() == []
+
+
+@pytest.mark.django_db
+def test_an_offline_clusters_placements_stay_placed() -> None:
+    submitted(a_cluster(), a_pod("p"))
+    schedule.run(Cluster.objects.get().pk)
+    assert Pod.objects.get().state == "placed"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("batch", [1, 3, 500])
+def test_placements_are_those_of_the_engine_alone_whatever_the_batch(settings: Any, batch: int) -> None:
+    settings.HETSCHED_BATCH = batch
+    nodes = [a_node(f"n{n}").cpu(4 + n % 3).gpus(n % 2 * 2) for n in range(6)]
+    pods = [_pod(number) for number in range(30)]
+    cluster = a_cluster(*nodes)
+    submitted(cluster, *pods)
+    schedule.run(cluster.pk)
+    assert _placements() == _by_the_engine(nodes, pods)
+    assert check_invariants() == []
+
+
+def _pod(number: int) -> PodBuilder:
+    pod = a_pod(f"p{number}").cpu(f"{300 + number % 5 * 400}m").priority(number % 3)
+    return pod.gpu(1, milli=(1000, 300)[number % 2]) if number % 4 == 0 else pod
+
+
+def _by_the_engine(nodes: list[NodeBuilder], pods: list[PodBuilder]) -> dict[str, str | None]:
+    scheduler = Scheduler(
+        ClusterState([node.build() for node in nodes]), compile_policy(BUILTIN["hetsched"], load_registry())
+    )
+    specs = sorted((pod.build() for pod in pods), key=scheduler.policy.sort_key)
+    return {spec.name: scheduler.schedule(spec).node for spec in specs}
+
+
+@pytest.mark.django_db
+def test_pods_are_taken_by_priority_then_in_submission_order(settings: Any) -> None:
+    settings.HETSCHED_BATCH = 1
+    cluster = a_cluster(a_node("n1"))
+    submitted(cluster, a_pod("low-1"), a_pod("low-2"))
+    submitted(cluster, a_pod("high").priority(10))
+    schedule.run(cluster.pk)
+    order = Decision.objects.order_by("id").values_list("pod_name", flat=True)
+    assert list(order) == ["high", "low-1", "low-2"]
+
+
+@pytest.mark.django_db
+def test_what_did_not_fit_is_placed_once_room_is_made() -> None:
+    cluster = a_cluster(a_node("n1").cpu(2))
+    first = placed(cluster, "n1", a_pod("first").cpu(2))
+    submitted(cluster, a_pod("second").cpu(2))
+    schedule.run(cluster.pk)
+    assert _placements()["second"] is None
+    assert Pod.objects.get(name="second").state == "not-now"
+    actions.release(cluster.pk, [first[0].pk], to=actions_state("succeeded"), reason="done")
+    Pod.objects.update(not_before=None)
+    schedule.run(cluster.pk)
+    assert _placements()["second"] == "n1"
+    assert check_invariants() == []
+
+
+def actions_state(name: str) -> Any:
+    from hetsched.placement.lifecycle import State
+
+    return State(name)
+
+
+@pytest.mark.django_db
+def test_a_policy_takes_effect_with_the_next_batch_without_a_restart() -> None:
+    cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(8))
+    placed(cluster, "n1", a_pod("there").cpu(4))
+    submitted(cluster, a_pod("spread"))
+    schedule.run(cluster.pk)
+    packing = PolicySpec("hetsched", (PluginUse("resource-fit"), PluginUse("tightest-fit")))
+    version = save_draft(packing, actor=ALICE).version
+    submitted(cluster, a_pod("still-spread"))
+    schedule.run(cluster.pk)
+    activate("hetsched", version, actor=ALICE, reason="pack")
+    submitted(cluster, a_pod("packed"))
+    schedule.run(cluster.pk)
+    nodes = _placements()
+    assert (nodes["spread"], nodes["still-spread"], nodes["packed"]) == ("n2", "n2", "n1")
+    versions = dict(Decision.objects.exclude(pod_name="there").values_list("pod_name", "policy_version"))
+    assert versions == {"spread": 1, "still-spread": 1, "packed": version}
+
+
+@pytest.mark.django_db
+def test_pods_of_one_batch_each_have_their_own_policy_and_see_each_other() -> None:
+    cluster = a_cluster(a_node("n1").cpu(2), a_node("n2").cpu(2))
+    submitted(cluster, a_pod("a").policy("first-fit").cpu(2), a_pod("b").cpu(2), a_pod("c").policy("spread"))
+    schedule.run(cluster.pk)
+    assert _placements() == {"a": "n1", "b": "n2", "c": None}
+    assert set(Decision.objects.values_list("policy_name", flat=True)) == {"first-fit", "hetsched", "spread"}
+
+
+@pytest.mark.django_db
+def test_a_pod_whose_policy_nobody_knows_is_misconfigured() -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p").policy("no-such"))
+    schedule.run(cluster.pk)
+    decision = Decision.objects.get()
+    assert (decision.verdict, decision.reasons[0].code) == ("misconfigured", "PolicyUnknown")
+
+
+@pytest.mark.django_db
+def test_nobody_decides_while_another_leads() -> None:
+    cluster = a_cluster()
+    led(cluster)
+    submitted(cluster)
+    assert schedule.run(cluster.pk) == 0
+    assert Pod.objects.get().state == "pending"
+
+
+@pytest.mark.django_db
+def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
+    cluster = a_cluster()
+    first = led(cluster)
+    Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
+    submitted(cluster)
+    assert schedule.run(cluster.pk) == 1
+    fresh = Cluster.objects.get()
+    assert (fresh.leader_epoch, fresh.leader_until) == (first.epoch + 1, None)
+    assert not leases.renew(first)
+
+
+@pytest.mark.django_db
+def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1").cpu(2), a_node("n2").cpu(4))
+    submitted(cluster, a_pod("p").cpu(2))
+    real, tries = schedule.record, []
+
+    def beaten(*arguments: Any, **named: Any) -> int:
+        tries.append(named["revision"])
+        if len(tries) == 1:
+            placed(cluster, "n2", a_pod("foreign").cpu(4))  # somebody books the better node first
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(schedule, "record", beaten)
+    monkeypatch.setattr("tests.scenes.record", real)
+    monkeypatch.setattr("tests.scenes.waiting", _only("foreign"))
+    assert schedule.run(cluster.pk) == 1
+    assert len(tries) == 2
+    assert _placements() == {"p": "n1", "foreign": "n2"}
+    assert check_invariants() == []
+
+
+def _only(name: str) -> Any:
+    from hetsched.placement.queue import waiting
+
+    return lambda cluster_id, limit: [pod for pod in waiting(cluster_id, limit) if pod.spec.name == name]
+
+
+@pytest.mark.django_db
+def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+
+    def beaten(cluster_id: int, *arguments: Any, **named: Any) -> int:
+        advance(cluster_id)
+        raise actions.Conflict("always")
+
+    monkeypatch.setattr(schedule, "record", beaten)
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(schedule, "due_pods", _first_time_only(schedule.due_pods))
+    assert schedule.run(cluster.pk) == 0
+    assert Pod.objects.get().state == "pending"
+    assert Node.objects.get().pods == 0
+
+
+def _first_time_only(real: Any) -> Any:
+    asked: list[int] = []
+
+    def due(cluster_id: int) -> Any:
+        asked.append(cluster_id)
+        return real(cluster_id) if len(asked) == 1 else Pod.objects.none()
+
+    return due
+
+
+@pytest.mark.django_db
+def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1"))
+    submitted(cluster, a_pod("before"), a_pod("poison"), a_pod("after"))
+    real = Scheduler.schedule
+
+    def failing(self: Scheduler, pod: Any) -> Any:
+        outcome = real(self, pod)
+        if pod.name == "poison":
+            raise RuntimeError("no")  # after it was booked: the worst moment
+        return outcome
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scheduler, "schedule", failing)
+        schedule.run(cluster.pk)
+    states = dict(Pod.objects.values_list("name", "state"))
+    assert states == {"before": "placed", "poison": "not-now", "after": "placed"}
+    assert Decision.objects.get(pod_name="poison").reasons[0].code == "EngineError"
+    assert check_invariants() == []
+    Pod.objects.filter(name="poison").update(queued=True, not_before=None)
+    schedule.run(cluster.pk)
+    assert Pod.objects.get(name="poison").state == "placed"
+
+
+@pytest.mark.django_db
+def test_a_decision_cites_the_state_it_was_made_on_and_the_best_nodes() -> None:
+    cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(8), a_node("n3").cpu(16))
+    submitted(cluster, a_pod("p"))
+    schedule.run(cluster.pk)
+    decision = Decision.objects.get()
+    assert decision.cluster_revision == Cluster.objects.get().revision - 1
+    assert [row.name for row in decision.top] == ["n3", "n2", "n1"]
+    assert decision.node_name == "n3"
+    assert decision.policy_rule == "cluster"

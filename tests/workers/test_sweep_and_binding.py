@@ -1,0 +1,97 @@
+"""What messages lost is found again: due pods, unbound placements, unsent events."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement import dispatch
+from hetsched.placement.actions import begin_binding, confirm
+from hetsched.placement.models import IdempotencyKey, Pod
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, led, placed, recorded, refusing, submitted
+from workers import bind, sweep
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """Note wake-ups instead of running them."""
+    sent: list[tuple[int, str]] = []
+    monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task=dispatch.SCHEDULE: sent.append((cluster_id, task)))
+    return sent
+
+
+def test_due_pods_that_nobody_leads_wake_the_scheduler(woken: list[Any]) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    woken.clear()
+    assert sweep.run()["woken"] == 1
+    assert woken == [(cluster.pk, dispatch.SCHEDULE)]
+
+
+def test_a_cluster_that_is_led_or_has_nothing_due_is_left_alone(woken: list[Any]) -> None:
+    led_one, idle = a_cluster(name="led"), a_cluster(name="idle")
+    submitted(led_one, a_pod("a"))
+    led(led_one)
+    submitted(idle, a_pod("b"))
+    recorded(idle, refusing(idle))
+    woken.clear()
+    assert sweep.run()["woken"] == 0
+    assert woken == []
+
+
+def test_a_pod_that_nothing_moved_for_a_minute_is_looked_at_again(woken: list[Any]) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    recorded(cluster, refusing(cluster))
+    Pod.objects.update(not_before=timezone.now() - timedelta(seconds=61))
+    assert sweep.run()["woken"] == 1
+    assert Pod.objects.get().queued
+
+
+def test_old_idempotency_keys_are_forgotten_and_young_ones_kept(woken: list[Any]) -> None:
+    cluster = a_cluster()
+    for key, hours in (("old", 49), ("young", 47)):
+        submitted(cluster, a_pod(key), owner="ci", idempotency_key=key, body_hash="h")
+        IdempotencyKey.objects.filter(key=key).update(created_at=timezone.now() - timedelta(hours=hours))
+    sweep.run()
+    assert list(IdempotencyKey.objects.values_list("key", flat=True)) == ["young"]
+
+
+def test_unsent_events_are_sent(woken: list[Any]) -> None:
+    a_cluster()
+    OutboxEvent.objects.update(published_at=None, created_at=timezone.now() - timedelta(seconds=5))
+    assert sweep.run()["relayed"] == OutboxEvent.objects.count()
+    assert sweep.run()["relayed"] == 0
+
+
+def test_placements_of_a_demo_cluster_that_nobody_binds_are_found(woken: list[Any]) -> None:
+    demo, offline = a_cluster(name="demo", kind="demo"), a_cluster(name="offline")
+    placed(demo, "n1", a_pod("a"))
+    placed(offline, "n1", a_pod("b"))
+    woken.clear()
+    sweep.run()
+    assert woken == [(demo.pk, dispatch.BIND)]
+
+
+def test_binding_takes_every_pod_on_from_where_it_is() -> None:
+    demo = a_cluster(a_node("n1"), kind="demo")
+    pods = placed(demo, "n1", a_pod("placed"), a_pod("binding"), a_pod("bound"))
+    begin_binding(demo.pk, [pods[1].pk, pods[2].pk])
+    confirm(demo.pk, [pods[2].pk])
+    assert bind.run(demo.pk) == 3
+    assert set(Pod.objects.values_list("state", flat=True)) == {"running"}
+    assert bind.run(demo.pk) == 0
+
+
+def test_an_offline_cluster_binds_nothing() -> None:
+    offline = a_cluster()
+    placed(offline, "n1", a_pod("p"))
+    assert bind.run(offline.pk) == 0
+    assert Pod.objects.get().state == "placed"
