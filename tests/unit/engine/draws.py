@@ -173,6 +173,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         spread=draw(rarely(spreads, ())),
         host_ports=draw(rarely(ports, ())),
         gpu=draw(rarely(gpu_demands, None)),
+        required_node=draw(rarely(st.sampled_from(["", "", "n0", "n1"]), "")),
     )
 
 
