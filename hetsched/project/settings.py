@@ -174,6 +174,7 @@ HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
 LOGIN_URL = "/login/"
+CSRF_FAILURE_VIEW = "web.pages.errors.csrf_failed"
 LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "/"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}

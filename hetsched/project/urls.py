@@ -9,3 +9,8 @@ urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),
     path("", include("web.urls")),
 ]
+
+handler400 = "web.pages.errors.bad_request"
+handler403 = "web.pages.errors.forbidden"
+handler404 = "web.pages.errors.not_found"
+handler500 = "web.pages.errors.failed"

@@ -8,7 +8,7 @@ const FAMILIES = ["riscv", "arm", "x86", "unknown"];
 const MEASURES = ["cpu", "memory", "gpu"];
 const MOST_LARGE_TILES = 120;
 const SIGNS = { ready: "", cordoned: "⊘", "not-ready": "✕" };
-const TILE_PIXELS = { large: 120, dense: 30 };
+const TILE_PIXELS = { large: 120, dense: 25 };
 
 export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
 const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
@@ -227,6 +227,9 @@ export class NodeGrid {
       root.classList.toggle("out", kind === "out");
       root.setAttribute("aria-label", this.sentence(this.nodes[name]));
     }
+    this.arrange();
+    const first = this.container.querySelector(".ghost");
+    if (first) this.container.scrollTop = Math.max(0, first.offsetTop - this.container.clientHeight / 2);
   }
 
   focused(tile) {

@@ -107,8 +107,8 @@ function placements(words, placed) {
   const rows = placed.slice(0, MOST_PLACEMENTS).map((item) => [
     item.pod,
     nodeLink(item.node),
-    item.isa.mode === "any" ? words["any-isa"] : instructions(item.isa),
-    item.gpus.map((card) => cardWords(words, card)).join(", ") || "–",
+    item.isa.mode === "any" ? "–" : instructions(item.isa),
+    cards(words, item.gpus) || "–",
     item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", ") || "–",
     number(item.score, 2),
   ]);
@@ -125,9 +125,11 @@ function placements(words, placed) {
 const instructions = ({ mode, required, offered }) =>
   element("span", { title: offered }, `${mode} `, element("span", { class: "mono" }, required));
 
-function cardWords(words, card) {
-  const which = fill(card.milli < 1000 ? words["milli-of"] : words["card-of"], card);
-  return card.memoryMiB ? `${which}, ${card.memoryMiB.toLocaleString()} MiB` : which;
+// "#0, #1 · 32,510 MiB each": cards of one pod are charged alike.
+function cards(words, held) {
+  const names = held.map((card) => fill(card.milli < 1000 ? words["milli-of"] : words["card-of"], card)).join(", ");
+  const memory = held[0]?.memoryMiB;
+  return memory ? `${names} · ${fill(words["mib-each"], { memory: memory.toLocaleString() })}` : names;
 }
 
 // A message often names what is missing already.

@@ -1,0 +1,103 @@
+"""Each tab of a node shows what is known, by whom, and says unknown where nobody knows."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from django.test import Client
+
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.models import Reservation
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed
+
+
+def words(client: Client, address: str) -> str:
+    """Return the page's main part as plain words."""
+    answer = client.get(address)
+    assert answer.status_code == 200
+    main = answer.content.decode().partition("<main")[2].partition("</main>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
+
+
+def test_overview_names_the_fullest_resource(viewer: Client, cluster: Cluster) -> None:
+    # 6 of 8 CPUs are 75 %, 6 of 32 GiB are 19 %, one of 110 pods is 1 %.
+    placed(cluster, "n1", a_pod("p").cpu(6).memory("6Gi"))
+    assert "The fullest resource is cpu: 75 % requested, 2 free." in words(viewer, "/nodes/n1/")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"ready": False}, "Not ready"),
+        ({"unschedulable": True, "cordoned_by_operator": True}, "Cordoned by an operator"),
+        ({"unschedulable": True}, "Marked unschedulable"),
+    ],
+)
+def test_overview_says_why_nothing_comes(
+    viewer: Client, cluster: Cluster, change: dict[str, bool], sentence: str
+) -> None:
+    Node.objects.filter(name="n2").update(**change)
+    assert sentence in words(viewer, "/nodes/n2/")
+
+
+def test_isa_groups_extensions_and_names_the_source(viewer: Client, db: None) -> None:
+    a_cluster(a_node("rv").arch("riscv64", "rv64gcv_zba_zbb_zkt"))
+    text = words(viewer, "/nodes/rv/isa/")
+    assert "source annotation hetsched.io/isa" in text
+    assert "complete: what is not named is not there" in text
+    assert re.search(r"bit manipulation \d+ zba zbb", text)
+    assert re.search(r"cryptography \d+ zkt", text)
+
+
+def test_what_nobody_stated_is_unknown(viewer: Client, cluster: Cluster) -> None:
+    assert "Unknown: nobody stated what this node's processors can run" in words(viewer, "/nodes/n2/isa/")
+    assert "Unknown: nobody reported this node's NUMA zones" in words(viewer, "/nodes/n2/numa/")
+    balance = words(viewer, "/nodes/n2/balance/")
+    assert "hetsched.io/network-mbps – not stated by this node" in balance
+    assert "unknown" in balance
+
+
+def test_cards_show_who_holds_how_much(viewer: Client, cluster: Cluster) -> None:
+    pod = placed(cluster, "n1", a_pod("notebook"))[0]
+    grant = Allocation(gpus=(CardGrant(index=1, milli=250, memory_mib=10240),))
+    Reservation.objects.filter(pod=pod).update(allocation=grant)
+    text = words(viewer, "/nodes/n1/gpu/")
+    # 1000 - 250 thousandths and 40 - 10 GiB are left of card 1.
+    assert "default/notebook 250 ‰, 10 GiB 750 30 GiB 40 GiB" in text
+    assert "0 A100-SXM4-40GB nobody 1000 40 GiB 40 GiB" in text
+
+
+def test_zones_show_each_cpu_with_its_owner(viewer: Client, db: None) -> None:
+    node = a_node("n1").zone("node-0", "0-3", siblings="0,2;1,3").kubelet("none", reserved="3")
+    cluster = a_cluster(node)
+    pod = placed(cluster, "n1", a_pod("pinned"))[0]
+    grant = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000, memory_mib=1024),))
+    Reservation.objects.filter(pod=pod).update(allocation=grant)
+    page = viewer.get("/nodes/n1/numa/").content.decode()
+    cells = re.findall(r'<span class="cpu-cell([^"]*)" title="([^"]*)"', page)
+    owner = "CPU {}: default/pinned"
+    # Hyper-threads of one core stand together: 0 and 2, then 1 and 3.
+    assert [title for _, title in cells] == [owner.format(0), owner.format(2), "CPU 1: shared pool", "CPU 3: reserved"]
+    assert [kind.strip() for kind, _ in cells] == ["owner-1", "owner-1", "", "reserved"]
+    assert "2 of 4" in words(viewer, "/nodes/n1/numa/")
+
+
+def test_pods_and_decisions_link_to_their_reasons(viewer: Client, cluster: Cluster) -> None:
+    pod = placed(cluster, "n1", a_pod("p"))[0]
+    assert f"/workloads/{pod.workload_id}/?pod=default/p" in viewer.get("/nodes/n1/pods/").content.decode()
+    assert f"/decisions/{pod.decision_id}/" in viewer.get("/nodes/n1/decisions/").content.decode()
+
+
+def test_a_tab_or_node_that_is_not_there_is_told_by_name(viewer: Client, cluster: Cluster) -> None:
+    assert "There is no node n9 in cluster fleet." in words_of_error(viewer, "/nodes/n9/")
+    assert "There is no such tab." in words_of_error(viewer, "/nodes/n1/history/")
+
+
+def words_of_error(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 404
+    return answer.content.decode()

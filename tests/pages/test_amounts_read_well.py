@@ -1,0 +1,30 @@
+"""Amounts are rounded for reading and keep their unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from web.pages.amounts import amount_words, mib_words, percent, use
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "words"),
+    [
+        ("cpu", 500, "0.5"),
+        ("cpu", 32000, "32"),
+        ("memory", 2**30, "1 GiB"),
+        ("memory", 132_000_000_000, "122.9 GiB"),  # 132e9 / 2^30 = 122.93
+        ("memory", 0, "0 B"),
+        ("ephemeral-storage", 3 * 2**39, "1.5 TiB"),
+        ("nvidia.com/gpu", 8, "8"),
+        ("hetsched.io/network-mbps", 25000, "25,000"),
+    ],
+)
+def test_amounts(resource: str, amount: int, words: str) -> None:
+    assert amount_words(resource, amount) == words
+
+
+def test_unknown_stays_unknown() -> None:
+    assert mib_words(None) is None
+    assert percent(None) == "–"
+    assert use("cpu", 0, 0)["ratio"] is None

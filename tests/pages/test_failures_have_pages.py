@@ -1,0 +1,60 @@
+"""What goes wrong is told in words, with the request id, in the form the caller reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from web.pages import shell
+
+
+def test_an_unknown_address_is_a_page_for_people(viewer: Client, db: None) -> None:
+    answer = viewer.get("/nowhere/")
+    page = answer.content.decode()
+    assert answer.status_code == 404
+    assert "Nothing is at this address." in page
+    assert answer["X-Request-ID"] in page
+    assert "nowhere" not in page.partition("<main")[2].partition("</main>")[0]
+
+
+def test_an_unknown_address_below_api_stays_a_document(viewer: Client, db: None) -> None:
+    answer = viewer.get("/api/v1/nowhere/")
+    assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
+
+
+def test_a_failure_of_our_own_needs_no_database(
+    viewer: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the secret detail")
+
+    monkeypatch.setattr(shell, "subject_of", fail)
+    with django_assert_num_queries(2):  # session and user, before the view failed
+        answer = viewer.get("/")
+    page = answer.content.decode()
+    assert answer.status_code == 500
+    assert "This did not work" in page
+    assert answer["X-Request-ID"] in page
+    assert "secret detail" not in page
+
+
+def test_a_stale_form_is_explained(db: None) -> None:
+    answer = Client(enforce_csrf_checks=True).post("/login/", {"username": "a", "password": "b"})
+    assert answer.status_code == 403
+    assert "The form is no longer valid" in answer.content.decode()
+
+
+def test_every_page_forbids_inline_code(viewer: Client, cluster: Cluster) -> None:
+    policy = viewer.get("/")["Content-Security-Policy"]
+    assert "script-src 'self'" in policy
+    assert "style-src 'self'" in policy
+    assert "unsafe" not in policy
+    script = re.compile(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)")
+    for address in ("/", "/nodes/n1/", "/what-if/", "/policies/", "/nowhere/"):
+        page = viewer.get(address).content.decode()
+        assert not script.search(page), address
+        assert not re.search(r"\sstyle=|\son[a-z]+=", page), address

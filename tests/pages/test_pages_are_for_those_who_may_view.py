@@ -1,0 +1,55 @@
+"""A page asks for a login first, then for a role that may look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision
+from tests.builders import a_pod
+from tests.scenes import placed
+
+ADDRESSES = (
+    "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
+    "/decisions/{decision}/", "/what-if/", "/policies/",
+)  # fmt: skip
+
+
+@pytest.fixture
+def addresses(cluster: Cluster) -> list[str]:
+    pod = placed(cluster, "n1", a_pod("p"))[0]
+    decision = Decision.objects.get(pod=pod).pk
+    return [address.format(workload=pod.workload_id, decision=decision) for address in ADDRESSES]
+
+
+def test_a_stranger_is_led_to_the_login_and_back(addresses: list[str]) -> None:
+    for address in addresses:
+        answer = Client().get(address)
+        assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={address}")
+
+
+def test_a_viewer_sees_every_page(viewer: Client, addresses: list[str]) -> None:
+    for address in addresses:
+        answer = viewer.get(address)
+        assert answer.status_code == 200, address
+        assert "no-cache" in answer["Cache-Control"]
+        assert "private" in answer["Cache-Control"]
+
+
+@pytest.mark.parametrize("groups", [(), ("agent",)])
+def test_an_account_without_the_right_is_told_so(
+    browsing: Callable[..., Client], addresses: list[str], groups: tuple[str, ...]
+) -> None:
+    client = browsing(*groups)
+    for address in addresses:
+        answer = client.get(address)
+        assert answer.status_code == 403, address
+        assert "Ask an administrator" in answer.content.decode()
+
+
+def test_a_page_only_answers_to_looking(viewer: Client, addresses: list[str]) -> None:
+    for address in addresses:
+        assert viewer.post(address).status_code == 405, address

@@ -1,0 +1,48 @@
+"""The number of queries of a page does not grow with what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from hetsched.inventory.models import Cluster
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed
+
+# Session, user, groups and clusters are four of them; a topic's revision is a fifth.
+MOST_QUERIES = 14
+ADDRESSES = (
+    "/", "/nodes/", "/nodes/n0/", "/nodes/n0/isa/", "/nodes/n0/gpu/", "/nodes/n0/numa/", "/nodes/n0/pods/",
+    "/nodes/n0/decisions/", "/workloads/", "/decisions/", "/what-if/", "/policies/",
+)  # fmt: skip
+
+
+@pytest.fixture
+def queries(viewer: Client) -> Callable[[str], int]:
+    def count(address: str) -> int:
+        with CaptureQueriesContext(connection) as asked:
+            assert viewer.get(address).status_code == 200, address
+        return len(asked)
+
+    return count
+
+
+def filled(nodes: int, pods: int) -> Cluster:
+    cluster = a_cluster(*(a_node(f"n{number}").gpus(2) for number in range(nodes)))
+    placed(cluster, "n0", *(a_pod(f"p{number}").cpu("10m").memory("1Mi") for number in range(pods)))
+    return cluster
+
+
+def test_few_queries_whatever_the_size(db: Any, queries: Callable[[str], int]) -> None:
+    cluster = filled(nodes=2, pods=1)
+    small = {address: queries(address) for address in ADDRESSES}
+    cluster.delete()
+    filled(nodes=20, pods=15)
+    large = {address: queries(address) for address in ADDRESSES}
+    assert large == small
+    assert max(small.values()) <= MOST_QUERIES, small

@@ -1,0 +1,57 @@
+"""The four figures of the first screen lead to lists of exactly those pods."""
+
+from __future__ import annotations
+
+import re
+
+from django.test import Client
+
+from hetsched.contracts.decision import Verdict
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Workload
+from tests.builders import a_pod
+from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from web.pages.fleet import verdicts
+from web.pages.workloads import TABS
+
+
+def test_each_figure_counts_what_its_list_shows(db: None) -> None:
+    for verdict in verdicts():
+        assert set(verdict["states"].split()) == {state.value for state in TABS[verdict["state"]]}
+
+
+def test_tabs_count_and_show_pods_in_those_states(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("one"), a_pod("two"))
+    submitted(cluster, a_pod("large"))
+    recorded(cluster, refusing(cluster, Verdict.NEVER_FITS))
+    page = viewer.get("/workloads/?state=never-fits").content.decode()
+    tabs = re.findall(r'<a href="\?state=([a-z-]+)[^>]*>[^<]*<span class="muted">(\d+)<', page)
+    assert dict(tabs)["running"] == "2"
+    assert dict(tabs)["never-fits"] == "1"
+    assert "default/large" in page
+    assert "default/one" not in page
+
+
+def test_a_search_narrows_by_name_and_namespace(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("web-1", "shop"), a_pod("web-2", "blog"))
+    assert "blog/web-2" not in viewer.get("/workloads/?q=shop/web").content.decode()
+    both = viewer.get("/workloads/?q=web").content.decode()
+    assert "shop/web-1" in both
+    assert "blog/web-2" in both
+
+
+def test_a_workload_tells_why_for_each_pod(viewer: Client, cluster: Cluster) -> None:
+    workload = submitted(cluster, a_pod("a"), a_pod("b"))
+    assert "it waits in the queue" in viewer.get(f"/workloads/{workload.pk}/").content.decode()
+    recorded(cluster, refusing(cluster))
+    assert "it waits in the queue" not in viewer.get(f"/workloads/{workload.pk}/").content.decode()
+    only = viewer.get(f"/workloads/{workload.pk}/?pod=default/b").content.decode()
+    assert "<h2>default/b</h2>" in only
+    assert "<h2>default/a</h2>" not in only
+
+
+def test_a_workload_of_another_cluster_is_shown_with_that_cluster(viewer: Client, cluster: Cluster) -> None:
+    other = a_cluster(name="other")
+    workload = submitted(other)
+    assert Workload.objects.count() == 1
+    assert "to other" in viewer.get(f"/workloads/{workload.pk}/").content.decode()

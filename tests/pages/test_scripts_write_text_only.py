@@ -1,0 +1,32 @@
+"""Scripts and templates keep to the page's policy: no markup from strings, no inline code, no code from strings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "static").rglob("*.js"))
+TEMPLATES = sorted([*(ROOT / "templates").rglob("*.html"), *ROOT.glob("hetsched/*/templates/**/*.html")])
+MARKUP = re.compile(r"innerHTML|outerHTML\s*=|insertAdjacentHTML|document\.write|\beval\(|new Function|setHTMLUnsafe")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_markup_and_no_code_from_strings(script: Path) -> None:
+    assert not MARKUP.search(script.read_text())
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_nothing_inline_and_nothing_unescaped(template: Path) -> None:
+    text = template.read_text()
+    assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:", text)
+    assert not re.search(r"<script(?![^>]*\bsrc=)", text)
+    assert not re.search(r"\|\s*safe\b|autoescape off|mark_safe", text)
+
+
+def test_pages_load_nothing_from_elsewhere() -> None:
+    for path in [*SCRIPTS, *TEMPLATES, *(ROOT / "static").rglob("*.css")]:
+        foreign = re.findall(r"https?://[^\s\"'`)]+", path.read_text())
+        assert [address for address in foreign if "www.w3.org" not in address] == [], path

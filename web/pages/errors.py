@@ -1,0 +1,63 @@
+"""What people see when a page cannot be shown: what happened, what to do, and the id to quote.
+
+Rule: below `/api/` the same refusals are problem documents. The page for a failure of our own needs neither the
+database nor the session, which may be what failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
+
+from web.api import problems
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return _plain(request, 400, _("This request cannot be read"), _("Go back and try it another way."))
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    said = _said(exception) or _("Your account may not do this. Ask an administrator for the role it needs.")
+    return _page(request, exception, 403, _("Not allowed"), said)
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    said = _said(exception) or _("Nothing is at this address. It may have been removed, or the address is misspelt.")
+    return _page(request, exception, 404, _("Not found"), said)
+
+
+def failed(request: HttpRequest) -> HttpResponse:
+    said = _("Something went wrong here, and it was logged. Try again; if it stays, quote the id below.")
+    return _plain(request, 500, _("This did not work"), said)
+
+
+def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
+    said = _("The form was too old, or cookies are blocked. Load the page again, then repeat what you did.")
+    return _plain(request, 403, _("The form is no longer valid"), said)
+
+
+def _said(exception: Exception) -> str:
+    """Return the sentence that a view gave, if it gave one."""
+    first = exception.args[0] if exception.args else ""
+    return first if isinstance(first, str) else ""
+
+
+def _context(request: HttpRequest, status: int, title: str, text: str) -> dict[str, Any]:
+    return {"status": status, "title": title, "text": text, "request_id": getattr(request, "request_id", "")}
+
+
+def _page(request: HttpRequest, exception: Exception, status: int, title: str, text: str) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        return problems.response(problems.refusal_of(exception), request)
+    return render(request, "error.html", _context(request, status, title, text), status=status)
+
+
+def _plain(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        code = {400: "RequestMalformed", 403: "CsrfFailed"}.get(status, "InternalError")
+        return problems.response(problems.Refused(status, code, text), request)
+    return HttpResponse(render_to_string("failure.html", _context(request, status, title, text)), status=status)
