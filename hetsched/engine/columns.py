@@ -118,35 +118,31 @@ class Window:
     Shapes: with n = number of rows in the window, a field of size k is (k, n), a single field (n,).
     """
 
-    __slots__ = ("_load", "_static", "columns", "n", "rows")
+    __slots__ = ("_fields", "columns", "n", "rows")
 
     def __init__(self, columns: Columns, rows: Rows | None = None) -> None:
         self.columns = columns
         self.rows = rows
-        if rows is None:
-            self.n = len(columns.names)
-            self._static: Ints | None = columns.static
-            self._load: Ints | None = columns.load
-        else:
-            self.n = len(rows)
-            self._static = None
-            self._load = None
+        self.n = len(columns.names) if rows is None else len(rows)
+        self._fields: dict[str, Ints] = {}
 
     def static(self, name: str) -> Ints:
         """Return a field of the inventory."""
-        if self._static is None:
-            assert self.rows is not None
-            self._static = self.columns.static.take(self.rows, axis=1)
-        field: Ints = self._static[self.columns.layout.static[name]]
+        field = self._fields.get(name)
+        if field is None:
+            field = self._fields[name] = self._cut(self.columns.static[self.columns.layout.static[name]])
         return field
 
     def load(self, name: str) -> Ints:
         """Return a field that placements change."""
-        if self._load is None:
-            assert self.rows is not None
-            self._load = self.columns.load.take(self.rows, axis=1)
-        field: Ints = self._load[self.columns.layout.load[name]]
+        field = self._fields.get(name)
+        if field is None:
+            field = self._fields[name] = self._cut(self.columns.load[self.columns.layout.load[name]])
         return field
+
+    def _cut(self, field: Ints) -> Ints:
+        # Only the fields that somebody asks for are gathered; over all rows a field is a view of the columns.
+        return field if self.rows is None else field.take(self.rows, axis=-1)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return an array over all nodes cut to this window."""

@@ -53,5 +53,7 @@ class ResourceFit:
         """Return (k, n) how much of each needed resource would be missing; positive means it does not fit."""
         rows: Rows = request.memo["resource-fit"][1]
         needs: Ints = request.memo["resource-fit"][2]
-        short: Ints = nodes.load("requested")[rows] - nodes.static("allocatable")[rows] + needs
+        short: Ints = nodes.load("requested").take(rows, axis=0)
+        short -= nodes.static("allocatable").take(rows, axis=0)
+        short += needs
         return short

@@ -49,12 +49,11 @@ class Scene:
 
     def windows(self) -> tuple[Window, Window]:
         """Return all rows and some rows (repeated ones too), both refusing to be written to."""
-        every, some = self.state.all_rows, Window(self.state.columns, self.rows)
-        some.static("ready")
-        some.load("requested")
-        for block in (self.state.columns.static, self.state.columns.load, some._static, some._load):
-            assert block is not None
+        columns, some = self.state.columns, Window(self.state.columns, self.rows)
+        gathered = [some.static(name) for name in columns.layout.static] + [some.load(name) for name in columns.layout.load]
+        for block in (columns.static, columns.load, *gathered):
             block.flags.writeable = False
+        every = Window(columns)
         return every, some
 
 
