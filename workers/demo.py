@@ -85,7 +85,7 @@ def _finish(cluster: Cluster) -> int:
     over = [
         pk
         for pk, workload_id, started_at in running.values_list("id", "workload_id", "started_at")
-        if workload_id in lasts and started_at + lasts[workload_id] <= now
+        if started_at and workload_id in lasts and started_at + lasts[workload_id] <= now
     ]
     try:
         return len(release(cluster.pk, over, to=State.SUCCEEDED, reason="ran to its end")) if over else 0

@@ -34,7 +34,7 @@ class ManyFilesField(forms.FileField):
 class ImportForm(forms.Form):
     """Cluster files; `content` is what they hold once the form is valid."""
 
-    files = ManyFilesField(
+    documents = ManyFilesField(
         label=_("Files"),
         help_text=_("Kubernetes YAML or JSON, or an openb node list; several files count as one."),
     )
@@ -44,7 +44,7 @@ class ImportForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
-        files = cleaned.get("files")
+        files = cleaned.get("documents")
         if files:
             try:
                 self.content = parse_cluster([(file.name, file.read()) for file in files])
@@ -60,14 +60,14 @@ class ClusterForm(ImportForm):
     kind = forms.ChoiceField(label=_("Kind"), choices=ClusterKind.choices)
     policy_name = forms.ChoiceField(label=_("Default policy"))
 
-    field_order = ("name", "kind", "policy_name", "files", "reason")
+    field_order = ("name", "kind", "policy_name", "documents", "reason")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = Policy.objects.filter(active_version__gt=0).values_list("name", flat=True)
         self.fields["policy_name"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
         self.initial.setdefault("policy_name", "hetsched")
-        self.fields["files"].required = False
+        self.fields["documents"].required = False
 
 
 class DefaultPolicyForm(forms.Form):

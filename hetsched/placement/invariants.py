@@ -64,13 +64,13 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
     """I1, I3: one holder of a whole card or an exclusive CPU; shares of a card add up to at most the card."""
     held = Q(active=True, node__cluster=cluster)
     doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
-    for row in doubled.filter(n__gt=1):
-        yield Violation("I1", row["node__name"], f"CPU {row['cpu']} has {row['n']} exclusive holders")
+    for cpu in doubled.filter(n__gt=1):
+        yield Violation("I1", cpu["node__name"], f"CPU {cpu['cpu']} has {cpu['n']} exclusive holders")
     cards = ReservedCard.objects.filter(held).values("node__name", "card_index")
-    for row in cards.annotate(n=Count("id", filter=Q(exclusive=True)), milli=Sum("milli")):
-        if row["n"] > 1 or row["milli"] > 1000:
-            message = f"card {row['card_index']}: {row['n']} exclusive holders, {row['milli']}/1000 given out"
-            yield Violation("I3", row["node__name"], message)
+    for card in cards.annotate(n=Count("id", filter=Q(exclusive=True)), milli=Sum("milli")):
+        if card["n"] > 1 or card["milli"] > 1000:
+            message = f"card {card['card_index']}: {card['n']} exclusive holders, {card['milli']}/1000 given out"
+            yield Violation("I3", card["node__name"], message)
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:
@@ -131,11 +131,10 @@ def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
     offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
     placed = Pod.objects.filter(cluster=cluster, origin=Pod.SUBMITTED, state__in=[s.value for s in HOLDING])
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
-        demand = pod.spec.shape.isa
-        if demand is not None and not _runs(demand, offers[pod.node_id]):
-            yield Violation(
-                "I7", pod.key, f"needs {msgspec.to_builtins(demand)}, the node has {offers[pod.node_id].native}"
-            )
+        demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
+        if demand is not None and (offer is None or not _runs(demand, offer)):
+            needs = msgspec.to_builtins(demand)
+            yield Violation("I7", pod.key, f"needs {needs}, the node has {offer.native if offer else 'gone'}")
 
 
 def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
@@ -165,8 +164,8 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
     elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
     for reservation in elsewhere.select_related("pod"):
         yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
-    for pod in pods.filter(state__in=holding, origin=Pod.SUBMITTED).exclude(decision__verdict="placed"):
-        yield Violation("I8", pod.key, f"is {pod.state} without a decision that placed it")
+    for undecided in pods.filter(state__in=holding, origin=Pod.SUBMITTED).exclude(decision__verdict="placed"):
+        yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
     )

@@ -26,11 +26,12 @@ from .actions import check
 from .models import NamespaceRule, Policy
 
 
-class FiniteField(forms.FloatField):
+class FiniteField(forms.Field):
     """A number that says what it wants when it gets none, an infinite or one out of bounds."""
 
     def __init__(self, *, least: float | None = None, most: float | None = None, **kwargs: Any) -> None:
-        super().__init__(widget=forms.NumberInput(attrs={"step": "any", "size": 8}), **kwargs)
+        kwargs["widget"] = forms.NumberInput(attrs={"step": "any", "size": 8})
+        super().__init__(**kwargs)
         self.least, self.most = least, most
 
     def to_python(self, value: Any) -> float | None:
@@ -48,9 +49,6 @@ class FiniteField(forms.FloatField):
             low_text, high_text = (("∞" if bound is None else f"{bound:g}") for bound in (low, high))
             raise ValidationError(message, params={"value": number, "low": low_text, "high": high_text})
         return number
-
-    def validate(self, value: Any) -> None:
-        forms.Field.validate(self, value)
 
 
 def field_of(schema: dict[str, Any], default: Any) -> forms.Field:

@@ -51,7 +51,7 @@ def _add(browser: Client, **values: Any) -> Any:
 
 def test_a_cluster_is_added_out_of_files(browser: Client) -> None:
     other = {**NODE, "metadata": {"name": "n2"}}
-    answer = _add(browser, files=[_file(NODE), _file(other, name="more.json")])
+    answer = _add(browser, documents=[_file(NODE), _file(other, name="more.json")])
     assert answer.status_code == 302
     assert set(Node.objects.values_list("cluster__name", "name")) == {("lab", "n1"), ("lab", "n2")}
     entry = AuditEntry.objects.get(action="cluster.import")
@@ -68,8 +68,8 @@ def test_a_cluster_may_begin_empty(browser: Client) -> None:
     [
         ({"name": "Not A Name"}, "Lower-case letters, digits"),
         ({"kind": "kubernetes"}, "Select a valid choice"),
-        ({"files": SimpleUploadedFile("c.yaml", b"kind: [")}, "c.yaml"),
-        ({"files": _file({**NODE, "status": {"allocatable": {"cpu": "-1"}}})}, "QuantityNegative"),
+        ({"documents": SimpleUploadedFile("c.yaml", b"kind: [")}, "c.yaml"),
+        ({"documents": _file({**NODE, "status": {"allocatable": {"cpu": "-1"}}})}, "QuantityNegative"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_added(browser: Client, values: dict[str, Any], said: str) -> None:
@@ -80,8 +80,8 @@ def test_what_is_wrong_is_said_and_nothing_is_added(browser: Client, values: dic
 
 
 def test_a_taken_name_is_refused_and_the_cluster_of_that_name_left_alone(browser: Client) -> None:
-    _add(browser, files=_file(NODE))
-    answer = _add(browser, files=_file({**NODE, "metadata": {"name": "n9"}}))
+    _add(browser, documents=_file(NODE))
+    answer = _add(browser, documents=_file({**NODE, "metadata": {"name": "n9"}}))
     assert "ClusterExists" in answer.content.decode()
     assert Node.objects.get().name == "n1"
 
@@ -89,14 +89,14 @@ def test_a_taken_name_is_refused_and_the_cluster_of_that_name_left_alone(browser
 def test_files_are_imported_into_a_cluster(browser: Client) -> None:
     cluster = a_cluster(a_node("old"))
     url = reverse("admin:inventory_cluster_import", args=[cluster.pk])
-    assert browser.post(url, {"files": _file(NODE)}).status_code == 302
+    assert browser.post(url, {"documents": _file(NODE)}).status_code == 302
     assert Node.objects.get().name == "n1"
 
 
 def test_an_import_that_cannot_be_true_says_why(browser: Client) -> None:
     cluster = a_cluster(a_node("n0"))
     placed(cluster, "n0", a_pod("p"))
-    answer = browser.post(reverse("admin:inventory_cluster_import", args=[cluster.pk]), {"files": _file(NODE)})
+    answer = browser.post(reverse("admin:inventory_cluster_import", args=[cluster.pk]), {"documents": _file(NODE)})
     assert "NodeHoldsPods" in answer.content.decode()
 
 
@@ -105,7 +105,7 @@ def test_an_export_comes_as_a_file_that_can_be_imported(browser: Client) -> None
     answer = browser.get(reverse("admin:inventory_cluster_export", args=[cluster.pk]))
     assert answer["Content-Disposition"] == 'attachment; filename="fleet.json"'
     again = SimpleUploadedFile("export.json", answer.content)
-    assert _add(browser, files=again).status_code == 302
+    assert _add(browser, documents=again).status_code == 302
     assert Node.objects.get(cluster__name="lab").card_count == 1
 
 

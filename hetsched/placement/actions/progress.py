@@ -7,7 +7,7 @@ cluster is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from django.db import IntegrityError, transaction
 
@@ -167,7 +167,7 @@ def _of(workload: Workload) -> list[Pod]:
     return list(workload.pods.defer("spec").order_by("id"))
 
 
-def _pods(cluster_id: int, pod_ids: Iterable[int]) -> Sequence[Pod]:
+def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
     wanted = sorted(set(pod_ids))
     rows = Pod.objects.filter(cluster_id=cluster_id).defer("spec")
     return [pod for some in parts(wanted) for pod in rows.filter(pk__in=some).order_by("id")]

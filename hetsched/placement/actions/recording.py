@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from django.db import IntegrityError, connection, transaction
@@ -127,7 +128,7 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
         raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
 
 
-def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[object, ...]:
+def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[Any, ...]:
     waiting = result.waiting
     adapt = connection.ops.adapt_datetimefield_value
     decision_id = decision_ids.get(waiting.pod_id, waiting.decision_id)
