@@ -16,7 +16,7 @@ from hetsched.access.tokens import create_token
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import dispatch
+from hetsched.placement import dispatch, snapshot
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
@@ -60,6 +60,8 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
 
     monkeypatch.setattr(dispatch, "current_app", Broker())
     monkeypatch.setattr(health, "current_app", Broker())
+    # A rolled-back test gives its ids and revisions to the next one.
+    monkeypatch.setattr(snapshot, "_warm", {})
     return woken
 
 

@@ -18,7 +18,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import merge
-from hetsched.placement import dispatch
+from hetsched.placement import dispatch, snapshot
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
 from hetsched.project.asgi import application
@@ -125,6 +125,8 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[i
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = ["testserver"]
+    # A flushed test gives its ids and revisions to the next one.
+    monkeypatch.setattr(snapshot, "_warm", {})
     woken: list[int] = []
     monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task="": woken.append(cluster_id))
     return woken
@@ -141,8 +143,7 @@ async def viewers() -> AsyncIterator[Callable[..., Viewer]]:
 
     yield make
     for viewer in made:
-        with_errors = asyncio.gather(viewer.leave(), return_exceptions=True)
-        await with_errors
+        await asyncio.gather(viewer.leave(), return_exceptions=True)
     await stop_hub()
 
 

@@ -1,0 +1,109 @@
+"""The ledger tells what was decided and why, for ever; workloads are acted on with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import release
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod
+
+from .conftest import POD, Api
+
+
+def test_a_placement_says_where_by_what_and_on_which_snapshot(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    shown = operator.get(f"decisions/{row['id']}/")
+    assert {name: shown[name] for name in row} == row
+    assert (shown["node"], shown["workload"], shown["policyRule"]) == ("n1", decided, "cluster")
+    assert shown["snapshot"]
+    assert [node["name"] for node in shown["nodes"]] == ["n1", "n2"]
+
+
+def test_a_refusal_says_which_rule_took_how_many_nodes(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="never-fits")["items"]
+    shown = operator.get(f"decisions/{row['id']}/")
+    assert [(reason["plugin"], reason["nodes"]) for reason in shown["reasons"]] == [("resource-fit", 2)]
+    assert shown["node"] is None
+
+
+def test_the_whole_matrix_is_worked_out_again(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    nodes = operator.get(f"decisions/{row['id']}/", explain="true")["nodes"]
+    assert [(node["name"], node["rank"]) for node in nodes] == [("n1", 1), ("n2", 2)]
+    assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"]) > 0
+
+
+def test_a_matrix_that_cannot_be_had_any_more_is_gone_with_its_summary(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
+    problem = operator("GET", f"decisions/{row['id']}/?explain=true", status=410).json()
+    assert problem["code"] == "DecisionExpired"
+    assert row["summary"] in problem["detail"]
+    operator("GET", f"decisions/{row['id']}/", status=200)
+
+
+def test_a_workload_shows_its_pods_and_how_long_each_state_lasted(operator: Api, decided: str) -> None:
+    shown = operator.get(f"workloads/{decided}/")
+    assert (shown["state"], shown["podCount"], shown["podsNext"]) == ("never-fits", 2, None)
+    assert [(pod["pod"], pod["state"], pod["node"]) for pod in shown["pods"]] == [
+        ("default/web", "placed", "n1"),
+        ("default/big", "never-fits", None),
+    ]
+    assert [span["state"] for span in shown["states"]] == ["pending", "never-fits"]
+    assert (shown["states"][0]["seconds"] >= 0, shown["states"][1]["seconds"]) == (True, None)
+
+
+def test_a_failed_run_says_why(operator: Api, cluster: Any, decided: str) -> None:
+    pod = Pod.objects.get(name="web")
+    release(cluster.pk, [pod.pk], to=State.FAILED, reason="exit", message="container main: exit code 3, OOMKilled")
+    shown = operator.get(f"workloads/{decided}/")["pods"][0]
+    assert (shown["state"], shown["message"]) == ("failed", "container main: exit code 3, OOMKilled")
+
+
+def test_a_delete_frees_what_was_held(operator: Api, decided: str) -> None:
+    assert operator.get("nodes/n1/")["podCount"] == 1
+    gone = operator("DELETE", f"workloads/{decided}/?reason=superseded", status=200).json()
+    assert gone["state"] == "cancelled"
+    assert operator.get("nodes/n1/")["podCount"] == 0
+    assert AuditEntry.objects.get(action="workload.cancel").reason == "superseded"
+    again = operator("DELETE", f"workloads/{decided}/", status=200).json()
+    assert again["state"] == "cancelled"
+
+
+def act(caller: Api, workload: str, **body: Any) -> Any:
+    return caller("POST", f"workloads/{workload}/actions/", {"reason": "now", **body}, if_match="*")
+
+
+def test_a_retry_has_the_refused_pods_decided_anew(operator: Api, decided: str) -> None:
+    answer = act(operator, decided, action="retry")
+    assert {pod["pod"]: pod["state"] for pod in answer.json()["pods"]} == {
+        "default/web": "placed",
+        "default/big": "pending",
+    }
+
+
+def test_there_must_be_something_to_retry(operator: Api, cluster: Any) -> None:
+    workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
+    answer = act(operator, workload, action="retry")
+    assert (answer.status_code, answer.json()["code"]) == (400, "NothingToRetry")
+
+
+def test_a_priority_is_changed_by_operators(operator: Api, api: Any, cluster: Any) -> None:
+    workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
+    assert act(api("submitter"), workload, action="priority", priority=9).status_code == 403
+    assert act(operator, workload, action="priority").json()["code"] == "BodyInvalid"
+    assert act(operator, workload, action="priority", priority=9).json()["priority"] == 9
+    assert Pod.objects.get().priority == 9
+
+
+def test_a_submitter_cancels(api: Any, decided: str) -> None:
+    assert act(api("submitter"), decided, action="cancel").json()["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("body", [{"action": "explode"}, {}, {"action": "cancel", "reason": ""}, {"action": None}])
+def test_a_wrong_action(operator: Api, decided: str, body: Any) -> None:
+    assert act(operator, decided, **body).status_code == 400

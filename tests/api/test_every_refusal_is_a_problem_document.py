@@ -1,0 +1,136 @@
+"""RFC 9457 for whatever goes wrong: our own refusals, the framework's, and failures nobody foresaw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, OperationalError
+
+from hetsched.inventory.ledger import Conflict
+from web.api import nodes
+
+from .conftest import POD, Api
+
+
+def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.content
+    assert answer["Content-Type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert (problem["status"], problem["code"], problem["type"]) == (status, code, "about:blank")
+    assert problem["title"]
+    assert problem["detail"]
+    assert problem["requestId"] == answer["X-Request-ID"]
+    return problem
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    "address",
+    ["/api/", "/api/v1/", "/api/v1/none/", "/api/v2/nodes/", "/api/v1/nodes/n1/none/", "/api/v1/decisions/x/"],
+)
+def test_an_address_that_is_not_there(operator: Api, method: str, address: str) -> None:
+    assert_problem(operator(method, address), 404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nodes/none/", "clusters/none/", "policies/none/", "plugins/none/", "decisions/999/", "workloads/w-0/",
+        "policies/hetsched/versions/99/", "decisions/99999999999999999999/", "policies/hetsched/versions/99999999999/",
+        "nodes/n1%00/", "workloads/%00/", "nodes/?cluster=none", "nodes/%F0%9F%92%A9/", "clusters/../../etc/",
+    ],
+)  # fmt: skip
+def test_a_thing_that_is_not_there(operator: Api, cluster: Any, address: str) -> None:
+    assert_problem(operator("GET", address), 404, "NotFound")
+
+
+def test_an_address_without_its_last_slash_leads_to_the_right_one(operator: Api, cluster: Any) -> None:
+    answer = operator("POST", "workloads?priority=1", POD, kind="application/yaml")
+    assert (answer.status_code, answer["Location"]) == (308, "/api/v1/workloads/?priority=1")
+
+
+def test_a_caller_without_a_token(api: Callable[..., Api]) -> None:
+    answer = api("anonymous")("GET", "nodes/")
+    assert_problem(answer, 401, "NotAuthenticated")
+    assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_wrong_token_is_told_no_more_than_that(db: Any) -> None:
+    answers = [Api(token)("GET", "nodes/") for token in ("x", "hs_" + "0" * 64, "hs_é")]
+    problems = [assert_problem(answer, 401, "TokenInvalid") for answer in answers]
+    assert len({problem["detail"] for problem in problems}) == 1
+
+
+def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> None:
+    assert_problem(api("viewer")("POST", "workloads/", POD, kind="application/yaml"), 403, "PermissionDenied")
+
+
+def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:
+    answer = operator("PUT", "nodes/")
+    assert_problem(answer, 405, "MethodNotAllowed")
+    assert answer["Allow"] == "GET, HEAD, OPTIONS"
+    assert_problem(operator("POST", "/healthz"), 405, "MethodNotAllowed")
+
+
+def test_a_media_type_that_is_not_sent(operator: Api, cluster: Any) -> None:
+    assert_problem(operator("GET", "nodes/", accept="text/html"), 406, "NotAcceptable")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/yaml; charset=utf-16",
+        "application/json; charset=latin-1",
+    ],
+)
+@pytest.mark.parametrize("address", ["workloads/", "what-if/", "policies/", "clusters/"])
+def test_a_media_type_that_is_not_read(api: Callable[..., Api], cluster: Any, address: str, kind: str) -> None:
+    caller = api("policy-admin") if address == "policies/" else api("operator")
+    answer = caller("POST", address, POD, kind=kind)
+    assert_problem(answer, 415, "UnsupportedMediaType")
+    assert "application/json" in answer["Accept-Post"]
+
+
+@pytest.mark.parametrize("query", ["limt=5", "limit=0", "limit=1001", "limit=x", "limit=5&limit=6", "cursor=%00"])
+def test_a_wrong_query(operator: Api, cluster: Any, query: str) -> None:
+    assert_problem(operator("GET", f"nodes/?{query}"), 400, "QueryUnknown" if "limt" in query else "QueryInvalid")
+
+
+def test_a_missing_reason(operator: Api, cluster: Any) -> None:
+    answer = operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": " "}, if_match="*")
+    assert assert_problem(answer, 400, "ReasonMissing")["place"] == "reason"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (OperationalError("database is locked"), 503, "StorageUnavailable"),
+        (DatabaseError("disk image is malformed: secret"), 500, "StorageFailed"),
+        (Conflict("n"), 409, "Conflict"),
+        (KeyError("secret"), 500, "InternalError"),
+        (RecursionError("secret"), 500, "InternalError"),
+    ],
+)
+def test_a_failure_inside_is_told_without_its_text(
+    operator: Api, cluster: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(nodes, "page", fail)
+    answer = operator("GET", "nodes/")
+    assert_problem(answer, status, code)
+    assert b"secret" not in answer.content
+    assert b"Traceback" not in answer.content
+    assert ("Retry-After" in answer) == (status == 503)
+
+
+def test_a_callers_own_request_id_comes_back(operator: Api) -> None:
+    answer = operator("GET", "none/", x_request_id="build-17-step-3")
+    assert assert_problem(answer, 404, "NotFound")["requestId"] == "build-17-step-3"

@@ -1,0 +1,192 @@
+"""Clusters come and go as files; nodes show each fact with who said it and when; operators act with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.adapters.files import parse_cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.models import Pod
+
+from .conftest import POD, Api
+
+FILE = """\
+apiVersion: v1
+kind: Node
+metadata:
+  name: gpu-node-0
+  labels: {kubernetes.io/arch: riscv64, hetsched.io/isa: rv64gc_v}
+status:
+  allocatable: {cpu: "4", memory: 16Gi, pods: "110", nvidia.com/gpu: "1", hetsched.io/network-mbps: "1000"}
+  conditions: [{type: Ready, status: "True"}]
+---
+apiVersion: hetsched.io/v1alpha1
+kind: NodeGpu
+metadata: {name: gpu-node-0}
+spec:
+  cards:
+  - {index: 0, uuid: GPU-1, model: A100-SXM4-80GB, memoryMiB: 81920, cores: 6912, numaZone: node-0, healthy: true}
+---
+apiVersion: hetsched.io/v1alpha1
+kind: NodeUsage
+metadata: {name: gpu-node-0}
+usage: {cpu: 3500m, memory: 512Mi, hetsched.io/network-mbps: "40"}
+observedAt: 2026-11-20T10:00:00Z
+---
+apiVersion: topology.node.k8s.io/v1alpha2
+kind: NodeResourceTopology
+metadata: {name: gpu-node-0}
+zones:
+- {name: node-0, type: Node, attributes: [{name: hetsched.io/cpus, value: 0-3}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: runs, annotations: {hetsched.io/gpu-milli: "400"}}
+spec:
+  nodeName: gpu-node-0
+  containers: [{name: main, resources: {requests: {cpu: "1", memory: 1Gi}}}]
+"""
+OPENB = "sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0,64000,262144,2,P100\n"
+
+
+@pytest.fixture
+def imported(operator: Api, policies: None) -> Api:
+    operator("POST", "clusters/", {"name": "site", "reason": "first"}, status=201)
+    operator("POST", "clusters/site/import/?reason=first", FILE, kind="application/yaml", status=200)
+    return operator
+
+
+def test_a_new_cluster_is_empty_and_found_under_its_address(operator: Api, policies: None) -> None:
+    made = operator("POST", "clusters/", {"name": "site", "kind": "demo", "reason": "to try"}, status=201)
+    assert made["Location"] == "/api/v1/clusters/site/"
+    shown = operator("GET", "clusters/site/")
+    assert (shown.json(), shown["ETag"]) == (made.json(), made["ETag"])
+    assert (shown.json()["kind"], shown.json()["nodeCount"]) == ("demo", 0)
+    entry = AuditEntry.objects.get(action="cluster.create")
+    assert (entry.object_name, entry.reason, entry.role) == ("site", "to try", "operator")
+
+
+def test_a_name_is_given_once(operator: Api, cluster: Any) -> None:
+    problem = operator("POST", "clusters/", {"name": "lab", "reason": "x"}, status=409).json()
+    assert problem["code"] == "ClusterExists"
+
+
+def test_an_unknown_default_policy_is_refused(operator: Api, policies: None) -> None:
+    body = {"name": "site", "reason": "x", "policy": "none"}
+    assert operator("POST", "clusters/", body, status=400).json()["code"] == "PolicyUnknown"
+
+
+def test_an_import_brings_nodes_and_what_runs_on_them(imported: Api) -> None:
+    cluster = imported.get("clusters/site/")
+    assert (cluster["nodeCount"], cluster["cardCount"], cluster["capacity"]["memory"]) == (1, 1, "16Gi")
+    node = imported.get("nodes/gpu-node-0/")
+    assert (node["family"], node["pods"], node["requested"]["cpu"]) == ("riscv", ["default/runs"], "1")
+    assert AuditEntry.objects.get(action="cluster.import").reason == "first"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [(OPENB, "text/csv"), ({"manifest": OPENB, "reason": "x"}, "application/json")]
+)
+def test_a_node_list_of_the_openb_trace(operator: Api, cluster: Any, body: Any, kind: str) -> None:
+    operator("POST", "clusters/lab/import/?reason=trace", body, kind=kind, if_match="*", status=200)
+    assert [node["name"] for node in operator.get("nodes/")["items"]] == ["openb-node-0"]
+
+
+def test_a_wrong_file_changes_nothing(imported: Api) -> None:
+    before = imported.tag("clusters/site/")
+    wrong = FILE.replace("81920", "-1")
+    imported("POST", "clusters/site/import/?reason=x", wrong, kind="application/yaml", if_match="*", status=400)
+    assert imported.tag("clusters/site/") == before
+
+
+def test_a_node_that_holds_our_pods_cannot_be_imported_away(operator: Api, decided: str) -> None:
+    answer = operator("POST", "clusters/lab/import/?reason=x", OPENB, kind="text/csv", if_match="*", status=400)
+    assert answer.json()["code"] == "NodeHoldsPods"
+    assert Pod.objects.get(name="web").state == "placed"
+
+
+def test_an_export_comes_back_the_same(imported: Api) -> None:
+    answer = imported("GET", "clusters/site/export/?reason=backup", status=200)
+    assert answer["Content-Disposition"] == 'attachment; filename="site.json"'
+    imported("POST", "clusters/", {"name": "copy", "reason": "x"}, status=201)
+    imported("POST", "clusters/copy/import/?reason=x", answer.content, status=200)
+    again = imported("GET", "clusters/copy/export/", status=200)
+    assert parse_cluster([("a", answer.content)]) == parse_cluster([("a", again.content)])
+    assert AuditEntry.objects.filter(action="cluster.export", reason="backup", object_name="site").exists()
+
+
+def test_the_instruction_set_is_shown_closed_with_its_source(imported: Api) -> None:
+    isa = imported.get("nodes/gpu-node-0/isa/")
+    assert {"m", "a", "f", "d", "c", "v", "zicsr"} <= set(isa["extensions"])
+    assert isa["origin"]["source"] == "label hetsched.io/isa"
+    assert isa["origin"]["ageSeconds"] >= 0
+
+
+def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
+    (shown,) = imported.get("nodes/gpu-node-0/gpu/")["cards"]
+    assert (shown["card"]["uuid"], shown["freeMilli"]) == ("GPU-1", 600)
+    # A shared card without a stated amount is charged its part: 81,920 MiB x 0.4 = 32,768.
+    assert shown["holders"] == [{"pod": "default/runs", "milli": 400, "memoryMiB": 32768}]
+    assert shown["freeMemoryMiB"] == 81920 - 32768
+
+
+def test_the_zones_are_shown_as_reported(imported: Api) -> None:
+    (zone,) = imported.get("nodes/gpu-node-0/numa/")["zones"]
+    assert (zone["name"], zone["cpus"]) == ("node-0", "0-3")
+
+
+def test_the_balance_can_be_worked_out_by_hand(imported: Api) -> None:
+    shown = imported.get("nodes/gpu-node-0/balance/")
+    # Measured: CPU 3.5 of 4 = 0.875, memory 0.5 of 16 Gi = 0.03125, network 40 of 1000 = 0.04; no disk.
+    # Mean 0.315417, variance (0.313134 + 0.080751 + 0.075854) / 3 = 0.156580, balance 0.843420.
+    assert [use["ratio"] for use in shown["resources"].values()] == [0.875, 0.03125, 0.04]
+    assert shown["balance"] == pytest.approx(0.843420, abs=1e-6)
+    assert (shown["origin"]["source"], shown["origin"]["observedAt"]) == ("usage", "2026-11-20T10:00:00Z")
+    whole = imported.get("metrics/balance/")
+    assert whole["nodes"] == {"gpu-node-0": shown["balance"]}
+    assert whole["metrics"]["gpuAllocation"] == 0.4
+
+
+def test_what_nobody_reported_is_null(operator: Api, cluster: Any) -> None:
+    assert operator.get("nodes/n1/numa/")["zones"] is None
+    assert operator.get("nodes/n1/gpu/")["cards"] == []
+
+
+def test_an_operator_cordons_with_a_reason_and_takes_it_back(operator: Api, cluster: Any) -> None:
+    for action, unschedulable in (("cordon", True), ("uncordon", False)):
+        answer = operator("POST", "nodes/n1/actions/", {"action": action, "reason": "disk"}, if_match="*", status=200)
+        assert answer.json()["unschedulable"] is unschedulable
+        assert answer["ETag"] == operator.tag("nodes/n1/")
+        entry = AuditEntry.objects.get(action=f"node.{action}")
+        assert (entry.object_name, entry.reason) == ("lab/n1", "disk")
+
+
+def test_a_cordoned_node_gets_nothing_new(operator: Api, cluster: Any) -> None:
+    operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "disk"}, if_match="*", status=200)
+    answer = operator("POST", "what-if/", POD, kind="application/yaml", status=200).json()
+    assert answer["placements"][0]["node"] == "n2"
+
+
+def test_plugins_come_with_the_schema_of_their_parameters(operator: Api) -> None:
+    binpack = operator.get("plugins/binpack/")
+    assert binpack["params"]["type"] == "object"
+    assert set(binpack["defaults"]) == set(binpack["params"]["properties"])
+    assert "score" in binpack["points"]
+
+
+def test_a_cluster_is_chosen_by_query(imported: Api, cluster: Any) -> None:
+    assert imported("GET", "nodes/", status=400).json()["code"] == "ClusterAmbiguous"
+    assert [node["name"] for node in imported.get("nodes/", cluster="site")["items"]] == ["gpu-node-0"]
+    assert imported.get("nodes/n1/", cluster="lab")["cluster"] == "lab"
+    assert imported("GET", "nodes/n1/?cluster=site", status=404)
+
+
+def test_the_tile_of_the_list_is_that_of_the_live_grid(operator: Api, decided: str, cluster: Any) -> None:
+    from hetsched.placement.topics import snapshot
+
+    live = msgspec.json.decode(msgspec.json.encode(snapshot("cluster:lab").data))["nodes"]
+    listed = {row["name"]: {k: v for k, v in row.items() if v is not None} for row in operator.get("nodes/")["items"]}
+    assert listed == live

@@ -1,0 +1,112 @@
+"""OpenAPI 3.1 at `schema`: complete, valid, and every answer fits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from .conftest import POD, Api
+
+
+@pytest.fixture
+def document(operator: Api) -> Any:
+    answer = operator("GET", "schema", status=200)
+    assert answer["Content-Type"].startswith("application/json")
+    return answer.json()
+
+
+def test_it_is_openapi_3_1_and_names_every_operation_once(document: Any) -> None:
+    assert document["openapi"].startswith("3.1")
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names)) > 30
+
+
+def test_every_operation_says_what_it_does_who_may_and_how_it_fails(document: Any) -> None:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("description"), (path, method)
+            assert operation["security"] == [{"bearer": []}, {"cookieAuth": []}], (path, method)
+            assert "application/problem+json" in operation["responses"]["default"]["content"], (path, method)
+
+
+def test_every_reference_leads_somewhere(document: Any) -> None:
+    def references(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                yield value["$ref"]
+            for inner in value.values():
+                yield from references(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from references(inner)
+
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= known
+
+
+ADDRESSES = {
+    "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
+    "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/", "nodes/": "nodes/",
+    "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
+    "nodes/{name}/isa/": "nodes/n1/isa/", "nodes/{name}/numa/": "nodes/n1/numa/", "plugins/": "plugins/",
+    "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",
+    "policies/{name}/versions/": "policies/hetsched/versions/",
+    "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "workloads/": "workloads/",
+    "workloads/{workload_id}/": "workloads/{}/", "workloads/{workload_id}/pods/": "workloads/{}/pods/",
+}  # fmt: skip
+
+
+def check(document: Any, path: str, method: str, status: int, value: Any) -> None:
+    content = document["paths"][f"/api/v1/{path}"][method]["responses"][str(status)]["content"]
+    schema = {**content["application/json"]["schema"], "components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(value)
+
+
+def test_every_answer_to_a_get_fits(document: Any, operator: Api, decided: str) -> None:
+    described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
+    assert described == {*ADDRESSES, "clusters/{name}/export/"}
+    for path, address in ADDRESSES.items():
+        answer = operator("GET", address.format(decided), status=200)
+        check(document, path, "get", 200, answer.json())
+
+
+def test_the_answers_to_writes_fit(document: Any, api: Any, operator: Api, cluster: Any) -> None:
+    accepted = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()
+    check(document, "workloads/", "post", 202, accepted)
+    acted = operator(
+        "POST", f"workloads/{accepted['id']}/actions/", {"action": "cancel", "reason": "x"}, if_match="*", status=200
+    )
+    check(document, "workloads/{workload_id}/actions/", "post", 200, acted.json())
+    asked = operator("POST", "what-if/?explain=true", POD, kind="application/yaml", status=200)
+    check(document, "what-if/", "post", 200, asked.json())
+    made = operator("POST", "clusters/", {"name": "more", "reason": "x"}, status=201)
+    check(document, "clusters/", "post", 201, made.json())
+    draft = {"name": "mine", "plugins": [{"name": "taints"}]}
+    saved = api("policy-admin")("POST", "policies/", draft, status=201)
+    check(document, "policies/", "post", 201, saved.json())
+    cordoned = operator(
+        "POST", "nodes/n1/actions/?cluster=lab", {"action": "cordon", "reason": "x"}, if_match="*", status=200
+    )
+    check(document, "nodes/{name}/actions/", "post", 200, cordoned.json())
+
+
+def test_problems_fit(document: Any, operator: Api, cluster: Any) -> None:
+    schema = {"$ref": "#/components/schemas/Problem", "components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(operator("GET", "nodes/none/", status=404).json())
+
+
+def test_it_comes_as_yaml_for_who_asks(operator: Api) -> None:
+    answer = operator("GET", "schema", accept="application/yaml", status=200)
+    assert answer.content.startswith(b"openapi: 3.1")
+
+
+def test_the_page_runs_no_inline_script_or_style(operator: Api) -> None:
+    page = operator("GET", "docs", accept="text/html", status=200)
+    text = page.content.decode()
+    assert "<style" not in text
+    assert "<script>" not in text
+    assert "script-src 'self'" in page["Content-Security-Policy"]
+    script = operator("GET", "docs?script=", accept="*/*", status=200)
+    assert (script["Content-Type"], b"/api/v1/schema" in script.content) == ("application/javascript", True)

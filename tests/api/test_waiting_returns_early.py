@@ -1,0 +1,125 @@
+"""`?wait=` answers as soon as the workload is where it is waited for, and never later than asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from web.api import waiting, workloads
+from web.api.waiting import Watch
+
+from .conftest import POD, Api
+
+
+class Notes:
+    """Stands in for the watch: notes what is waited for and lets the test act meanwhile."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[frozenset[str], float]] = []
+        self.meanwhile: Any = lambda: None
+
+    def wait(self, workload_id: str, states: Any, seconds: float) -> None:
+        self.asked.append((frozenset(states), seconds))
+        self.meanwhile()
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    made = Notes()
+    monkeypatch.setattr(workloads, "watch", made)
+    return made
+
+
+@pytest.fixture
+def pending(operator: Api, cluster: Any) -> str:
+    return str(operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"])
+
+
+def test_what_is_decided_is_answered_at_once(operator: Api, decided: str, notes: Notes) -> None:
+    # Two pods, one placed, one that never fits: the worst verdict is the workload's.
+    assert operator.get(f"workloads/{decided}/", wait=30)["state"] == "never-fits"
+    assert notes.asked == []
+
+
+def test_the_answer_shows_what_happened_meanwhile(operator: Api, cluster: Any, pending: str, notes: Notes) -> None:
+    from workers.schedule import run
+
+    notes.meanwhile = lambda: run(cluster.pk)
+    assert operator.get(f"workloads/{pending}/", wait=30)["state"] == "placed"
+    ((states, seconds),) = notes.asked
+    assert seconds == 30
+    assert "pending" not in states
+
+
+def test_without_wait_nobody_waits(operator: Api, pending: str, notes: Notes) -> None:
+    assert operator.get(f"workloads/{pending}/")["state"] == "pending"
+    assert notes.asked == []
+
+
+def test_running_and_finished_can_be_waited_for(operator: Api, pending: str, notes: Notes) -> None:
+    for goal in ("running", "finished"):
+        operator.get(f"workloads/{pending}/", **{"wait": 1, "for": goal})
+    (running, _), (finished, _) = notes.asked
+    assert "placed" not in running
+    assert running - finished == {"running", "never-fits"}
+
+
+@pytest.mark.parametrize("query", ["wait=61", "wait=-1", "wait=1.5", "wait=x", "for=ever", "wait=1&wait=2"])
+def test_a_wrong_wait_is_refused(operator: Api, pending: str, query: str) -> None:
+    problem = operator("GET", f"workloads/{pending}/?{query}", status=400).json()
+    assert problem["code"] == "QueryInvalid"
+
+
+def watched(states: list[dict[str, str]]) -> Watch:
+    """Return a watch that reads one of these after the other, the last one for ever."""
+    return Watch(lambda ids: states.pop(0) if len(states) > 1 else states[0])
+
+
+# Whoever waits an hour and comes back at all was woken: the runner's own limit is shorter.
+HOUR = 3600
+
+
+def test_the_watch_wakes_who_waits_for_this_state() -> None:
+    watched([{"w": "pending"}, {"w": "pending"}, {"w": "placed"}]).wait("w", {"placed"}, HOUR)
+
+
+def test_the_watch_gives_up_when_time_is_over() -> None:
+    watched([{"w": "pending"}]).wait("w", {"placed"}, 0.2)
+
+
+def test_the_watch_wakes_who_waits_for_something_that_is_gone() -> None:
+    watched([{}]).wait("w", {"placed"}, HOUR)
+
+
+def test_the_watch_wakes_everybody_when_it_cannot_read() -> None:
+    def away(ids: set[str]) -> dict[str, str]:
+        raise OSError("the database is away")
+
+    Watch(away).wait("w", {"placed"}, HOUR)
+
+
+def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MOST_WAITING", 0)
+    watched([{"w": "pending"}]).wait("w", {"placed"}, HOUR)
+
+
+def test_many_that_wait_are_served_by_one_read_at_a_time() -> None:
+    read: list[set[str]] = []
+    everybody = threading.Barrier(21)
+
+    def states(ids: set[str]) -> dict[str, str]:
+        read.append(ids)
+        return dict.fromkeys(ids, "placed" if len(ids) == 20 else "pending")
+
+    watch = Watch(states)
+
+    def one(number: int) -> None:
+        watch.wait(f"w{number}", {"placed"}, HOUR)
+        everybody.wait(60)
+
+    for number in range(20):
+        threading.Thread(target=one, args=(number,), daemon=True).start()
+    everybody.wait(60)
+    assert max(map(len, read)) == 20

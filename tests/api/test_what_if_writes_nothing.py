@@ -1,0 +1,214 @@
+"""`what-if/`: the document of the contract, from the real engine, on a copy; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from django.db import connection
+
+from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.engine.whatif import what_if
+
+from .conftest import POD, Api
+
+NODES = """\
+apiVersion: v1
+kind: Node
+metadata: {name: big, labels: {kubernetes.io/arch: amd64}}
+status:
+  allocatable: {cpu: "64", memory: 256Gi, pods: "110"}
+  conditions: [{type: Ready, status: "True"}]
+"""
+HUGE = POD.replace("500m", '"16"')
+
+
+@contextmanager
+def no_writes() -> Iterator[None]:
+    """Fail on any statement that is not a read."""
+
+    def judge(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        assert sql.replace("(", " ").split()[0].upper() in ("SELECT", "SAVEPOINT", "RELEASE", "PRAGMA"), sql
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(judge):
+        yield
+
+
+def ask(caller: Api, manifest: Any = POD, **more: Any) -> Any:
+    with no_writes():
+        return caller("POST", "what-if/", {"manifest": manifest, **more}, status=200).json()
+
+
+@pytest.fixture
+def viewer(api: Callable[..., Api], cluster: Any) -> Api:
+    made = api("viewer")
+    made.get("nodes/")  # notes the first use of the token, the one thing that a read may write
+    return made
+
+
+def test_the_document_of_the_contract(viewer: Api) -> None:
+    answer = ask(viewer)
+    assert list(answer) == [
+        "verdict", "summary", "policy", "evaluatedAt", "snapshot", "placements", "unplaced", "displaced", "evictions",
+        "balance",
+    ]  # fmt: skip
+    assert (answer["verdict"], answer["policy"]) == ("placed", {"name": "hetsched", "version": 1})
+    (placement,) = answer["placements"]
+    assert (placement["pod"], placement["node"], placement["gpus"]) == ("default/web", "n1", [])
+
+
+def test_explain_adds_every_node_with_every_score(viewer: Api) -> None:
+    nodes = ask(viewer, explain=True)["nodes"]
+    assert [(node["name"], node["rank"]) for node in nodes] == [("n1", 1), ("n2", 2)]
+    assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"])
+
+
+def test_a_pod_that_fits_nowhere_is_told_why(viewer: Api) -> None:
+    answer = ask(viewer, HUGE)
+    assert answer["verdict"] == "never-fits"
+    (unplaced,) = answer["unplaced"]
+    assert [reason["nodes"] for reason in unplaced["reasons"]] == [2]
+
+
+def test_nodes_can_be_supposed(viewer: Api) -> None:
+    for added in (NODES, [msgspec.yaml.decode(NODES)]):
+        answer = ask(viewer, HUGE, addNodes=added)
+        assert [placement["node"] for placement in answer["placements"]] == ["big"]
+
+
+def test_nodes_can_be_drained(viewer: Api, operator: Api, cluster: Any) -> None:
+    from workers.schedule import run
+
+    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    run(cluster.pk)
+    answer = ask(viewer, POD.replace("web", "new"), drain=["n1"])
+    assert [(moved["pod"], moved["from"], moved["to"]) for moved in answer["displaced"]] == [
+        ("default/web", "n1", "n2")
+    ]
+    assert answer["placements"][0]["node"] == "n2"
+
+
+def test_a_draft_can_be_tried(viewer: Api) -> None:
+    draft = {"plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2}]}
+    assert ask(viewer, policyDraft=draft)["policy"] == {"name": "draft", "version": 0}
+    whole = {
+        "apiVersion": "hetsched.io/v1alpha1",
+        "kind": "SchedulingPolicy",
+        "metadata": {"name": "mine"},
+        "spec": draft,
+    }
+    assert ask(viewer, policyDraft=whole)["policy"]["name"] == "mine"
+
+
+def test_the_policy_that_decides_is_the_one_that_would(viewer: Api) -> None:
+    assert ask(viewer, policy="spread")["policy"]["name"] == "spread"
+    named = POD.replace("{name: web}", "{name: web, annotations: {hetsched.io/policy: first-fit}}")
+    assert ask(viewer, named)["policy"]["name"] == "first-fit"
+    unknown = POD.replace("{name: web}", "{name: web, annotations: {hetsched.io/policy: none}}")
+    assert ask(viewer, unknown)["verdict"] == "misconfigured"
+
+
+def test_a_whole_cluster_can_come_along(viewer: Api) -> None:
+    for inline in (NODES, {"apiVersion": "v1", "kind": "List", "items": [msgspec.yaml.decode(NODES)]}):
+        assert ask(viewer, cluster=inline)["placements"][0]["node"] == "big"
+
+
+def test_the_answer_on_an_inline_cluster_is_that_of_the_command_line(viewer: Api) -> None:
+    answer = ask(viewer, cluster=NODES, explain=True)
+    content = parse_cluster([("c", NODES.encode())])
+    expected = what_if(
+        ClusterState(content.nodes, content.running, content.namespaces),
+        compile_policy(BUILTIN["hetsched"], load_registry()),
+        parse_workload([("w", POD.encode())]).pending,
+        evaluated_at=answer["evaluatedAt"],
+        explain=True,
+    ).document()
+    assert answer == msgspec.json.decode(msgspec.json.encode(expected))
+
+
+def test_a_bare_manifest_with_its_wishes_in_the_query(viewer: Api) -> None:
+    answer = viewer(
+        "POST", "what-if/?policy=spread&explain=true&cluster=lab", POD, kind="application/yaml", status=200
+    ).json()
+    assert (answer["policy"]["name"], len(answer["nodes"])) == ("spread", 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"drain": ["n1", "none"]}, "NodeUnknown"),
+        ({"drain": ["n1", "n1"]}, "NodeRepeated"),
+        ({"addNodes": NODES.replace("name: big", "name: n1")}, "NodeExists"),
+        ({"addNodes": POD}, "ClusterWithoutNodes"),
+        ({"cluster": POD}, "ClusterWithoutNodes"),
+        ({"policy": "none"}, "PolicyUnknown"),
+        ({"policyDraft": {}}, "PolicyMalformed"),
+        ({"policyDraft": {"plugins": []}}, "PolicyEmpty"),
+        ({"manifest": "kind: Service\napiVersion: v1\nmetadata: {name: x}"}, "WorkloadEmpty"),
+    ],
+)
+def test_a_supposition_that_cannot_be(viewer: Api, more: Any, code: str) -> None:
+    answer = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400)
+    assert answer.json()["code"] == code
+
+
+def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -> None:
+    from workers.schedule import run
+
+    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    run(cluster.pk)
+    assert viewer("POST", "what-if/", {"manifest": POD}, status=409).json()["code"] == "PodExists"
+
+
+def test_more_rows_than_anybody_reads(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.api.what_if.MOST_CELLS", 1)
+    problem = viewer("POST", "what-if/", {"manifest": POD, "explain": True}, status=400).json()
+    assert problem["code"] == "ExplainTooLarge"
+
+
+def test_so_many_are_answered_at_once_and_no_more(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    monkeypatch.setattr("web.api.what_if._running", threading.BoundedSemaphore(1))
+    monkeypatch.setattr("web.api.what_if.PATIENCE_SECONDS", 0.01)
+    from web.api import what_if as module
+
+    with module._running:
+        answer = viewer("POST", "what-if/", {"manifest": POD}, status=503)
+    assert (answer.json()["code"], "Retry-After" in answer) == ("WhatIfBusy", True)
+    assert ask(viewer)["verdict"] == "placed"
+
+
+READS = [
+    "clusters/", "clusters/lab/", "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n1/gpu/", "nodes/n1/numa/",
+    "nodes/n1/balance/", "policies/", "policies/hetsched/", "plugins/", "metrics/balance/", "decisions/",
+    "decisions/1/", "decisions/1/?explain=true", "workloads/", "/healthz", "/readyz", "/metrics", "schema",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", READS)
+def test_a_read_writes_nothing(operator: Api, decided: str, address: str) -> None:
+    with no_writes():
+        operator("GET", address, status=200)
+
+
+def test_a_policy_of_the_inline_cluster_goes_first(viewer: Api) -> None:
+    spec = msgspec.to_builtins(PolicySpec("own", (PluginUse("resource-fit"),)))
+    policy = {
+        "apiVersion": "hetsched.io/v1alpha1",
+        "kind": "SchedulingPolicy",
+        "metadata": {"name": "own"},
+        "spec": {"plugins": spec["plugins"]},
+    }
+    items = [msgspec.yaml.decode(NODES), policy]
+    answer = ask(viewer, cluster={"apiVersion": "v1", "kind": "List", "items": items}, policy="own")
+    assert answer["policy"]["name"] == "own"

@@ -1,0 +1,166 @@
+"""A manifest in any of its forms becomes a workload; nothing of a wrong one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.placement.models import Pod, Workload
+
+from .conftest import POD, Api
+
+PLAIN = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web"},
+    "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}]},
+}
+OPENB = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nopenb-pod-0,1000,2048,1,500,\n"
+
+
+def test_a_manifest_as_it_is(operator: Api, cluster: Any, quiet_surroundings: Any) -> None:
+    answer = operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    document = answer.json()
+    assert document == {
+        "id": document["id"],
+        "state": "pending",
+        "pods": [{"pod": "default/web", "state": "pending"}],
+    }
+    assert answer["Location"] == f"/api/v1/workloads/{document['id']}/"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_scheduler_is_woken_once(operator: Api, cluster: Any, quiet_surroundings: list[Any]) -> None:
+    quiet_surroundings.clear()
+    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    assert quiet_surroundings == [("workers.schedule.run", [cluster.pk])]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (POD, "application/yaml"),
+        (POD, "text/yaml; charset=utf-8"),
+        (PLAIN, "application/json"),
+        ({"apiVersion": "v1", "kind": "List", "items": [PLAIN]}, "application/json"),
+        ({"manifest": POD}, "application/json"),
+        ({"manifest": PLAIN}, "application/json"),
+        ({"manifest": msgspec.json.encode(PLAIN).decode()}, "application/json; charset=utf-8"),
+        (b"\xef\xbb\xbf" + POD.encode(), "application/yaml"),
+    ],
+)
+def test_every_form_gives_the_same_pod(operator: Api, cluster: Any, body: Any, kind: str) -> None:
+    operator("POST", "workloads/", body, kind=kind, status=202)
+    (pod,) = Pod.objects.all()
+    assert (pod.key, pod.spec.shape.requests) == ("default/web", (("cpu", 500), ("memory", 2**30), ("pods", 1)))
+
+
+def test_rows_of_the_openb_trace(operator: Api, cluster: Any) -> None:
+    operator("POST", "workloads/", OPENB, kind="text/csv", status=202)
+    (pod,) = Pod.objects.all()
+    assert pod.spec.shape.gpu is not None
+    assert (pod.key, pod.spec.shape.gpu.milli) == ("default/openb-pod-0", 500)
+
+
+def test_a_deployment_is_its_pods(operator: Api, cluster: Any) -> None:
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "shop"},
+        "spec": {"replicas": 3, "template": {"spec": PLAIN["spec"]}},
+    }
+    document = operator("POST", "workloads/", {"manifest": deployment}, status=202).json()
+    assert len(document["pods"]) == 3
+    assert operator.get(f"workloads/{document['id']}/")["name"] == "shop"
+
+
+def test_policy_priority_name_and_callback_come_along(operator: Api, cluster: Any) -> None:
+    extras = {"policy": "spread", "priority": -7, "name": "nightly", "callbackUrl": "https://ci.example/done"}
+    wrapped = operator("POST", "workloads/", {"manifest": POD, **extras}, status=202).json()["id"]
+    query = "&".join(f"{name}={value}" for name, value in extras.items())
+    other = POD.replace("web", "web2")
+    bare = operator("POST", f"workloads/?{query}", other, kind="application/yaml", status=202).json()["id"]
+    for workload in (wrapped, bare):
+        shown = operator.get(f"workloads/{workload}/")
+        assert {name: shown[name] for name in extras} == extras
+    assert set(Pod.objects.values_list("policy", "policy_rule", "priority")) == {("spread", "request", -7)}
+
+
+def test_a_pod_whose_own_wish_is_wrong_is_accepted(operator: Api, cluster: Any) -> None:
+    wrong = POD.replace("{name: web}", "{name: web, annotations: {hetsched.io/gpu-milli: '0'}}")
+    operator("POST", "workloads/", wrong, kind="application/yaml", status=202)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "place"),
+    [
+        ({"manifest": POD, "priority": 2**31}, "PriorityInvalid", "priority"),
+        ({"manifest": POD, "priority": "high"}, "BodyInvalid", "priority"),
+        ({"manifest": POD, "policy": "none-such"}, "PolicyUnknown", "policy"),
+        ({"manifest": POD, "polices": "spread"}, "BodyInvalid", ""),
+        ({"manifest": 5}, "BodyInvalid", "manifest"),
+        ({"manifest": ""}, "ManifestEmpty", "manifest"),
+        ({"manifest": "kind: Service\napiVersion: v1\nmetadata: {name: x}"}, "WorkloadEmpty", "manifest"),
+        ({"manifest": f"{POD}---\n{POD}"}, "ObjectDuplicate", "manifest#2 metadata.name"),
+        ({"manifest": POD.replace("spec:", "spec:\n  nodeName: n1")}, "PodBound", "spec.nodeName"),
+        ({"manifest": POD.replace("500m", "-1")}, "QuantityNegative", None),
+        ({"manifest": POD, "callbackUrl": "file:///etc/passwd"}, "CallbackUrlInvalid", "callbackUrl"),
+        ({"manifest": POD, "callbackUrl": "http://user:pw@host/"}, "CallbackUrlInvalid", "callbackUrl"),
+        ({"manifest": POD, "callbackUrl": "http://[::1/"}, "CallbackUrlInvalid", "callbackUrl"),
+        ({"manifest": POD, "name": "x" * 254}, "NameInvalid", "name"),
+        (PLAIN | {"kind": 5}, "ManifestMalformed", None),
+        ([PLAIN], "ManifestMalformed", None),
+    ],
+)
+def test_a_wrong_submission_says_what_and_where(
+    operator: Api, cluster: Any, body: Any, code: str, place: str | None
+) -> None:
+    problem = operator("POST", "workloads/", body, status=400).json()
+    assert problem["code"] == code
+    assert place is None or problem.get("place", "") == place
+    assert not Workload.objects.exists()
+
+
+def test_a_name_that_is_taken_is_a_conflict(operator: Api, cluster: Any) -> None:
+    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    problem = operator("POST", "workloads/", POD, kind="application/yaml", status=409).json()
+    assert problem["code"] == "PodExists"
+
+
+def test_an_unknown_cluster_is_not_found(operator: Api, cluster: Any) -> None:
+    operator("POST", "workloads/", {"manifest": POD, "cluster": "none"}, status=404)
+    operator("POST", "workloads/?cluster=none", POD, kind="application/yaml", status=404)
+
+
+def test_without_any_cluster_the_answer_says_what_to_do(operator: Api) -> None:
+    problem = operator("POST", "workloads/", POD, kind="application/yaml", status=404).json()
+    assert problem["hint"]
+
+
+def test_several_clusters_must_be_told_apart_unless_one_is_the_default(
+    operator: Api, cluster: Any, settings: Any
+) -> None:
+    operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
+    problem = operator("POST", "workloads/", POD, kind="application/yaml", status=400).json()
+    assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one: lab, more")
+    settings.HETSCHED_DEFAULT_CLUSTER = "more"
+    accepted = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()
+    assert operator.get(f"workloads/{accepted['id']}/")["cluster"] == "more"
+
+
+def test_a_batch_of_8152_pods_is_one_submission(operator: Api, cluster: Any) -> None:
+    rows = "".join(f"openb-pod-{i},{1000 + i % 7},2048,0,0,\n" for i in range(8152))
+    document = operator(
+        "POST",
+        "workloads/",
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows,
+        kind="text/csv",
+        status=202,
+    ).json()
+    assert len(document["pods"]) == 8152
+    shown = operator.get(f"workloads/{document['id']}/")
+    assert (shown["podCount"], len(shown["pods"])) == (8152, 500)
+    second = operator.get(shown["podsNext"].removeprefix("/api/v1/"), limit=1000)
+    assert [row["pod"] for row in second["items"][:2]] == ["default/openb-pod-0", "default/openb-pod-1"]
