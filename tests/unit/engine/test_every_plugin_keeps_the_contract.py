@@ -50,7 +50,9 @@ class Scene:
     def windows(self) -> tuple[Window, Window]:
         """Return all rows and some rows (repeated ones too), both refusing to be written to."""
         columns, some = self.state.columns, Window(self.state.columns, self.rows)
-        gathered = [some.static(name) for name in columns.layout.static] + [some.load(name) for name in columns.layout.load]
+        gathered = [some.static(name) for name in columns.layout.static] + [
+            some.load(name) for name in columns.layout.load
+        ]
         for block in (columns.static, columns.load, *gathered):
             block.flags.writeable = False
         every = Window(columns)
