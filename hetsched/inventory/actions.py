@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
@@ -20,7 +21,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 
-from .ledger import advance
+from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Node
 from .signals import inventory_changed
 from .tiles import cluster_head, isa_of, node_load, pool_of, tile
@@ -80,12 +81,21 @@ def describe(node: Node, report: NodeReport) -> Node:
     node.unschedulable = report.unschedulable or node.cordoned_by_operator
     node.card_count = len(cards_of(report))
     node.allocatable = dict(report.allocatable)
+    node.updated_at = timezone.now()
     return node
 
 
 _FACT_COLUMNS = (
-    "report", "isa_family", "isa", "pool", "ready", "unschedulable", "card_count", "allocatable", "updated_at",
-)  # fmt: skip
+    "report",
+    "isa_family",
+    "isa",
+    "pool",
+    "ready",
+    "unschedulable",
+    "card_count",
+    "allocatable",
+    "updated_at",
+)
 
 
 def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
@@ -106,7 +116,7 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
         else:
             changed.append(describe(node, report))
     Node.objects.bulk_create(added, batch_size=200)
-    Node.objects.bulk_update(changed, [column for column in _FACT_COLUMNS if column != "updated_at"], batch_size=100)
+    write_columns(changed, _FACT_COLUMNS)
     gone = sorted(known.keys() - names)
     cluster.nodes.filter(name__in=gone).delete()
     total_up(cluster)

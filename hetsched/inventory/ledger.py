@@ -9,7 +9,7 @@ Invariant: a lost comparison writes nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -86,13 +86,16 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
 
 def write_loads(nodes: Iterable[Node]) -> None:
     """Write the load columns of these nodes, and nothing else of them."""
+    write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
+
+
+def write_columns(nodes: Iterable[Node], names: Sequence[str]) -> None:
+    """Write some columns of many nodes; `bulk_update` would build one huge CASE for it."""
+    fields = [Node._meta.get_field(name) for name in names]
     rows = [
-        (msgspec.json.encode(node.requested, order="sorted").decode(), node.pods, node.gpu_milli_used, node.pk)
+        [*(field.get_db_prep_save(getattr(node, field.attname), connection) for field in fields), node.pk]
         for node in nodes
     ]
+    places = ", ".join(f"{field.column} = %s" for field in fields)
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {Node._meta.db_table} SET requested = %s, pods = %s, gpu_milli_used = %s "  # noqa: S608
-            "WHERE id = %s",
-            rows,
-        )
+        cursor.executemany(f"UPDATE {Node._meta.db_table} SET {places} WHERE id = %s", rows)  # noqa: S608

@@ -90,7 +90,7 @@ class Node(models.Model):
     requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict)
     pods = models.IntegerField(_("pods"), default=0)
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
-    updated_at = models.DateTimeField(_("reported"), auto_now=True)
+    updated_at = models.DateTimeField(_("reported"))
 
     class Meta:
         verbose_name = _("node")

@@ -30,6 +30,8 @@ from .models import Decision, Pod, Reservation, Workload
 
 DECISIONS = "decisions"
 LATEST = 50
+# Large columns that no document of a pod needs.
+NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
 COUNTED = tuple(sorted(state.value for state in (*LIVE, State.MISCONFIGURED)))
 
 Document = dict[str, Any]
@@ -148,7 +150,7 @@ def node_document(node: Node) -> Document:
 
 
 def workload_document(workload: Workload) -> Document:
-    pods = workload.pods.defer("spec").select_related("node")
+    pods = workload.pods.select_related("node").defer(*NOT_SHOWN)
     return {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
 
 

@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
                 ('requested', models.JSONField(default=dict, verbose_name='requested')),
                 ('pods', models.IntegerField(default=0, verbose_name='pods')),
                 ('gpu_milli_used', models.IntegerField(default=0, verbose_name='GPU thousandths in use')),
-                ('updated_at', models.DateTimeField(auto_now=True, verbose_name='reported')),
+                ('updated_at', models.DateTimeField(verbose_name='reported')),
                 ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='inventory.cluster', verbose_name='cluster')),
             ],
             options={

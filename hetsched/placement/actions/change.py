@@ -28,6 +28,7 @@ from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Pod, Reservation, Workload
 from ..topics import (
     DECISIONS,
+    NOT_SHOWN,
     cluster_counts,
     decisions_patch,
     held_document,
@@ -120,7 +121,7 @@ class Change:
         patches: dict[str, Patch] = {}
         changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
         for some in parts(sorted(self._pods)):
-            for pod in Pod.objects.filter(pk__in=some).defer("spec").select_related("node"):
+            for pod in Pod.objects.filter(pk__in=some).select_related("node").defer(*NOT_SHOWN):
                 if pod.workload_id is not None:
                     changed_pods[pod.workload_id][pod.key] = pod_document(pod)
         for some in parts(sorted(self._workloads)):
