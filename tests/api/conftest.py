@@ -14,11 +14,12 @@ from django.test import Client
 
 from hetsched.access.tokens import create_token
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.engine.policies import BUILTIN
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch, snapshot
 from hetsched.placement.actions import import_cluster
-from hetsched.policies.actions import ensure_builtins
+from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_node
 from web.api import health
 
@@ -134,7 +135,12 @@ def person(db: Any) -> Callable[..., User]:
 
 @pytest.fixture
 def policies(db: Any) -> None:
-    ensure_builtins()
+    """Have the built-in policies, each with one active version."""
+    names = Policy.objects.bulk_create([Policy(name=name, active_version=1) for name in BUILTIN])
+    PolicyRevision.objects.bulk_create(
+        PolicyRevision(policy=policy, version=1, spec=BUILTIN[policy.name], state="active", author="built-in")
+        for policy in names
+    )
 
 
 @pytest.fixture
