@@ -52,7 +52,6 @@ def _lead(lease: Lease) -> int:
     """Decide batch after batch under one lease."""
     copy = warm(lease.cluster_id)
     decided = conflicts = 0
-    renewed = time.monotonic()
     while True:
         try:
             recorded = _batch(lease, copy)
@@ -67,15 +66,14 @@ def _lead(lease: Lease) -> int:
             return decided
         decided += recorded
         conflicts = 0
-        if time.monotonic() - renewed > settings.HETSCHED_LEASE_SECONDS / 3:
-            if not leases.renew(lease):
-                return decided
-            renewed = time.monotonic()
 
 
 def _batch(lease: Lease, copy: Warm) -> int:
     """Decide and record one batch; return its size."""
     with copy.held() as loaded:
+        # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
+        if not leases.renew(lease):
+            raise Conflict("another leader took over meanwhile")
         revision = loaded.revision
         done = False
         try:

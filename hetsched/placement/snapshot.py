@@ -48,7 +48,9 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     nodes = list(Node.objects.filter(cluster_id=cluster_id).only("id", "name", "report", "unschedulable"))
     baseline = min(cluster.baseline_revision, revision)
     rows = Reservation.objects.filter(cluster_id=cluster_id, revision__lte=revision)
-    alive = Q(released_revision=None) | Q(released_revision__gt=baseline)
+    # What came and went since the baseline leaves no trace, however long the history is.
+    alive = Q(released_revision=None) | Q(released_revision__gt=revision)
+    alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
     booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
     early = [reservation for reservation in booked if reservation.revision <= baseline]
     running = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in early]

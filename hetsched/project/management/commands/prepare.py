@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--static", action="store_true", help="collect the static files")
-        parser.add_argument("--demo", action="store_true", help="add a demo cluster if there is no cluster")
+        parser.add_argument("--demo", action="store_true", help="add the demo cluster if it is not there")
         parser.add_argument("--admin", action="store_true", help="make an administrator if there is none")
         parser.add_argument("--reset-admin", action="store_true", help="give the administrator a new password")
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         if options["static"] and static_files.are_stale():
             with step("static files"):
                 static_files.collect()
-        if options["demo"] and not Cluster.objects.exists():
+        if options["demo"] and not Cluster.objects.filter(name=DEMO_CLUSTER).exists():
             with step("demo cluster"):
                 import_cluster(
                     demo_cluster(DEMO_SEED), name=DEMO_CLUSTER, kind="demo", actor=audit.SYSTEM, demo_seed=DEMO_SEED
