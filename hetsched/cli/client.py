@@ -145,12 +145,13 @@ class Client:
             return response
         problem = _problem(response)
         code, detail = problem.get("code", f"Http{response.status_code}"), problem.get("detail", response.reason_phrase)
-        request_id = problem.get("requestId")
-        hint = problem.get("hint", "") or (f"Request {request_id}" if request_id else "")
+        hint = problem.get("hint", "")
         if response.status_code in (401, 403):
             hint = hint or "Give a token of the right role with --token or HETSCHED_TOKEN"
             raise ServerUnavailable(code, detail, place=self.server, hint=hint)
         if response.is_server_error or response.is_redirect:
+            request_id = problem.get("requestId", "")
+            hint = hint or (f"The server's log has more under request {request_id}" if request_id else "")
             raise ServerUnavailable(code, detail, place=self.server, hint=hint)
         raise InputError(code, detail, place=problem.get("place", ""), hint=hint)
 

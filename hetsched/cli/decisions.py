@@ -1,7 +1,7 @@
 """`hetsched explain`: why a pod is where it is, or why it is nowhere.
 
-Rule: an id of a workload shows each of its pods with its latest decision; an id of a decision shows that one with the
-nodes it weighed. Exit codes are those of the verdict.
+Rule: an id of a decision shows that one with the nodes it weighed; an id of a workload shows the latest decisions about
+its pods, the worst first. Exit codes are those of the verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from rich.markup import escape
 from hetsched.contracts.decision import Verdict
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .output import Output, OutputFormat, console, print_json, table
+from .output import Output, OutputFormat, console, note, print_json, table
+
+_MOST_SHOWN = 20
+_WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 
 
 def explain(
@@ -42,8 +45,14 @@ def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
     if not identity.startswith("w-"):
         return [client.get(f"decisions/{quote(identity, safe='')}/")]
     workload = client.get(f"workloads/{quote(identity, safe='')}/")
-    ids = [pod["decision"] for pod in workload["pods"] if pod.get("decision")]
-    return [client.get(f"decisions/{found}/") for found in ids]
+    decided = sorted((pod for pod in workload["pods"] if pod.get("decision")), key=_severity)
+    if len(decided) > _MOST_SHOWN:
+        note(f"{_MOST_SHOWN} of {len(decided)} decisions, the worst first; see all with get decisions")
+    return [client.get(f"decisions/{pod['decision']}/") for pod in decided[:_MOST_SHOWN]]
+
+
+def _severity(pod: dict[str, Any]) -> int:
+    return _WORST_FIRST.index(pod["state"]) if pod["state"] in _WORST_FIRST else len(_WORST_FIRST)
 
 
 def _show(out: Console, decision: dict[str, Any]) -> None:

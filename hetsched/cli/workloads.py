@@ -146,3 +146,7 @@ def _show(document: dict[str, Any], output: OutputFormat) -> None:
         cells = (pod["pod"], pod["state"], pod.get("node") or "-", pod.get("message") or "")
         shown.add_row(*(escape(cell) for cell in cells))
     out.print(shown)
+    if document.get("podsNext"):
+        note(f"the first {len(document['pods'])} of {document['podCount']} pods")
+    if any(pod["state"] in ("not-now", "never-fits", "misconfigured") for pod in document["pods"]):
+        note(f"why: hetsched explain {document['id']}")

@@ -23,7 +23,7 @@ def test_unreachable_is_3(server: Server) -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(401, "NotAuthenticated"), (403, "PermissionDenied")])
 def test_a_refused_token_is_3(server: Server, status: int, code: str) -> None:
-    server.refuses("GET", NODES, status, code, "no")
+    server.refuses("GET", NODES, status, code, "no", requestId="r-1")
     result = run("get", "nodes")
     assert result.exit_code == 3
     assert f"error [{code}]" in result.stderr

@@ -82,18 +82,30 @@ def test_a_decision_is_explained_with_the_nodes_it_weighed(server: Server) -> No
     assert "least-allocated 50.00" in result.stdout
 
 
-def test_a_workload_is_explained_pod_by_pod_and_exits_as_the_worst(server: Server) -> None:
+def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Server) -> None:
     pods = [
-        {"pod": "default/a", "decision": 7},
-        {"pod": "default/b", "decision": 8},
-        {"pod": "default/c", "decision": None},
+        {"pod": "default/a", "state": "placed", "decision": 7},
+        {"pod": "default/b", "state": "never-fits", "decision": 8},
+        {"pod": "default/c", "state": "pending", "decision": None},
     ]
+    server.answers("GET", f"{API}/workloads/w-1/", {"id": "w-1", "state": "never-fits", "pods": pods})
+    server.answers("GET", f"{API}/decisions/7/", DECISION)
+    server.answers("GET", f"{API}/decisions/8/", REFUSED)
+    result = run("explain", "w-1", "-o", "json")
+    assert result.exit_code == 11
+    assert [decision["id"] for decision in document(result)["items"]] == [8, 7]
+
+
+def test_a_large_workload_shows_its_worst_decisions_only(server: Server) -> None:
+    pods = [{"pod": f"default/p{number}", "state": "placed", "decision": 7} for number in range(30)]
+    pods.append({"pod": "default/last", "state": "never-fits", "decision": 8})
     server.answers("GET", f"{API}/workloads/w-1/", {"id": "w-1", "state": "never-fits", "pods": pods})
     server.answers("GET", f"{API}/decisions/7/", DECISION)
     server.answers("GET", f"{API}/decisions/8/", REFUSED)
     result = run("explain", "w-1")
     assert result.exit_code == 11
     assert "IsaMissingExtension" in result.stdout
+    assert "20 of 31 decisions" in result.stderr
 
 
 def test_names_cannot_leave_their_place_in_the_address(server: Server) -> None:
