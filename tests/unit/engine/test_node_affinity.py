@@ -93,3 +93,22 @@ def test_a_changed_label_is_seen_by_the_next_decision() -> None:
     assert deciding.schedule(asking).node is None
     deciding.state.apply_report(a_node("n").labelled(disk="ssd").build())
     assert deciding.schedule(asking).node == "n"
+
+
+def test_pods_that_differ_in_one_rule_alone_are_told_apart() -> None:
+    # Answers are kept per rule: the second pod must not get the first one's.
+    deciding = scheduler([a_node("n1").labelled(disk="ssd"), a_node("n2")])
+    for number, rule in enumerate(
+        (
+            {"required_node": "n2"},
+            {"required_node": "n1"},
+            {"node_selector": (("kubernetes.io/hostname", "n2"),)},
+            {"node_selector": (("kubernetes.io/hostname", "n1"),)},
+            {"node_terms": (term("disk", "DoesNotExist"),)},
+            {"node_terms": (term("disk", "Exists"),)},
+            {"preferred_nodes": (PreferredNodeTerm(9, term("disk", "DoesNotExist")),)},
+            {"preferred_nodes": (PreferredNodeTerm(9, term("disk", "Exists")),)},
+        )
+    ):
+        outcome = deciding.schedule(a_pod(f"p{number}").best_effort().shaped(**rule).build())
+        assert outcome.node == ("n2" if number % 2 == 0 else "n1")
