@@ -32,7 +32,7 @@ def explain(
     with connect(server, token) as client:
         decisions = _decisions(client, identity)
     if output is OutputFormat.JSON:
-        print_json(decisions[0] if len(decisions) == 1 else {"items": decisions})
+        print_json({"items": decisions} if identity.startswith("w-") else decisions[0])
     else:
         out = console()
         for decision in decisions:
