@@ -150,6 +150,14 @@ def test_several_clusters_must_be_told_apart_unless_one_is_the_default(
     assert operator.get(f"workloads/{accepted['id']}/")["cluster"] == "more"
 
 
+def test_a_queue_that_is_full_says_when_to_come_back(operator: Api, cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_MOST_WAITING_PODS = 2
+    for name in ("a", "b"):
+        operator("POST", "workloads/", POD.replace("web", name), kind="application/yaml", status=202)
+    refused = operator("POST", "workloads/", POD, kind="application/yaml", status=429)
+    assert (refused.json()["code"], refused["Retry-After"]) == ("TooManyWaiting", "30")
+
+
 def test_a_batch_of_8152_pods_is_one_submission(operator: Api, cluster: Any) -> None:
     rows = "".join(f"openb-pod-{i},{1000 + i % 7},2048,0,0,\n" for i in range(8152))
     document = operator(

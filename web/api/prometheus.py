@@ -13,7 +13,7 @@ from django.db.models import Count, Max, Min
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hetsched.inventory.models import Cluster
@@ -32,6 +32,9 @@ REQUESTS = Histogram(
     registry=REGISTRY,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
+SOCKETS = Gauge("hetsched_sockets", "Live sockets open in this process.", registry=REGISTRY)
+GAPS = Counter("hetsched_live_gaps", "Live events that the broker lost and a look found.", registry=REGISTRY)
+DROPPED = Counter("hetsched_live_dropped", "Live events not sent because a reader was too slow.", registry=REGISTRY)
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from django.conf import settings
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
@@ -181,6 +182,7 @@ class Workloads(ApiView):
         asked = _read_submission(request)
         manifest = bodies.source(asked.manifest)
         cluster = reach.cluster_of(asked.cluster)
+        _refuse_flood(cluster)
         pods = _pods(manifest, cluster)
         reach.check_namespaces(self.subject, {pod.namespace for pod in pods})
         submission = submit(
@@ -200,6 +202,19 @@ class Workloads(ApiView):
         if submission.replayed:
             headers["Idempotency-Replayed"] = "true"
         return answer(request, submission.response, status=202, headers=headers)
+
+
+def _refuse_flood(cluster: Cluster) -> None:
+    """Bound what one cluster's queue may grow to, whoever fills it."""
+    most = settings.HETSCHED_MOST_WAITING_PODS
+    if Pod.objects.filter(cluster=cluster, queued=True).order_by()[most - 1 : most].exists():
+        raise Refused(
+            429,
+            "TooManyWaiting",
+            f"{most} pods wait in cluster {cluster.name} already",
+            hint="Try again later with the same Idempotency-Key",
+            headers={"Retry-After": "30"},
+        )
 
 
 def _read_submission(request: Any) -> Submit:

@@ -25,6 +25,7 @@ import structlog
 from channels.layers import get_channel_layer
 
 from hetsched.journal.publish import GROUP
+from web.api.prometheus import DROPPED, GAPS
 
 ERROR = ""
 RECENT_EVENTS = 128
@@ -87,7 +88,9 @@ class Listener:
     def mark_stale(self, topic: str) -> None:
         """Drop what is queued of a topic: a snapshot will replace it."""
         self.stale[topic] = None
+        before = len(self.queue)
         self.queue = deque(item for item in self.queue if item[0] != topic)
+        DROPPED.inc(before - len(self.queue))
         self.ready.set()
 
     def forget(self, topic: str) -> None:
@@ -123,7 +126,6 @@ class Hub:
         self._topics: dict[str, _Topic] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._subscribed = asyncio.Event()
-        self.gaps = 0
 
     async def start(self) -> None:
         """Subscribe once; the tasks run until `stop`."""
@@ -224,7 +226,7 @@ class Hub:
                 found = self._topics.get(name)
                 # It was in the database one look ago and was not heard since: it will not come any more.
                 if found is not None and found.newest < revision:
-                    self.gaps += 1
+                    GAPS.inc()
                     found.newest = revision
                     for listener in found.listeners:
                         listener.mark_stale(name)

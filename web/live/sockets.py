@@ -22,6 +22,7 @@ from django.conf import settings
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
+from web.api.prometheus import SOCKETS
 
 from . import reading, rights
 from .hub import ERROR, Hub, Listener, hub
@@ -71,7 +72,8 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
         try:
             if _open[owner] > settings.HETSCHED_SOCKETS_PER_USER:
                 raise Closed(TOO_MANY)
-            await _Socket(held, asker, receive, send).run()
+            with SOCKETS.track_inprogress():
+                await _Socket(held, asker, receive, send).run()
         finally:
             _open[owner] -= 1
             if not _open[owner]:
