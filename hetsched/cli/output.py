@@ -64,7 +64,8 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     """Return an empty table with plain rules; columns named in `right` hold numbers."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return made
 
 

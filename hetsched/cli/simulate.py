@@ -118,7 +118,7 @@ def _write_report(
 def _show(runs: list[Run], nodes: int, pods: int) -> None:
     out = console()
     out.print(f"{pods:,} pods on {nodes:,} nodes")
-    numbers = ("placed", "pending", "cpu", "memory", "gpu", "GPUs free", "fragmented", "balance", "decisions/s")
+    numbers = ("placed", "pending", "cpu", "memory", "gpu", "GPUs free", "strands", "balance", "pods/s")
     shown = table("policy", *numbers, right=numbers)
     for run in runs:
         result, metrics = run.result, run.result.metrics
@@ -138,4 +138,4 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.2f} %"
+    return "-" if ratio is None else f"{100 * ratio:.2f}%"

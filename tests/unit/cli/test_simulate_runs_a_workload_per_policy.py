@@ -97,7 +97,7 @@ def test_arrival_overloads_the_cluster_repeatably(trace: list[str | Path]) -> No
 def test_text_is_one_table(trace: list[str | Path]) -> None:
     text = run(*trace, "--policy", "first-fit", "--policy", "random").stdout
     assert text.startswith("4 pods on 2 nodes")
-    assert "75.00 %" in text
+    assert "75.00%" in text
     assert "\x1b[" not in text
 
 
