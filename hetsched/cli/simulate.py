@@ -118,8 +118,9 @@ def _write_report(
 def _show(runs: list[Run], nodes: int, pods: int) -> None:
     out = console()
     out.print(f"{pods:,} pods on {nodes:,} nodes")
-    numbers = ("placed", "pending", "cpu", "memory", "gpu", "GPUs free", "strands", "balance", "pods/s")
+    numbers = ("placed", "pending", "cpu", "memory", "gpu", "free", "strands", "balance", "pods/s")
     shown = table("policy", *numbers, right=numbers)
+    shown.padding = (0, 1, 0, 0)  # ten columns on a terminal of eighty
     for run in runs:
         result, metrics = run.result, run.result.metrics
         shown.add_row(
@@ -135,6 +136,7 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
             f"{result.decisions_per_second:,.0f}",
         )
     out.print(shown)
+    out.print("[dim]free: GPUs not granted; strands: GPU share that the workload's shapes cannot use[/]")
 
 
 def _percent(ratio: float | None) -> str:
