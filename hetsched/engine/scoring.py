@@ -26,6 +26,8 @@ INFEASIBLE = -np.inf
 _KEPT_SHAPES = 4096
 _KEPT_STATIC = 4096
 _REBUILD_SHARE = 3
+# Below this, looking at a row twice costs less than finding out which rows are repeated.
+_MANY_CHANGES = 200
 
 
 class Evaluation:
@@ -77,7 +79,10 @@ class Evaluator:
             request.memo = evaluation.memo
             self._refresh(request, evaluation)
         else:
-            evaluation = self._build(request)
+            evaluation = self.prepare(request)
+            evaluation.feasible = evaluation.static_mask.copy()
+            evaluation.total = np.full(len(evaluation.feasible), INFEASIBLE)
+            self._evaluate_rows(request, evaluation, self.state.all_rows, None)
             if len(self._kept) >= _KEPT_SHAPES:
                 self._kept.popitem(last=False)
             self._kept[id(compiled)] = (compiled, evaluation)
@@ -88,7 +93,8 @@ class Evaluator:
 
     # -- a whole evaluation --------------------------------------------------------------------------------------
 
-    def _build(self, request: Request) -> Evaluation:
+    def prepare(self, request: Request) -> Evaluation:
+        """Return which plugins take part for the request's shape, and their STATIC answers; rows are not looked at."""
         state, evaluation = self.state, Evaluation()
         evaluation.memo = request.memo
         # Compiling a request may widen the state's blocks, so the epoch is read only now.
@@ -112,9 +118,6 @@ class Evaluator:
         evaluation.static_total = np.zeros(count)
         for plugin in self.policy.scores:
             self._prepare_score(request, plugin, evaluation)
-        evaluation.feasible = mask.copy()
-        evaluation.total = np.full(count, INFEASIBLE)
-        self._evaluate_rows(request, evaluation, state.all_rows, None)
         return evaluation
 
     def _pre_filter(self, request: Request, evaluation: Evaluation, mask: Bools) -> set[str]:
@@ -178,7 +181,7 @@ class Evaluator:
         if changed * _REBUILD_SHARE > len(state.reports):
             self._evaluate_rows(request, evaluation, state.all_rows, None)
             return
-        rows = np.array(log[seen:] if changed < 8 else list(set(log[seen:])), np.intp)
+        rows = np.array(log[seen:] if changed < _MANY_CHANGES else list(set(log[seen:])), np.intp)
         rows = rows[evaluation.static_mask.take(rows)]
         if rows.size:
             self._evaluate_rows(request, evaluation, Window(state.columns, rows), rows)

@@ -247,6 +247,19 @@ class ClusterState:
         if compiled.has_rules:
             self.neighbours.charge(booking, sign)
         self.log.append(row)
+        self._bound_log()
+
+    def adopt(self, bookings: list[Booking]) -> None:
+        """Take in bookings, in order, that the compiled loop has already charged to the columns."""
+        for booking in bookings:
+            key = booking.pod.key
+            if key in self.bookings:
+                raise ValueError(f"{key} is booked already")
+            self.bookings[key] = self.on_row[booking.row][key] = booking
+        self.log.extend([booking.row for booking in bookings])
+        self._bound_log()
+
+    def _bound_log(self) -> None:
         if len(self.log) > _LOG_LIMIT:
             # Nobody's evaluation can be brought up to date from a log this old: start a new epoch instead.
             self.log.clear()
