@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.workload import PodSpec
 
 from . import kernel
-from .columns import UNKNOWN, Bools, Floats, Ints
+from .columns import UNKNOWN, Floats, Ints
 from .cycle import Outcome, Scheduler
 from .request import CompiledShape, Request
 from .scoring import INFEASIBLE, Evaluation
@@ -42,6 +44,8 @@ _MOST_SHAPES = 100_000
 _MOST_CARDS = 62
 _LOG_ROOM = 1_000_000
 _UNSET = -1
+
+K = TypeVar("K", np.bool_, np.float64)
 
 
 class BatchScheduler:
@@ -97,8 +101,8 @@ class BatchScheduler:
         self._index: dict[int, int] = {}
         self._plans: list[_Plan | None] = []
         self._kept: list[CompiledShape] = []
-        self._masks = _Distinct(count, np.bool_)
-        self._bases = _Distinct(count, np.float64)
+        self._masks: _Distinct[np.bool_] = _Distinct(count, np.bool_)
+        self._bases: _Distinct[np.float64] = _Distinct(count, np.float64)
         self._trees: Floats = np.full((0, 2 * self._leaves), INFEASIBLE)
         self._tree_of: list[int] = []
         self._trees_used = 0
@@ -239,15 +243,16 @@ class BatchScheduler:
         return grant
 
 
-class _Distinct:
-    """Arrays over all nodes, each kept once."""
+class _Distinct(Generic[K]):
+    """Arrays (N,) over all nodes, each kept once."""
 
-    def __init__(self, count: int, dtype: type[np.bool_] | type[np.float64]) -> None:
+    def __init__(self, count: int, dtype: type[K]) -> None:
         self._ids: dict[bytes, int] = {}
-        self._rows: list[Bools | Floats] = []
-        self._count, self._dtype = count, dtype
+        self._rows: list[NDArray[K]] = []
+        self._count = count
+        self._dtype: type[K] = dtype
 
-    def id(self, row: Bools | Floats) -> int:
+    def id(self, row: NDArray[K]) -> int:
         key = row.tobytes()
         found = self._ids.get(key)
         if found is None:
@@ -255,7 +260,8 @@ class _Distinct:
             self._rows.append(row.copy())
         return found
 
-    def block(self) -> Bools | Floats:
+    def block(self) -> NDArray[K]:
+        """Return (B, N) all distinct arrays."""
         return np.array(self._rows, self._dtype).reshape(len(self._rows), self._count)
 
 
@@ -267,7 +273,9 @@ class _Plan:
         "compiled", "evaluation", "mask", "needs", "tight_asked", "tight_scale", "uses",
     )  # fmt: skip
 
-    def __init__(self, request: Request, evaluation: Evaluation, masks: _Distinct, bases: _Distinct) -> None:
+    def __init__(
+        self, request: Request, evaluation: Evaluation, masks: _Distinct[np.bool_], bases: _Distinct[np.float64]
+    ) -> None:
         self.evaluation = evaluation
         self.compiled = request.compiled
         self.mask = masks.id(evaluation.static_mask)
@@ -288,7 +296,10 @@ class _Plan:
         self.card_cores = demand.cores if demand else 0
         self.card_vendor = wanted.vendor if wanted is not None else UNKNOWN
         self.card_models = wanted.models if wanted is not None else None
-        self.tight_asked, self.tight_scale = memo["tightest-fit"][:2] if "tightest-fit" in self.uses else (None, None)
+        self.tight_asked: Floats | None = None
+        self.tight_scale: Floats | None = None
+        if "tightest-fit" in self.uses:
+            self.tight_asked, self.tight_scale, _ = memo["tightest-fit"]
 
 
 def _at(scheduler: Scheduler) -> kernel.At:
@@ -298,7 +309,8 @@ def _at(scheduler: Scheduler) -> kernel.At:
         cut = layout.static[name] if name in layout.static else layout.load[name]
         return int(cut.start) if isinstance(cut, slice) else cut
 
-    return kernel.At(*(first(name) for name in kernel.At._fields[:-1]), cards=layout.cards)
+    starts = {name: first(name) for name in kernel.At._fields if name != "cards"}
+    return kernel.At(**starts, cards=layout.cards)
 
 
 def _terms(scheduler: Scheduler) -> kernel.Terms:
@@ -316,7 +328,11 @@ def _draws(seed: int, run: list[Request]) -> np.ndarray:
 
 
 def _arrays(
-    plans: list[_Plan | None], models: int, terms: kernel.Terms, masks: _Distinct, bases: _Distinct
+    plans: list[_Plan | None],
+    models: int,
+    terms: kernel.Terms,
+    masks: _Distinct[np.bool_],
+    bases: _Distinct[np.float64],
 ) -> kernel.Shapes:
     """Lay the plans out as arrays; shapes that the kernel does not know keep a row of zeros."""
     known = [(row, plan) for row, plan in enumerate(plans) if plan is not None]

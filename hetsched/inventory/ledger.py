@@ -91,7 +91,7 @@ def write_loads(nodes: Iterable[Node]) -> None:
 
 def write_columns(nodes: Iterable[Node], names: Sequence[str]) -> None:
     """Write some columns of many nodes; `bulk_update` would build one huge CASE for it."""
-    fields = [Node._meta.get_field(name) for name in names]
+    fields = [field for field in Node._meta.concrete_fields if field.attname in names]
     rows = [
         [*(field.get_db_prep_save(getattr(node, field.attname), connection) for field in fields), node.pk]
         for node in nodes

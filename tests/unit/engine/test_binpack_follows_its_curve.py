@@ -76,5 +76,3 @@ def test_points_must_rise():
     with pytest.raises(InputError) as refused:
         compile_policy(PolicySpec("b", (use,)), load_registry())
     assert refused.value.code == "PolicyParamInvalid"
-
-
