@@ -1,33 +1,25 @@
-"""`workloads/`: submit, look, wait, cancel, act.
+"""`workloads/`: submit (`submissions.py`), look, wait, cancel, act.
 
-Rule: POST takes a manifest (YAML, JSON, openb CSV) as it is, with the rest in the query string, or wrapped in
-`{"manifest", "policy", …}`. The answer is 202 with the id; nothing is decided here. `Idempotency-Key`: the same body
-gets the first answer again, another body 422.
+Rule: one workload shows where its pods are and how long each state lasted; `?wait=` holds the answer until it is where
+it is waited for. Actions need a reason and If-Match; the tag is that of the whole document.
 """
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import msgspec
-from django.conf import settings
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.models import Cluster
 from hetsched.placement import topics
-from hetsched.placement.actions import cancel, retry, set_priority, submit
+from hetsched.placement.actions import cancel, retry, set_priority
 from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
 
@@ -36,42 +28,18 @@ from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, integer, page
 from .problems import Refused, not_found
+from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .views import ApiView, answer
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
 LONGEST_WAIT_SECONDS = 60
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 # What `?for=` may wait for: the states that a workload is in from then on.
 _GOALS = {
     "placed": frozenset(State) - {State.PENDING},
     "running": frozenset({State.RUNNING, State.MISCONFIGURED, State.NEVER_FITS, *FINISHED}),
     "finished": frozenset({State.MISCONFIGURED, *FINISHED}),
 }
-
-
-class Submit(Request, frozen=True):
-    """A manifest as text or as an object (a `List` for several), and how to treat it."""
-
-    manifest: str | dict[str, Any]
-    cluster: str = ""
-    policy: str = ""
-    priority: int | None = None
-    callback_url: str = ""
-    name: str = ""
-
-
-class PodState(Document, frozen=True):
-    pod: str
-    state: str
-
-
-class Accepted(Document, frozen=True):
-    """The answer to a submission."""
-
-    id: str
-    state: str
-    pods: list[PodState]
 
 
 class Span(Document, frozen=True):
@@ -150,12 +118,10 @@ class Workloads(ApiView):
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
+        **SUBMIT_QUERIES,
         "namespace": "Only workloads of this namespace.",
         "state": "Only workloads in this state.",
         "name": "Only workloads of this name; in a POST, the name to give.",
-        "policy": "POST of a bare manifest: the policy to decide by.",
-        "priority": "POST of a bare manifest: the priority of all its pods.",
-        "callbackUrl": "POST of a bare manifest: whom to tell.",
     }
 
     @extend_schema(responses=page_of(WorkloadRow))
@@ -178,105 +144,11 @@ class Workloads(ApiView):
     )
     def post(self, request: Any) -> HttpResponse:
         """Submit a manifest; it is placed afterwards."""
-        key = _idempotency_key(request)
-        asked = _read_submission(request)
-        manifest = bodies.source(asked.manifest)
-        cluster = reach.cluster_of(asked.cluster)
-        _refuse_flood(cluster)
-        pods = _pods(manifest, cluster)
-        reach.check_namespaces(self.subject, {pod.namespace for pod in pods})
-        submission = submit(
-            cluster,
-            pods,
-            actor=self.subject,
-            owner=self.subject.owner,
-            manifest=manifest.decode(),
-            name=_name(asked.name),
-            policy=asked.policy,
-            priority=asked.priority,
-            callback_url=_callback(asked.callback_url),
-            idempotency_key=key,
-            body_hash=_fingerprint(request),
-        )
-        headers = {"Location": f"{request.path}{submission.workload_id}/"}
-        if submission.replayed:
+        accepted = accept(request, self.subject)
+        headers = {"Location": f"{request.path}{accepted.workload_id}/"}
+        if accepted.replayed:
             headers["Idempotency-Replayed"] = "true"
-        return answer(request, submission.response, status=202, headers=headers)
-
-
-def _refuse_flood(cluster: Cluster) -> None:
-    """Bound what one cluster's queue may grow to, whoever fills it."""
-    most = settings.HETSCHED_MOST_WAITING_PODS
-    if Pod.objects.filter(cluster=cluster, queued=True).order_by()[most - 1 : most].exists():
-        raise Refused(
-            429,
-            "TooManyWaiting",
-            f"{most} pods wait in cluster {cluster.name} already",
-            hint="Try again later with the same Idempotency-Key",
-            headers={"Retry-After": "30"},
-        )
-
-
-def _read_submission(request: Any) -> Submit:
-    asked = bodies.wrapped(request, Submit)
-    if asked is not None:
-        return asked
-    query = request.GET
-    return Submit(
-        manifest=bodies.text(bodies.raw(request, large=True)),
-        cluster=query.get("cluster", ""),
-        policy=query.get("policy", ""),
-        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
-        callback_url=query.get("callbackUrl", ""),
-        name=query.get("name", ""),
-    )
-
-
-def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
-    content = parse_workload([("manifest", manifest)], known=cluster.definitions)
-    if content.running:
-        raise InputError(
-            "PodBound",
-            f"{content.running[0].key} has a node already",
-            place="spec.nodeName",
-            hint="Leave spec.nodeName out; pods that run come in with their cluster",
-        )
-    return list(content.pending)
-
-
-def _idempotency_key(request: Any) -> str:
-    key: str = request.headers.get("Idempotency-Key", "").strip()
-    if key and not _KEY.fullmatch(key):
-        raise InputError(
-            "IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place="Idempotency-Key"
-        )
-    return key
-
-
-def _fingerprint(request: Any) -> str:
-    query = sorted((name, request.GET[name]) for name in request.GET)
-    return sha256(msgspec.json.encode([request.content_type, query]) + request.body).hexdigest()
-
-
-def _name(name: str) -> str:
-    if len(name) > 253 or "\0" in name:
-        raise InputError("NameInvalid", "a name has at most 253 characters", place="name")
-    return name
-
-
-def _callback(url: str) -> str:
-    if not url:
-        return ""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
-    except ValueError:
-        usable = False
-    if not usable or len(url) > 2000 or not url.isprintable() or not url.isascii():
-        raise InputError(
-            "CallbackUrlInvalid", "it is not an http or https address", place="callbackUrl", hint="Without a password"
-        )
-    return url
+        return answer(request, accepted.response, status=202, headers=headers)
 
 
 class One(ApiView):

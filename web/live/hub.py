@@ -225,7 +225,7 @@ class Hub:
             for name, revision in owed.items():
                 found = self._topics.get(name)
                 # It was in the database one look ago and was not heard since: it will not come any more.
-                if found is not None and found.newest < revision:
+                if found is not None and found.snapshot is not None and found.newest < revision:
                     GAPS.inc()
                     found.newest = revision
                     for listener in found.listeners:

@@ -1,0 +1,162 @@
+"""Submit a manifest: the body of `POST workloads/`.
+
+Rule: a manifest (YAML, JSON, openb CSV) comes as it is, with the rest in the query string, or wrapped in
+`{"manifest", "policy", …}`. Everything is checked before anything is written; nothing is decided here.
+`Idempotency-Key`: the same owner, key and body get the first answer again, another body is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from django.conf import settings
+
+from hetsched.access.subject import Subject
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import Submission, submit
+from hetsched.placement.models import Pod
+
+from . import bodies, reach
+from .documents import Document, Request
+from .paging import integer
+from .problems import Refused
+
+SUBMIT_QUERIES = {
+    "policy": "POST of a bare manifest: the policy to decide by.",
+    "priority": "POST of a bare manifest: the priority of all its pods.",
+    "callbackUrl": "POST of a bare manifest: whom to tell.",
+}
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+class Submit(Request, frozen=True):
+    """A manifest as text or as an object (a `List` for several), and how to treat it."""
+
+    manifest: str | dict[str, Any]
+    cluster: str = ""
+    policy: str = ""
+    priority: int | None = None
+    callback_url: str = ""
+    name: str = ""
+
+
+class PodState(Document, frozen=True):
+    pod: str
+    state: str
+
+
+class Accepted(Document, frozen=True):
+    """The answer to a submission."""
+
+    id: str
+    state: str
+    pods: list[PodState]
+
+
+def accept(request: Any, subject: Subject) -> Submission:
+    """Accept the submission in a request.
+
+    Raises: InputError, or Refused 403, 404, 415, 429.
+    """
+    key = _idempotency_key(request)
+    asked = _read(request)
+    manifest = bodies.source(asked.manifest)
+    cluster = reach.cluster_of(asked.cluster)
+    _refuse_flood(cluster)
+    pods = _pods(manifest, cluster)
+    reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    return submit(
+        cluster,
+        pods,
+        actor=subject,
+        owner=subject.owner,
+        manifest=manifest.decode(),
+        name=_checked_name(asked.name),
+        policy=asked.policy,
+        priority=asked.priority,
+        callback_url=_checked_callback(asked.callback_url),
+        idempotency_key=key,
+        body_hash=_fingerprint(request),
+    )
+
+
+def _refuse_flood(cluster: Cluster) -> None:
+    """Bound what one cluster's queue may grow to, whoever fills it."""
+    most = settings.HETSCHED_MOST_WAITING_PODS
+    if Pod.objects.filter(cluster=cluster, queued=True).order_by()[most - 1 : most].exists():
+        raise Refused(
+            429,
+            "TooManyWaiting",
+            f"{most} pods wait in cluster {cluster.name} already",
+            hint="Try again later with the same Idempotency-Key",
+            headers={"Retry-After": "30"},
+        )
+
+
+def _read(request: Any) -> Submit:
+    asked = bodies.wrapped(request, Submit)
+    if asked is not None:
+        return asked
+    query = request.GET
+    return Submit(
+        manifest=bodies.text(bodies.raw(request, large=True)),
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
+        callback_url=query.get("callbackUrl", ""),
+        name=query.get("name", ""),
+    )
+
+
+def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
+    content = parse_workload([("manifest", manifest)], known=cluster.definitions)
+    if content.running:
+        raise InputError(
+            "PodBound",
+            f"{content.running[0].key} has a node already",
+            place="spec.nodeName",
+            hint="Leave spec.nodeName out; pods that run come in with their cluster",
+        )
+    return list(content.pending)
+
+
+def _idempotency_key(request: Any) -> str:
+    key: str = request.headers.get("Idempotency-Key", "").strip()
+    if key and not _KEY.fullmatch(key):
+        raise InputError(
+            "IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place="Idempotency-Key"
+        )
+    return key
+
+
+def _fingerprint(request: Any) -> str:
+    query = sorted((name, request.GET[name]) for name in request.GET)
+    return sha256(msgspec.json.encode([request.content_type, query]) + request.body).hexdigest()
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > 253 or "\0" in name:
+        raise InputError("NameInvalid", "a name has at most 253 characters", place="name")
+    return name
+
+
+def _checked_callback(url: str) -> str:
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        usable = False
+    if not usable or len(url) > 2000 or not url.isprintable() or not url.isascii():
+        raise InputError(
+            "CallbackUrlInvalid", "it is not an http or https address", place="callbackUrl", hint="Without a password"
+        )
+    return url
