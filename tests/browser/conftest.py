@@ -1,0 +1,130 @@
+"""A real control plane in processes of its own, and Chromium in front of it.
+
+Rule: the plane is started once; it has the demo cluster without its stream, so nothing moves unless a test makes it.
+Each test gets a browser of its own that is logged in, and fails if a page broke its content policy or wrote an error.
+Checked here: what scripts do. Not tested here: what pages say (`tests/pages`), how they look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests import parts
+from tests.system.plane import Plane, embedded
+from tests.system.processes import accepts, free_port, wait_until
+
+expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
+
+
+class Console:
+    """Where the running console is, and how tests change what it shows."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        wishes = ("--static", "--demo", "--admin")
+        self.admin = json.loads(plane.run("-m", "django", "prepare", *wishes).splitlines()[-1])["admin"]
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        where = ("--host", "127.0.0.1", "--port", str(port), "--lifespan", "off", "--no-access-log")
+        web = plane.start("web", "-m", "uvicorn", "hetsched.project.asgi:application", *where)
+        plane.start_worker()
+        wait_until(lambda: accepts(port) or not web.running, what="the web server", seconds=180)
+        assert web.running, web.said()
+        self.session: Any = None
+
+    def log_in(self, page: Page) -> None:
+        """Log in through the form; later tabs take the session over."""
+        page.goto(f"{self.url}/login/")
+        page.fill("#id_username", self.admin["username"])
+        page.fill("#id_password", self.admin["password"])
+        page.click("main button[type=submit]")
+        page.wait_for_url(f"{self.url}/")
+        self.session = page.context.storage_state()
+
+    def run(self, code: str) -> None:
+        """Run Python inside the control plane."""
+        self.plane.run("-m", "django", "shell", "-c", code)
+
+
+@pytest.fixture(scope="session")
+def console() -> Iterator[Console]:
+    with embedded() as plane:
+        yield Console(plane)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    # Started anew for each test: between tests no event loop may run in this thread.
+    with sync_playwright() as playwright:
+        program = parts.require("chromium")
+        browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """One logged-in browser tab; `expected` holds parts of console errors that the test provokes."""
+
+    def __init__(self, page: Page, console: Console) -> None:
+        self.page = page
+        self.console = console
+        self.errors: list[str] = []
+        self.expected: list[str] = []
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def unexpected(self) -> list[str]:
+        return [error for error in self.errors if not any(part in error for part in self.expected)]
+
+    def open(self, address: str) -> Page:
+        """Open an address and wait until its scripts have run."""
+        self.page.goto(f"{self.console.url}{address}", wait_until="load")
+        return self.page
+
+    def submit(self, name: str, *, cluster: str = "demo", **pod: Any) -> None:
+        """Submit a pod of 100m CPU as a program in this browser would."""
+        resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+        spec = {"containers": [{"name": "main", "image": "example/image", "resources": resources}], **pod}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        answer = self.page.evaluate(
+            """async ([cluster, manifest]) => {
+                const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+                const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
+                const body = JSON.stringify({cluster, manifest});
+                return (await fetch("/api/v1/workloads/", {method: "POST", headers, body})).json();
+            }""",
+            [cluster, manifest],
+        )
+        assert "id" in answer, answer
+
+
+@pytest.fixture
+def visit(browser: Browser, console: Console) -> Iterator[Callable[..., Visitor]]:
+    """Return a maker of logged-in tabs of 1440 x 900; further arguments go to the browser context."""
+    visitors: list[Visitor] = []
+
+    def make(**options: Any) -> Visitor:
+        size = {"width": 1440, "height": 900}
+        given = {"viewport": size, "locale": "en-GB", "storage_state": console.session, **options}
+        visitor = Visitor(browser.new_context(**given).new_page(), console)
+        visitors.append(visitor)
+        if console.session is None:
+            console.log_in(visitor.page)
+        return visitor
+
+    yield make
+    assert [error for visitor in visitors for error in visitor.unexpected()] == []
+
+
+@pytest.fixture
+def visitor(visit: Callable[..., Visitor]) -> Visitor:
+    return visit()

@@ -1,0 +1,95 @@
+"""The page says when it is not current, comes back by itself, and asks again when it missed something."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from playwright.sync_api import WebSocketRoute, expect
+
+from tests.browser.conftest import Visitor
+
+pytestmark = pytest.mark.needs("chromium")
+
+
+def test_a_lost_connection_is_stale_then_live_again(visitor: Visitor) -> None:
+    sockets: list[WebSocketRoute] = []
+
+    def connect(socket: WebSocketRoute) -> None:
+        if len(sockets) == 1:
+            socket.close(code=1013)  # the first new try fails too
+        else:
+            socket.connect_to_server()
+        sockets.append(socket)
+
+    visitor.page.route_web_socket("**/ws/live/", connect)
+    page = visitor.open("/")
+    chip = page.locator("#live")
+    expect(chip).to_have_text("live")
+    sockets[0].close(code=1012)
+    expect(chip).to_contain_text("stale")
+    expect(chip).to_have_text("live")
+    assert len(sockets) >= 3
+
+
+def test_a_refused_connection_is_not_tried_again(visitor: Visitor) -> None:
+    tries: list[WebSocketRoute] = []
+
+    def refuse(socket: WebSocketRoute) -> None:
+        tries.append(socket)
+        socket.close(code=4401)
+
+    visitor.page.route_web_socket("**/ws/live/", refuse)
+    page = visitor.open("/")
+    expect(page.locator("#live")).to_have_text("signed out")
+    page.wait_for_timeout(1500)
+    assert len(tries) == 1
+
+
+def test_a_gap_is_answered_by_asking_again(visitor: Visitor) -> None:
+    asked: list[dict[str, Any]] = []
+    counts = {"pending": 0, "not-now": 0, "never-fits": 0, "misconfigured": 0}
+    topic = "cluster:demo"
+
+    def serve(socket: WebSocketRoute) -> None:
+        def send(kind: str, revision: int, waiting: int) -> None:
+            data = {"counts": {**counts, "not-now": waiting}}
+            whole = {"name": "demo", "policy": "hetsched", "nodes": {}, **data}
+            sent = whole if kind == "snapshot" else data
+            socket.send(json.dumps({"topic": topic, "revision": revision, "type": kind, "data": sent}))
+
+        def hear(message: str | bytes) -> None:
+            command = json.loads(message)
+            asked.append(command)
+            if topic not in command["topics"]:
+                return
+            if command["action"] == "subscribe":
+                send("snapshot", 5, 1)
+                send("delta", 6, 2)
+                send("delta", 8, 4)  # 7 is missing: this one must not be applied
+                send("delta", 9, 5)
+            elif command["action"] == "refetch":
+                send("snapshot", 9, 3)
+
+        socket.on_message(hear)
+
+    visitor.page.route_web_socket("**/ws/live/", serve)
+    page = visitor.open("/")
+    expect(page.locator("[data-count^=pending]")).to_have_text("3")
+    assert [command["topics"] for command in asked if command["action"] == "refetch"] == [[topic]]
+
+
+def test_a_held_view_catches_up_when_it_is_let_go(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.keyboard.press(".")
+    expect(page.locator("#live")).to_have_text("paused")
+    visitor.submit("while-paused", nodeSelector={"kubernetes.io/hostname": "epyc-5"})
+    page.wait_for_function(
+        """async () => (await (await fetch("/api/v1/decisions/?pod=while-paused")).json()).items.length === 1"""
+    )
+    assert page.locator("#feed", has_text="while-paused").count() == 0
+    page.keyboard.press(".")
+    expect(page.locator("#feed")).to_contain_text("while-paused")
+    expect(page.locator("#live")).to_have_text("live")

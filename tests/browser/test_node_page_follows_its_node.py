@@ -1,0 +1,53 @@
+"""A node's page changes while it is looked at, and its tabs are addresses."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visitor
+
+pytestmark = pytest.mark.needs("chromium")
+
+
+def test_what_lands_on_the_node_appears(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/epyc-1/pods/")
+    expect(page.locator("#live")).to_have_text("live")
+    before = page.locator("#head").inner_text()
+    visitor.submit("lands-here", nodeSelector={"kubernetes.io/hostname": "epyc-1"})
+    expect(page.locator("#tab")).to_contain_text("default/lands-here")
+    assert page.locator("#head").inner_text() != before
+
+
+def test_tabs_are_addresses_and_keys(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/k1-0/")
+    page.keyboard.press("]")
+    page.wait_for_url("**/nodes/k1-0/isa/")
+    expect(page.locator(".tabs [aria-current=page]")).to_have_text("ISA")
+    page.keyboard.press("[")
+    page.wait_for_url("**/nodes/k1-0/")
+
+
+def test_bars_are_as_wide_as_their_figures(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/a100-0/gpu/")
+    slices = page.locator(".slices > span")
+    expect(slices.first).to_be_visible()
+    widths = slices.evaluate_all(
+        "(all) => all.map((e) => [e.offsetWidth / e.parentElement.offsetWidth, Number(e.dataset.ratio)])"
+    )
+    assert widths
+    assert all(abs(shown - stated) < 0.02 for shown, stated in widths)
+
+
+def test_a_list_holds_still_under_the_hand(visitor: Visitor) -> None:
+    page = visitor.open("/workloads/")
+    expect(page.locator("#live")).to_have_text("live")
+    first = page.locator("#rows tbody tr").first
+    first.hover()
+    shown = first.inner_text()
+    visitor.submit("not-yet")
+    expect(page.locator("#held")).to_be_visible()
+    assert page.locator("#rows tbody tr").first.inner_text().split("\t")[0] == shown.split("\t")[0]
+    page.locator("h1").hover()
+    expect(page.locator("#rows")).to_contain_text("default/not-yet")
+    expect(page.locator("#held")).to_have_count(0)

@@ -1,0 +1,44 @@
+"""Light, dark, or as the system says; the choice is kept and never flashes the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Visitor
+
+pytestmark = pytest.mark.needs("chromium")
+
+LIGHT, DARK = "rgb(244, 246, 248)", "rgb(17, 21, 27)"
+
+
+def ground(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_the_system_decides_until_somebody_chooses(visit: Callable[..., Visitor]) -> None:
+    page = visit(color_scheme="dark").open("/policies/")
+    assert ground(page) == DARK
+    page.click(".menu summary")
+    page.click("#theme [value=light]")
+    assert ground(page) == LIGHT
+    page.reload()
+    assert ground(page) == LIGHT
+    expect(page.locator("#theme [value=light]")).to_have_attribute("aria-pressed", "true")
+    page.click(".menu summary")
+    page.click("#theme [value=system]")
+    assert ground(page) == DARK
+
+
+def test_nothing_moves_for_those_who_asked_for_stillness(visit: Callable[..., Visitor]) -> None:
+    page = visit(reduced_motion="reduce").open("/")
+    expect(page.locator(".node").first).to_be_visible()
+    moving = page.evaluate(
+        """() => [...document.querySelectorAll("*")].filter((e) => {
+            const style = getComputedStyle(e);
+            return style.animationName !== "none" || style.transitionDuration !== "0s";
+        }).length"""
+    )
+    assert moving == 0

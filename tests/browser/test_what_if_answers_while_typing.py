@@ -1,0 +1,112 @@
+"""What-if answers what the form or the YAML says, keeps it in the address, and writes nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visitor
+
+pytestmark = pytest.mark.needs("chromium")
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: pasted}
+spec: {containers: [{name: main, image: x, resources: {requests: {cpu: "1"}}}]}
+"""
+
+
+def test_an_example_is_answered_in_full(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/")
+    expect(page.locator("#examples")).to_be_visible()
+    page.click("[data-example='0']")
+    expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
+    expect(page.locator(".banner")).to_contain_text(re.compile(r"Feasibility at \d\d:\d\d:\d\d, not a reservation\."))
+    expect(page.locator("#result")).to_contain_text("Best nodes for default/what-if: 6 of 48 are feasible")
+    expect(page.locator("#grid .ghost")).to_have_count(1)
+    # RVA22 with vectors: four K1 boards and two SG2044; the other 42 nodes are faint.
+    expect(page.locator("#grid .out")).to_have_count(42)
+    assert "isa=rva22u64_v" in page.url
+    expect(page.locator("#examples")).to_be_hidden()
+
+
+def test_typing_asks_once_it_pauses(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "what-if" in request.url else None)
+    page.locator("[name=cpu]").press_sequentially("1000", delay=30)
+    expect(page.locator("#sentence")).to_contain_text("never fits this cluster")
+    expect(page.locator("#result")).to_contain_text("InsufficientResource")
+    assert len(asked) == 1
+
+
+def test_a_link_asks_the_same_again(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=1&isa=x86-64-v4&replicas=3&policy=best-fit")
+    expect(page.locator("#sentence")).to_have_text(re.compile(r"all 3 pods fit, on \d of 48 nodes"))
+    expect(page.locator(".banner")).to_contain_text("Policy best-fit v")
+    assert page.locator("[name=isa]").input_value() == "x86-64-v4"
+    page.click("button[type=reset]")
+    expect(page.locator("#examples")).to_be_visible()
+    assert page.url.endswith("/what-if/")
+
+
+def test_yaml_is_taken_over_from_the_form_and_kept_behind_the_hash(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=2")
+    expect(page.locator("#sentence")).to_contain_text("fits on")
+    page.click("#mode [value=yaml]")
+    assert 'cpu: "2"' in page.locator("#yaml").input_value()
+    page.fill("#yaml", POD)
+    expect(page.locator("#sentence")).to_contain_text("default/pasted fits on")
+    address = page.url
+    assert "#yaml=" in address
+    assert "pasted" not in address.partition("#")[0]
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#sentence")).to_contain_text("default/pasted fits on")
+
+
+def test_a_wrong_question_is_told_with_code_and_request(visitor: Visitor) -> None:
+    visitor.expected.append("status of 400")
+    page = visitor.open("/what-if/?cpu=lots")
+    note = page.locator("#result [role=alert]")
+    expect(note).to_contain_text("'lots' is not a quantity")
+    expect(note).to_contain_text(re.compile(r"Code QuantityMalformed, request [0-9a-f]{32}"))
+    page.fill("[name=cpu]", "1")
+    expect(page.locator("#sentence")).to_contain_text("fits on")
+
+
+def test_a_misconfigured_wish_is_a_verdict(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?isa=rv64gc_nonsense")
+    expect(page.locator("#result .chip").first).to_have_text("misconfigured")
+    expect(page.locator("#ghosts")).to_be_hidden()
+
+
+def test_the_question_is_copied_as_commands(visitor: Visitor) -> None:
+    visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v&policy=spread")
+    expect(page.locator("#sentence")).to_contain_text("fits on")
+
+    def copied(kind: str) -> str:
+        page.locator("#copied").evaluate("(e) => { e.textContent = ''; }")
+        page.click(f"[data-copies={kind}]")
+        expect(page.locator("#copied")).to_have_text("Copied")
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    assert 'hetsched.io/isa: "rva22u64_v"' in copied("yaml")
+    assert "--cluster cluster.yaml --policy 'spread'" in copied("cli")
+    curl = copied("curl")
+    assert "/api/v1/what-if/" in curl
+    assert "$HETSCHED_TOKEN" in curl
+    assert copied("link") == page.url
+
+
+def test_nothing_was_written(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    before = page.locator("[data-head=revision]").inner_text()
+    visitor.open("/what-if/?cpu=1&replicas=5")
+    expect(page.locator("#sentence")).to_contain_text("all 5 pods fit")
+    visitor.open("/")
+    expect(page.locator("[data-head=revision]")).to_have_text(before)
