@@ -115,6 +115,7 @@ def test_a_namespace_selector_means_namespaces_by_their_labels() -> None:
     running = [
         pod("w", namespace="live", app="web", on="a1"),
         pod("v", namespace="lab", app="web", on="b1"),
+        pod("u", app="web", on="b1"),  # the own namespace is no exception
     ]
     namespaces = {"live": {"env": "prod"}, "lab": {"env": "test"}}
     answer = ask("pod-affinity", pod().shaped(affinity=selected), FLEET, running, namespaces=namespaces)

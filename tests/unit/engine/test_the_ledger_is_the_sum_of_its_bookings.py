@@ -17,7 +17,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.engine.state import ClusterState
 from hetsched.engine.tallies import Matcher
-from tests.builders import a_node, a_pod
+from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, cluster
 
@@ -32,6 +32,7 @@ def contents(state: ClusterState) -> dict[str, Any]:
         "bookings": {key: (b.row, b.pod, b.allocation) for key, b in state.bookings.items()},
         "rules": (rules.repelling, rules.attracting, rules.preferring),
         "ports": {port: held for port, held in rules.ports.items() if held},
+        "cpus": {row: dict(held) for row, held in state.zones.held.items()},
     }
 
 
@@ -106,13 +107,15 @@ class Life(RuleBasedStateMachine):
         request = copy.compile(msgspec.structs.replace(self.pods[pick % len(self.pods)], name="stranger"))
         copy.assume(request, row % len(copy.reports))
         copy.apply_report(msgspec.structs.replace(copy.reports[0], ready=not copy.reports[0].ready))
+        self.count_matching_pods(copy)
         assert contents(self.state) == before
         assert self.state.digest() == digest
 
     @invariant()
     def the_load_is_the_sum_of_the_bookings(self) -> None:
         state, again = self.state, refolded(self.state)
-        for field in ("requested", "nonzero", "card_milli_free", "card_memory_free"):
+        zones = ("zone_cpu_free", "zone_memory_free", "zone_cpus_free")
+        for field in ("requested", "nonzero", "card_milli_free", "card_memory_free", *zones):
             found, expected = state.columns.field(field), again.columns.field(field)
             if field == "requested":  # a ledger that has seen a pod ask for a new resource keeps its row
                 assert found[len(again.resources) :].sum() == 0
@@ -128,17 +131,20 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def rules_between_pods_are_those_of_the_bookings(self) -> None:
         again = refolded(self.state)
-        for part in ("rules", "ports", "rows"):
+        for part in ("rules", "ports", "rows", "cpus"):
             assert contents(self.state)[part] == contents(again)[part]
 
     @invariant()
     def counts_of_matching_pods_are_those_of_a_fresh_scan(self) -> None:
-        for pod in self.pods:
-            for term in (*pod.shape.affinity, *pod.shape.anti_affinity, *pod.shape.preferred_affinity):
-                matcher = Matcher.of(term, pod.namespace)
-                counts = self.state.neighbours.matching(self.state, (matcher,))
-                scanned = [sum(matcher.matches(b.pod, NAMESPACES) for b in row.values()) for row in self.state.on_row]
-                assert counts.tolist() == scanned
+        self.count_matching_pods(self.state)
+
+    def count_matching_pods(self, state: ClusterState) -> None:
+        web = Matcher(matching(app="web"), ("default",))
+        terms = [(pod, term) for pod in self.pods for term in (*pod.shape.affinity, *pod.shape.anti_affinity)]
+        for matcher in (web, *(Matcher.of(term, pod.namespace) for pod, term in terms)):
+            counts = state.neighbours.matching(state, (matcher,))
+            scanned = [sum(matcher.matches(b.pod, NAMESPACES) for b in row.values()) for row in state.on_row]
+            assert counts.tolist() == scanned
 
 
 TestLife = Life.TestCase
@@ -150,7 +156,8 @@ def test_equal_contents_have_equal_digests_however_they_came_about(
     fleet: list[NodeReport], pods: list[PodSpec], shuffler: Any
 ) -> None:
     one, other = ClusterState(fleet), ClusterState(reversed(fleet))
-    plain = [pod for pod in pods if pod.shape.gpu is None]  # which cards a pod gets depends on who came before
+    # Which cards a pod gets, and which CPUs of a kubelet that pins, depends on who came before.
+    plain = [pod for pod in pods if pod.shape.gpu is None and not pod.shape.guaranteed]
     for pod in plain:
         one.assume(one.compile(pod), 0)
     shuffler.shuffle(plain)
