@@ -91,6 +91,9 @@ class ApiSchema(AutoSchema):
         words = re.findall(r"[a-z_]+", self.path.removeprefix("/api/v1/").replace("_id}", "}").replace("-", "_"))
         return "_".join((self.method.lower(), *words))
 
+    def get_summary(self) -> str:
+        return str(self.get_description())
+
     def get_tags(self) -> list[str]:
         return [self.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]
 
