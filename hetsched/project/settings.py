@@ -30,9 +30,10 @@ DATA_DIR = ENV.folder(
 # --- Who we are -------------------------------------------------------------------------------------------------------
 DEBUG = ENV.flag("HETSCHED_DEBUG", default=False)
 HTTPS = ENV.choice("HETSCHED_HTTPS", ("off", "on", "proxy"))
-SECRET_KEY_GIVEN = bool(ENV.text("SECRET_KEY"))
+_key = ENV.secret("SECRET_KEY", least_characters=40)
+SECRET_KEY_GIVEN = bool(_key)
 # Without a key each process has its own: good for one-off commands, refused by a check where people log in.
-SECRET_KEY = ENV.secret("SECRET_KEY", least_characters=40) or secrets.token_urlsafe(48)
+SECRET_KEY = _key or secrets.token_urlsafe(48)
 ALLOWED_HOSTS = ENV.names("ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
 
@@ -183,6 +184,7 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ] + [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}}]
 KNOX_TOKEN_MODEL = "access.Token"  # noqa: S105
+MIGRATION_MODULES = {"knox": None}  # its own token table would only lie beside ours
 REST_KNOX = {"TOKEN_PREFIX": "hs_", "AUTH_HEADER_PREFIX": "Bearer", "TOKEN_TTL": timedelta(days=90)}
 REST_FRAMEWORK = {
     # Bearer first: its challenge makes an anonymous request a 401 instead of a 403.

@@ -28,8 +28,8 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
 @pytest.fixture(autouse=True)
 def eager(settings: Any) -> Iterator[None]:
     """Run tasks where they are sent, and forget every warm copy after the test."""
-
     settings.CHANNEL_LAYERS = IN_THIS_PROCESS
+    app.loader.import_default_modules()
     app.conf.update(task_always_eager=True, task_eager_propagates=True)
     yield
     app.conf.update(task_always_eager=False, task_eager_propagates=False)
