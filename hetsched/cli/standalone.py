@@ -178,14 +178,15 @@ def address(host: str, port: int) -> str:
 def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> dict[str, str]:
     """Return the environment that every process shares."""
     env = dict(os.environ)
-    for name in OWN_VARIABLES:
+    for name in (*OWN_VARIABLES, *(f"{name}_FILE" for name in OWN_VARIABLES)):
         if env.pop(name, None):
             note(f"{name} is set and not used: a standalone server keeps its own")
     env["DJANGO_SETTINGS_MODULE"] = SETTINGS
     env["HETSCHED_DATA"] = str(data_dir)
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
-    env.setdefault("SECRET_KEY", secret_key(data_dir))
+    if not env.get("SECRET_KEY_FILE"):
+        env.setdefault("SECRET_KEY", secret_key(data_dir))
     env.setdefault("ALLOWED_HOSTS", ",".join(dict.fromkeys((*LOOPBACK, host, socket.gethostname()))))
     env["PYTHONUNBUFFERED"] = "1"
     return env

@@ -2,9 +2,10 @@
 
 Problem: a wrong variable must stop every process (web, worker, beat, a command) the same way: one line that names the
 variable, the reason and the remedy, exit code 2, and no traceback.
-Rule: settings ask for typed values here and nowhere else; an empty variable counts as absent. Addresses are plain
-URLs: databases go through django-environ, Redis addresses through `RedisAddress`, which knows the spellings that
-Celery, Channels and redis-py each want.
+Rule: settings ask for typed values here and nowhere else; an empty variable counts as absent; `NAME_FILE` names a file
+that holds the value, for secrets that a platform mounts. Addresses are plain URLs: databases go through
+django-environ, Redis addresses through `RedisAddress`, which knows the spellings that Celery, Channels and redis-py
+each want.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
 class Environment:
     """Typed access to a mapping of variables.
 
-    Raises: InputError `EnvInvalid`, or `EnvMissing`, through `refuse`; `place` is the variable's name.
+    Raises: InputError `EnvInvalid` or `EnvTwice`, through `refuse`; `place` is the variable's name.
     """
 
     def __init__(self, source: Mapping[str, str], refuse: Callable[[InputError], NoReturn] = _raise) -> None:
@@ -63,8 +64,18 @@ class Environment:
         self.asked: set[str] = set()
 
     def _get(self, name: str) -> str:
-        self.asked.add(name)
-        return self._source.get(name, "").strip()
+        self.asked |= {name, f"{name}_FILE"}
+        value = self._source.get(name, "").strip()
+        file = self._source.get(f"{name}_FILE", "").strip()
+        if not file:
+            return value
+        if value:
+            self._refuse(InputError("EnvTwice", f"{name}_FILE is set too", place=name, hint="Set one of the two"))
+        try:
+            return Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            self._invalid(f"{name}_FILE", f"{file}: {reason}", "Name a readable file that holds the value")
 
     def _invalid(self, name: str, message: str, hint: str) -> NoReturn:
         self._refuse(InputError("EnvInvalid", message, place=name, hint=hint))

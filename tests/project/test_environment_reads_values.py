@@ -38,3 +38,9 @@ def test_celery_has_its_own_spelling(given: str, celery: str) -> None:
 def test_database_on_a_unix_socket() -> None:
     config = Environment({"X": "postgres://me@%2Frun%2Fpg/db"}).database("X", "")
     assert (config["HOST"], config["NAME"], config["USER"]) == ("/run/pg", "db", "me")
+
+
+def test_value_out_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("k" * 40 + "\n")
+    assert Environment({"X_FILE": str(file)}).secret("X", least_characters=40) == "k" * 40

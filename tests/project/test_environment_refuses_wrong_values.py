@@ -67,6 +67,18 @@ def test_password_of_a_refused_database_is_not_shown() -> None:
     assert "hunter2" not in str(refusal("postgres://me:hunter2@host", "database", "sqlite:////tmp/x"))
 
 
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Environment({"X_FILE": str(tmp_path / "none")}).text("X")
+    assert (caught.value.code, caught.value.place) == ("EnvInvalid", "X_FILE")
+
+
+def test_value_and_file_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Environment({"X": "a", "X_FILE": str(tmp_path)}).text("X")
+    assert caught.value.code == "EnvTwice"
+
+
 def test_exit_code_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         Environment({"X": "maybe"}, refuse=exit_with_message).flag("X", default=False)
