@@ -106,6 +106,19 @@ class Visitor:
         )
         assert "id" in answer, answer
 
+    def decision_of(self, pod: str) -> str:
+        """Wait for the decision about a pod and return its page's address."""
+        found: list[dict[str, Any]] = []
+
+        def decided() -> bool:
+            found[:] = self.page.evaluate(
+                "async (pod) => (await (await fetch(`/api/v1/decisions/?pod=${pod}`)).json()).items", pod
+            )
+            return bool(found)
+
+        wait_until(decided, what=f"a decision about {pod}")
+        return f"/decisions/{found[0]['id']}/"
+
 
 @pytest.fixture
 def visit(browser: Browser, console: Console) -> Iterator[Callable[..., Visitor]]:

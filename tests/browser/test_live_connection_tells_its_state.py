@@ -86,9 +86,7 @@ def test_a_held_view_catches_up_when_it_is_let_go(visitor: Visitor) -> None:
     page.keyboard.press(".")
     expect(page.locator("#live")).to_have_text("paused")
     visitor.submit("while-paused", nodeSelector={"kubernetes.io/hostname": "epyc-5"})
-    page.wait_for_function(
-        """async () => (await (await fetch("/api/v1/decisions/?pod=while-paused")).json()).items.length === 1"""
-    )
+    visitor.decision_of("while-paused")
     assert page.locator("#feed", has_text="while-paused").count() == 0
     page.keyboard.press(".")
     expect(page.locator("#feed")).to_contain_text("while-paused")

@@ -21,6 +21,7 @@ from .words import after_name, state_words
 
 PAGE_SIZE = 50
 PODS_A_PAGE = 20
+MOST_MANIFEST_IN_ADDRESS = 6000
 # A tab is one state, except that what counts as running or waiting on the first screen is one tab here too.
 TABS: dict[str, tuple[State, ...]] = {
     "running": (State.RUNNING, State.BOUND, State.BINDING, State.PLACED),
@@ -110,6 +111,8 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
             "history": _history(found),
             "wanted": wanted,
+            # What runs would be in its own way.
+            "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
             "page": shown,
             "filter_query": shell.keep(pod=wanted).replace("?", "&", 1),
         },
