@@ -1,7 +1,8 @@
 """The annotation that says what a pod holds, and crane's older form of it.
 
 Rule: `hetsched.io/allocation` is the contract's JSON (version 1); unknown members are ignored, a wrong one makes the
-whole annotation wrong. A zone of crane's `topology-result` names its CPU as a quantity.
+whole annotation wrong. CPUs that no zone names are a grant without a zone: they are held wherever they lie. A zone of
+crane's `topology-result` names its CPU as a quantity.
 Invariant: `parse(write(allocation)) == allocation`.
 """
 
@@ -13,7 +14,7 @@ import msgspec
 
 from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from hetsched.contracts.cards import MAX_CARDS
-from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 
@@ -48,6 +49,7 @@ class _Annotation(msgspec.Struct):
     gpus: tuple[_Gpu, ...] = ()
     isa: _Isa | None = None
     policy: str | None = None
+    predicted: tuple[_Zone, ...] = ()
 
 
 class _CraneResources(msgspec.Struct):
@@ -68,17 +70,22 @@ def parse_allocation(text: str) -> Allocation:
         found = msgspec.json.decode(text, type=_Annotation)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
-    for cpus in (found.cpus, *(zone.cpus or "" for zone in found.zones)):
-        parse_cpuset(cpus)
+    in_zones = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in found.zones + found.predicted))
+    elsewhere = parse_cpuset(found.cpus) - in_zones
     if len({gpu.index for gpu in found.gpus}) != len(found.gpus):
         raise InputError("AllocationMalformed", "it names a card twice")
     isa = found.isa
     return Allocation(
         gpus=tuple(CardGrant(gpu.index, gpu.milli, gpu.memory_mib, gpu.uuid) for gpu in found.gpus),
-        zones=tuple(ZoneGrant(zone.name, zone.cpus, zone.cpu_millis, zone.memory_mib) for zone in found.zones),
+        zones=_grants(found.zones) + ((ZoneGrant("", format_cpuset(elsewhere)),) if elsewhere else ()),
         isa=None if isa is None else IsaGrant(isa.mode, isa.required, isa.offered, isa.slowdown),
         cpu_policy=found.policy,
+        predicted=_grants(found.predicted),
     )
+
+
+def _grants(zones: tuple[_Zone, ...]) -> tuple[ZoneGrant, ...]:
+    return tuple(ZoneGrant(zone.name, zone.cpus, zone.cpu_millis, zone.memory_mib) for zone in zones)
 
 
 def parse_topology_result(text: str) -> Allocation:
@@ -114,4 +121,6 @@ def write_allocation(allocation: Allocation) -> str:
         document["isa"] = allocation.isa
     if allocation.cpu_policy is not None:
         document["policy"] = allocation.cpu_policy
+    if allocation.predicted:
+        document["predicted"] = allocation.predicted
     return msgspec.json.encode(document).decode()

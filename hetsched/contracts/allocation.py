@@ -33,12 +33,17 @@ class IsaGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False)
 
 
 class Allocation(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything exclusive or exact that one pod holds on its node."""
+    """Everything exclusive or exact that one pod holds on its node.
+
+    `predicted` is what the node's kubelet is expected to take of its zones where it pins by itself (`cpu_policy` is
+    then `static`), until its own choice stands in `zones`.
+    """
 
     gpus: tuple[CardGrant, ...] = ()
     zones: tuple[ZoneGrant, ...] = ()
     isa: IsaGrant | None = None
     cpu_policy: str | None = None
+    predicted: tuple[ZoneGrant, ...] = ()
 
 
 EMPTY = Allocation()

@@ -38,7 +38,8 @@ _TERMS = {
 }
 # These sit out while neither the shape nor any booked pod states a rule between pods.
 _NEIGHBOURLY = {"pod-affinity", "topology-spread", "host-ports"}
-_RESERVES = {"gpu-fit", "isa-match"}
+# numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
+_RESERVES = {"gpu-fit", "isa-match", "numa-fit"}
 _MOST_TREES = 1024
 _MOST_SHAPES = 100_000
 _MOST_CARDS = 62
@@ -139,6 +140,8 @@ class BatchScheduler:
         compiled, shape, state = request.compiled, request.shape, self.scheduler.state
         if compiled.has_rules or shape.spread or shape.numa is not None or self._at.cards > _MOST_CARDS:
             return None
+        if compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
+            return None  # booking it also books what the kubelet will take
         evaluation = self.scheduler.evaluator.prepare(request)
         if evaluation.normalized or evaluation.row_refusal is not None:
             return None

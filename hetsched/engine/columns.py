@@ -26,7 +26,7 @@ WHOLE_CARD_MILLI = 1000
 
 USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
 
-_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer")
+_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer", "topology_setup")
 
 T = TypeVar("T")
 
@@ -56,24 +56,32 @@ class Layout:
 
     Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
     ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000 or 0 when absent or
-    unhealthy), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer` (ids), `measured` (4; 0/1).
+    unhealthy), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
     Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
     `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
+    NUMA zones, none in a cluster without: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable` (the
+    same before what online workloads use), `zone_memory` (MiB, -1 unknown), `zone_cpus` (how many), `zone_cpus_usable`
+    (not reserved), `card_zone` (G; position of a card's zone, -1 unknown); load `zone_cpu_free` (below 0 where capacity
+    fell), `zone_memory_free`, `zone_cpus_free` (CPUs that can still be pinned).
     """
 
-    __slots__ = ("cards", "load", "load_rows", "resources", "static", "static_rows")
+    __slots__ = ("cards", "load", "load_rows", "resources", "static", "static_rows", "zones")
 
-    def __init__(self, resources: int, cards: int) -> None:
+    def __init__(self, resources: int, cards: int, zones: int = 0) -> None:
         self.resources = resources
         self.cards = cards
+        self.zones = zones
         self.static, self.static_rows = _slices(
             ("allocatable", resources), ("card_model", cards), ("card_vendor", cards), ("card_memory", cards),
             ("card_cores", cards), ("card_milli", cards), ("measured", len(USAGE_RESOURCES)),
-            *((name, 1) for name in _SINGLE),
+            *((name, 1) for name in _SINGLE), ("zone_cpu", zones), ("zone_cpu_allocatable", zones),
+            ("zone_memory", zones), ("zone_cpus", zones), ("zone_cpus_usable", zones),
+            ("card_zone", cards if zones else 0),
         )  # fmt: skip
         self.load, self.load_rows = _slices(
             ("requested", resources), ("nonzero", 2), ("card_milli_free", cards), ("card_memory_free", cards),
-            ("used", len(USAGE_RESOURCES)),
+            ("used", len(USAGE_RESOURCES)), ("zone_cpu_free", zones), ("zone_memory_free", zones),
+            ("zone_cpus_free", zones),
         )  # fmt: skip
 
 

@@ -23,14 +23,16 @@ class CompiledShape:
 
     Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) what one pod
     adds to a node's load column, `expected_extra` (4,) what its expected use differs from its requests, or None.
-    `has_rules` tells whether it makes demands on its neighbours.
+    `has_rules` tells whether it makes demands on its neighbours, `kubelet_pins` whether a kubelet that pins would
+    give it CPUs of its own.
     """
 
-    __slots__ = ("delta", "expected_extra", "has_rules", "needs", "needs_rows", "nonzero", "shape")
+    __slots__ = ("delta", "expected_extra", "has_rules", "kubelet_pins", "needs", "needs_rows", "nonzero", "shape")
 
     def __init__(self, shape: Shape, state: ClusterState) -> None:
         self.shape = shape
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
+        self.kubelet_pins = shape.guaranteed
         layout = state.columns.layout
         rows = [(state.resources.index[name], amount) for name, amount in shape.requests if amount > 0]
         self.needs_rows: Rows = np.array([row for row, _ in rows], np.intp)
@@ -50,9 +52,12 @@ class CompiledShape:
 
 
 class Request:
-    """One pod on its way through a scheduling cycle; `feasible` (N,) is known to cluster-scoped PreScore steps."""
+    """One pod on its way through a scheduling cycle; `feasible` (N,) is known to cluster-scoped PreScore steps.
 
-    __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "pod", "shape")
+    `near_cards` are the cards of the zones that a Reserve step chose, None where none did: later steps prefer them.
+    """
+
+    __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "near_cards", "pod", "shape")
 
     def __init__(self, pod: PodSpec, compiled: CompiledShape) -> None:
         self.pod = pod
@@ -61,3 +66,4 @@ class Request:
         self.compiled = compiled
         self.memo: dict[Any, Any] = {}
         self.feasible: Bools | None = None
+        self.near_cards: frozenset[int] | None = None

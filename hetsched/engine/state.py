@@ -2,8 +2,9 @@
 
 Problem: a decision must see all earlier ones at once, and a failed one must leave no trace.
 Rule: `assume` books a pod, `forget` takes exactly that back; both write one load column and append the row to `log`,
-so a cached evaluation knows which rows to look at again. The inventory changes only by `apply_report` or by building
-anew, which raises `epoch` and drops everything that was cached about facts.
+so a cached evaluation knows which rows to look at again. What a pod holds and nobody says is completed when it is
+booked: the lowest cards with room, the zones that a kubelet that pins would take. The inventory changes only by
+`apply_report` or by building anew, which raises `epoch` and drops everything that was cached about facts.
 Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
 node-name order.
 """
@@ -22,6 +23,7 @@ from hetsched.contracts.node_report import CONDITION_TAINTS, GpuCard, IsaReport,
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
 
+from .admission import predicted
 from .columns import (
     UNKNOWN,
     UNLIMITED,
@@ -35,6 +37,7 @@ from .columns import (
 )
 from .neighbours import Neighbours
 from .request import CompiledShape, Request
+from .zones import KUBELET, Setup, Zones, setup_of, zones_of
 
 _COMPILED_LIMIT = 20_000
 _LOG_LIMIT = 1_000_000
@@ -69,10 +72,12 @@ class ClusterState:
         self.taint_sets: Vocabulary[tuple[Taint, ...]] = Vocabulary()
         self.models: Vocabulary[str] = Vocabulary([""])
         self.vendors: Vocabulary[str] = Vocabulary([""])
+        self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
         self.resources: Vocabulary[str] = Vocabulary(_resource_names(self.reports))
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
         self.neighbours = Neighbours()
+        self.zones = Zones()
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
@@ -94,7 +99,9 @@ class ClusterState:
 
     def _lay_out(self) -> None:
         most_cards = max((card.index + 1 for cards in self.cards for card in cards), default=0)
-        self.columns = Columns([r.name for r in self.reports], Layout(len(self.resources), most_cards))
+        most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
+        layout = Layout(len(self.resources), most_cards, most_zones)
+        self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
             self._write_facts(row)
         self.all_rows = Window(self.columns)
@@ -109,6 +116,7 @@ class ClusterState:
         field("unschedulable")[row] = report.unschedulable
         field("taint_set")[row] = self.taint_sets.id(report.taints)
         field("isa_offer")[row] = self.offers.id(report.isa)
+        field("topology_setup")[row] = self.setups.id(setup_of(report))
         held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
         held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
         for name in ("card_model", "card_vendor", "card_milli"):
@@ -123,6 +131,9 @@ class ClusterState:
             field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
         field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
         field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
+        self.zones.write(row, report, self.columns)
+        for booking in self.on_row[row].values():
+            self.zones.charge(booking, 1, self.columns)
 
     def _write_usage(self, row: int) -> None:
         """Start `used` from the node's sample, which holds all pods booked so far, or from what they requested."""
@@ -156,6 +167,7 @@ class ClusterState:
             report.name in self.row_of
             and all(resource in self.resources.index for resource in report.allocatable)
             and all(card.index < layout.cards for card in cards_of(report))
+            and len(zones_of(report)) <= layout.zones
         )
 
     def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
@@ -192,7 +204,7 @@ class ClusterState:
         old = self.columns
         for name in names:
             self.resources.id(name)
-        layout = Layout(len(self.resources), old.layout.cards)
+        layout = Layout(len(self.resources), old.layout.cards, old.layout.zones)
         wider = Columns(old.names, layout)
         for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
             for name in fields:
@@ -208,10 +220,12 @@ class ClusterState:
             booking.compiled = CompiledShape(booking.compiled.shape, self)
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
-        """Book `request` on a row; a pod with a GPU demand and no cards named holds the lowest ones with room."""
+        """Book `request` on a row, completing what it holds there."""
         if request.shape.gpu is not None and not allocation.gpus:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
+        if request.compiled.kubelet_pins:
+            allocation = self._with_predicted(request.shape, row, allocation)
         booking = Booking(request.pod, request.compiled, row, allocation)
         key = request.pod.key
         if key in self.bookings:
@@ -244,6 +258,8 @@ class ClusterState:
                 if card.index < layout.cards:
                     columns.load[milli + card.index, row] -= sign * card.milli
                     columns.load[memory + card.index, row] -= sign * card.memory_mib
+        if booking.allocation.zones or booking.allocation.predicted:
+            self.zones.charge(booking, sign, columns)
         if compiled.has_rules:
             self.neighbours.charge(booking, sign)
         self.log.append(row)
@@ -276,16 +292,29 @@ class ClusterState:
                 held.append(grant_card(card, demand.milli, demand.memory_mib))
         return tuple(held)
 
+    def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
+        """Add the zones that the row's kubelet will take, where it pins and nobody says what it took."""
+        said = allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET
+        if said or not self.setups.values[self.columns.field("topology_setup")[row]].pins:
+            return allocation
+        return msgspec.structs.replace(allocation, predicted=predicted(self, row, shape), cpu_policy=KUBELET)
+
     # -- whole-state operations ----------------------------------------------------------------------------------
 
     def emptied(self) -> Window:
-        """Return all rows as they would be with every pod gone, nodes Ready and uncordoned, condition taints off."""
+        """Return all rows as they would be with every pod gone, nodes Ready and uncordoned, condition taints off.
+
+        Zones have all that is allocatable: what online workloads leave of it today may be more tomorrow.
+        """
         empty = self.columns.copy()
         layout = empty.layout
         for field in ("requested", "nonzero"):
             empty.load[layout.load[field]] = 0
         empty.field("card_milli_free")[:] = empty.field("card_milli")
         empty.field("card_memory_free")[:] = np.maximum(empty.field("card_memory"), 0)
+        empty.field("zone_cpu")[:] = empty.field("zone_cpu_free")[:] = empty.field("zone_cpu_allocatable")
+        empty.field("zone_memory_free")[:] = np.maximum(empty.field("zone_memory"), 0)
+        empty.field("zone_cpus_free")[:] = empty.field("zone_cpus_usable")
         empty.field("ready")[:] = 1
         empty.field("unschedulable")[:] = 0
         stay = [
@@ -305,10 +334,11 @@ class ClusterState:
         other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy()
+        other.zones = self.zones.copy()
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
-        other.vendors = Vocabulary(self.vendors.values)
+        other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
         other.log, other._labels = [], {}
         other._compiled, other._compiled_by_id = {}, {}
         return other

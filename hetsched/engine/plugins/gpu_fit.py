@@ -9,7 +9,8 @@ Rule: a pod that asks for n cards fits where n healthy cards each satisfy everyt
 `check` narrows this: "model" leaves out memory and cores, "count" the model too, as a scheduler that only counts cards.
 A fact that is unknown does not satisfy a positive demand, and the reason says so (`GpuFactUnknown`).
 Grants: a whole card takes all of the card, lowest index first; a shared card goes on the fullest card that still fits
-(least free milli, then lowest index), so that empty cards stay whole.
+(least free milli, then lowest index), so that empty cards stay whole. Where zones were chosen before, cards that lie
+in them come first.
 Source: public contract section 1 "Cards"; tightest fit per card as in IHEP and in the openb trace's simulators.
 """
 
@@ -22,10 +23,9 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.cards import model_accepted
 from hetsched.contracts.params import Params
-from hetsched.contracts.workload import GpuDemand
-from hetsched.engine.columns import UNKNOWN, WHOLE_CARD_MILLI, Bools, Ints, Window
+from hetsched.engine.cards import CardDemand
+from hetsched.engine.columns import Bools, Window
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState, grant_card
@@ -38,24 +38,6 @@ CORES = Refusal("GpuCoresTooFew", "too few cards with that many cores", missing=
 TOO_FEW = Refusal("GpuTooFewCards", "the node has too few suitable cards", missing=("gpu-number",))
 FACT_UNKNOWN = Refusal("GpuFactUnknown", "a fact that the pod asks of a card is unknown", unknown=True)
 BUSY = Refusal("GpuInsufficient", "too few suitable cards are free now", resolvable=True)
-
-
-class _Wanted:
-    """A demand against one state's vocabularies: which models and vendors are accepted, which are unknown."""
-
-    __slots__ = ("demand", "models", "vendor", "whole")
-
-    def __init__(self, demand: GpuDemand, state: ClusterState, check: str) -> None:
-        if check != "all":
-            unchecked = {"memory_mib": 0, "cores": 0} | ({"models": ()} if check == "count" else {})
-            demand = msgspec.structs.replace(demand, **unchecked)
-        self.demand = demand
-        self.whole = demand.milli >= WHOLE_CARD_MILLI
-        self.models: Bools | None = None
-        if demand.models:
-            accepted = [model_accepted(demand, model) for model in state.models.values]
-            self.models = np.array(accepted, np.bool_)
-        self.vendor = state.vendors.id(demand.vendor) if demand.vendor else UNKNOWN
 
 
 class GpuFitParams(Params, frozen=True):
@@ -79,32 +61,29 @@ class GpuFit:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return SKIP
-        request.memo["gpu-fit"] = _Wanted(demand, state, self.params.check)
+        request.memo["gpu-fit"] = CardDemand(demand, state, self.params.check)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        wanted: _Wanted = request.memo["gpu-fit"]
-        cards = _free(wanted, nodes)
-        facts = _facts(wanted, nodes, unknown=False)
-        if facts is not None:
-            cards = cards & facts
-        fits: Bools = np.add.reduce(cards, axis=0) >= wanted.demand.count
+        wanted: CardDemand = request.memo["gpu-fit"]
+        fits: Bools = np.add.reduce(wanted.usable(nodes), axis=0) >= wanted.demand.count
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        wanted: _Wanted = request.memo["gpu-fit"]
+        wanted: CardDemand = request.memo["gpu-fit"]
         count = wanted.demand.count
-        healthy = nodes.static("card_milli") > 0
+        healthy: Bools = nodes.static("card_milli") > 0
+        possible, known = wanted.facts(nodes, unknown=True), wanted.facts(nodes, unknown=False)
         left: Bools = np.ones(nodes.n, np.bool_)
         for refusal, cards in (
             (NO_CARDS, None),
             (TOO_FEW, healthy),
-            (MODEL, healthy & _kind(wanted, nodes, unknown=True)),
-            (MEMORY, healthy & _memory(wanted, nodes, unknown=True)),
-            (CORES, healthy & _cores(wanted, nodes, unknown=True)),
-            (TOO_FEW, _with_facts(healthy, _facts(wanted, nodes, unknown=True))),
-            (FACT_UNKNOWN, _with_facts(healthy, _facts(wanted, nodes, unknown=False))),
-            (BUSY, _with_facts(_free(wanted, nodes), _facts(wanted, nodes, unknown=False))),
+            (MODEL, healthy & wanted.of_kind(nodes, unknown=True)),
+            (MEMORY, healthy & wanted.with_memory(nodes, unknown=True)),
+            (CORES, healthy & wanted.with_cores(nodes, unknown=True)),
+            (TOO_FEW, healthy if possible is None else healthy & possible),
+            (FACT_UNKNOWN, healthy if known is None else healthy & known),
+            (BUSY, wanted.usable(nodes)),
         ):
             short = ~healthy.any(axis=0) if cards is None else cards.sum(axis=0) < count
             if (left & short).any():
@@ -115,77 +94,21 @@ class GpuFit:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return None
-        wanted: _Wanted = request.memo["gpu-fit"]
+        wanted: CardDemand = request.memo["gpu-fit"]
         node = Window(state.columns, np.array([row], np.intp))
-        fits = _with_facts(_free(wanted, node), _facts(wanted, node, unknown=False))[:, 0]
-        candidates = np.flatnonzero(fits)
+        candidates: list[int] = np.flatnonzero(wanted.usable(node)[:, 0]).tolist()
         if len(candidates) < demand.count:
             return BUSY
         if not wanted.whole:
-            free = node.load("card_milli_free")[candidates, 0]
-            candidates = candidates[np.argsort(free, kind="stable")]
+            free = node.load("card_milli_free")[:, 0]
+            candidates.sort(key=lambda index: int(free[index]))
+        if request.near_cards is not None:
+            near = request.near_cards
+            candidates.sort(key=lambda index: index not in near)
         cards = {card.index: card for card in state.cards[row]}
-        chosen = sorted(int(index) for index in candidates[: demand.count])
+        chosen = sorted(candidates[: demand.count])
         grants = (grant_card(cards[index], demand.milli, wanted.demand.memory_mib) for index in chosen)
         return Allocation(gpus=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """Cards are held by the booking itself, so forgetting it is all there is to undo."""
-
-
-def _with_facts(cards: Bools, facts: Bools | None) -> Bools:
-    return cards if facts is None else cards & facts
-
-
-def _free(wanted: _Wanted, nodes: Window) -> Bools:
-    """Return (G, n) which cards have the asked share, and for shared cards the memory, left."""
-    milli_free: Ints = nodes.load("card_milli_free")
-    enough: Bools = milli_free >= wanted.demand.milli
-    if wanted.whole:
-        return enough
-    charged: Ints | int = wanted.demand.memory_mib
-    if not charged:
-        total = np.maximum(nodes.static("card_memory"), 0)
-        charged = -(-total * wanted.demand.milli // WHOLE_CARD_MILLI)
-    return enough & (nodes.load("card_memory_free") >= charged)
-
-
-def _facts(wanted: _Wanted, nodes: Window, *, unknown: bool) -> Bools | None:
-    """Return (G, n) which cards satisfy every fact asked; `unknown` says what an unstated fact counts as."""
-    demand = wanted.demand
-    facts: Bools | None = None
-    if wanted.models is not None or wanted.vendor != UNKNOWN:
-        facts = _kind(wanted, nodes, unknown=unknown)
-    if demand.memory_mib:
-        facts = _with_facts(_memory(wanted, nodes, unknown=unknown), facts)
-    if demand.cores:
-        facts = _with_facts(_cores(wanted, nodes, unknown=unknown), facts)
-    return facts
-
-
-def _kind(wanted: _Wanted, nodes: Window, *, unknown: bool) -> Bools:
-    model: Ints = nodes.static("card_model")
-    fits: Bools = np.ones(model.shape, np.bool_)
-    if wanted.models is not None:
-        fits = wanted.models[model]
-        if unknown:
-            fits = fits | (model == 0)
-    if wanted.vendor != UNKNOWN:
-        vendor: Ints = nodes.static("card_vendor")
-        fits = fits & ((vendor == wanted.vendor) | (vendor == 0 if unknown else False))
-    return fits
-
-
-def _memory(wanted: _Wanted, nodes: Window, *, unknown: bool) -> Bools:
-    return _at_least(nodes.static("card_memory"), wanted.demand.memory_mib, unknown=unknown)
-
-
-def _cores(wanted: _Wanted, nodes: Window, *, unknown: bool) -> Bools:
-    return _at_least(nodes.static("card_cores"), wanted.demand.cores, unknown=unknown)
-
-
-def _at_least(fact: Ints, asked: int, *, unknown: bool) -> Bools:
-    if not asked:
-        return np.ones(fact.shape, np.bool_)
-    enough: Bools = fact >= asked
-    return enough | (fact == UNKNOWN) if unknown else enough

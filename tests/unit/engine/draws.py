@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint, Usage
+from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Taint, Usage
 from hetsched.contracts.workload import (
+    ContainerDemand,
     Expression,
     GpuDemand,
     HostPort,
     IsaDemand,
     LabelSelector,
     NodeTerm,
+    NumaDemand,
     PodSpec,
     PodTerm,
     PreferredNodeTerm,
@@ -224,13 +226,44 @@ amounts = st.dictionaries(
 
 
 @st.composite
+def numa_reports(draw: st.DrawFn) -> NumaReport:
+    """Draw zones of at most four CPUs, named or only counted, and a kubelet."""
+    named = draw(st.booleans())
+    zones = []
+    for number in range(draw(st.integers(1, 3))):
+        first = 4 * number
+        amounts = {"cpu": draw(st.sampled_from([2500, 4000])), "memory": draw(st.sampled_from([1, 4])) * GIB}
+        zone = NumaZone(
+            f"node-{number}",
+            f"{first}-{first + 3}" if named else None,
+            draw(st.sampled_from([None, f"{first},{first + 1};{first + 2},{first + 3}"])),
+            allocatable=amounts,
+            offline_capacity_millis=draw(rarely(st.just(1500), None)),
+        )
+        zones.append(zone)
+    return NumaReport(
+        tuple(zones),
+        draw(st.sampled_from([None, "none", "static"])),
+        draw(st.sampled_from([None, "none", "best-effort", "restricted", "single-numa-node"])),
+        draw(st.sampled_from([None, "container", "pod"])),
+        draw(rarely(st.just("0,5"), None)),
+    )
+
+
+numa_demands = st.builds(
+    NumaDemand, st.sampled_from([None, True, False]), st.sampled_from(["none", "exclusive", "immovable", "numa"])
+)
+
+
+@st.composite
 def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
-    """Draw nodes that also differ in instruction set, card facts and measured use."""
+    """Draw nodes that also differ in instruction set, card facts, NUMA zones and measured use."""
     return [
         msgspec.structs.replace(
             node,
             isa=draw(isa_reports),
             usage=draw(st.none() | st.builds(Usage, amounts)),
+            numa=draw(st.none() | numa_reports()),
             gpus=tuple(
                 msgspec.structs.replace(
                     card,
@@ -238,6 +271,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
                     vendor=draw(st.sampled_from(["", "nvidia"])),
                     memory_mib=draw(st.sampled_from([None, 16_384, 40_960])),
                     cores=draw(st.sampled_from([None, 2_560, 6_912])),
+                    numa_zone=draw(st.sampled_from([None, "node-0", "node-1"])),
                 )
                 for card in node.gpus or ()
             ),
@@ -248,7 +282,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
 
 @st.composite
 def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
-    """Draw pods that also ask for instruction sets and card facts, and say what they will use."""
+    """Draw pods that also ask for instruction sets, card facts and zones, and say what they will use."""
     return [
         msgspec.structs.replace(
             pod,
@@ -257,8 +291,21 @@ def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
                 isa=draw(rarely(isa_demands, None)),
                 gpu=draw(rarely(card_demands, None)),
                 expected_usage=draw(rarely(amounts.map(lambda use: tuple(sorted(use.items()))), ())),
+                **draw(rarely(aligned(pod.shape), {})),
             ),
             priority=draw(st.integers(-1, 1)),
         )
         for pod in draw(pod_lists())
     ]
+
+
+@st.composite
+def aligned(draw: st.DrawFn, shape: Shape) -> dict[str, Any]:
+    """Draw the part of a shape that concerns zones: a wish, containers with whole CPUs, a load profile."""
+    cpus = draw(st.lists(st.integers(1, 3), max_size=2))
+    return {
+        "numa": draw(st.none() | numa_demands),
+        "containers": tuple(ContainerDemand(count, shape.request("memory"), draw(st.integers(0, 1))) for count in cpus),
+        "guaranteed": bool(cpus) and draw(st.booleans()),
+        "load_profile": draw(st.sampled_from(["", "busy", "idle", "peaks=08-18"])),
+    }

@@ -1,0 +1,235 @@
+"""Give pods zones that really have room, and exact CPUs in them; keep off nodes whose kubelet would reject them.
+
+Problem: a node with 8 free CPUs in two zones cannot take a pod that needs 6 in one, and lent CPUs are not free; found
+out by the kubelet after binding, it is a loop of schedule, reject, recreate.
+Rule: `zone_demand` says what a pod asks and which zones it gets, `zones` what is free there, `cpus` which CPUs, and
+`kubelet` whether the node would admit the pod. A pod takes part if it asks (awareness or a CPU policy); if it says
+nothing but has whole CPUs, then on nodes that treat it as aware; with `pods` "whole-cpus" everywhere, as in crane.
+Where the kubelet pins by itself nothing is chosen here: only its verdict is predicted.
+    exclusive, immovable   whole CPUs of each zone, in the order `spread` or `pack`
+    numa                   the shared CPUs of the zones;  none   the zones are counted, nothing is pinned
+Cards that lie in the chosen zone are preferred by `gpu-fit`, or with `cards` "require" the pod fits only beside them.
+Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.cpuset import format_cpuset
+from hetsched.contracts.params import Params
+from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
+from hetsched.engine.admission import Admission
+from hetsched.engine.columns import UNKNOWN, Bools, Ints, Window
+from hetsched.engine.kubelet import TOPOLOGY_AFFINITY_ERROR
+from hetsched.engine.pinning import pinned, shared
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.zone_demand import MEMO, Share, ZoneDemand
+
+TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", "the node's NUMA zones are unknown", unknown=True)
+MEMORY_UNKNOWN = Refusal("ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True)
+CHANGED = Refusal("ZoneCpuInsufficient", "the zones no longer have room", resolvable=True)
+
+
+class NumaFitParams(Params, frozen=True):
+    """Which pods take part, what counts, and how CPUs are chosen."""
+
+    order: Annotated[
+        Literal["spread", "pack"],
+        msgspec.Meta(title="CPU order", description="One thread of each core first, or whole cores first."),
+    ] = "spread"
+    memory: Annotated[
+        bool, msgspec.Meta(title="Memory counts", description="A zone must have the pod's memory free too.")
+    ] = False
+    cards: Annotated[
+        Literal["prefer", "require"],
+        msgspec.Meta(title="Cards in the zone", description="Prefer a zone with the pod's cards, or require it."),
+    ] = "prefer"
+    pods: Annotated[
+        Literal["asking", "whole-cpus"],
+        msgspec.Meta(
+            title="Pods", description="Pods that ask for zones, or all whose containers ask for whole CPUs, as crane."
+        ),
+    ] = "asking"
+
+
+class _Asked(NamedTuple):
+    demand: ZoneDemand | None
+    admission: Admission | None
+
+
+@plugin(
+    "numa-fit",
+    summary="Zones with real room, exact CPUs in them, and no node whose kubelet would reject the pod.",
+    params=NumaFitParams,
+)
+class NumaFit:
+    params: NumaFitParams
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        params, shape = self.params, request.shape
+        if shape.numa is None and not shape.containers:
+            return SKIP
+        demand = ZoneDemand.of(
+            shape,
+            state,
+            everyone=params.pods == "whole-cpus",
+            memory=params.memory,
+            local=params.cards == "require",
+        )
+        admission = Admission.of(shape, state)
+        request.memo[MEMO] = demand
+        if demand is None and admission is None:
+            return SKIP
+        request.memo["numa-fit"] = _Asked(demand, admission)
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        demand, admission = request.memo["numa-fit"]
+        fits: Bools = np.ones(nodes.n, np.bool_) if demand is None else demand.fits(nodes)
+        return fits if admission is None else fits & admission.admits(nodes)
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        demand, admission = request.memo["numa-fit"]
+        left: Bools = np.ones(nodes.n, np.bool_)
+        for refusal, rows in (*_zone_refusals(demand, nodes), *_kubelet_refusals(admission, nodes)):
+            if (left & rows).any():
+                yield refusal, left & rows
+            left = left & ~rows
+
+    def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
+        asked: _Asked | None = request.memo.get("numa-fit")
+        if asked is None:
+            return None
+        request.near_cards = None
+        node = Window(state.columns, np.array([row], np.intp))
+        aligned: tuple[int, ...] = ()
+        if asked.admission is not None:
+            for refusal, rows in _kubelet_refusals(asked.admission, node):
+                if rows[0]:
+                    return refusal
+            _, verdicts = asked.admission.verdicts(node)
+            aligned = verdicts[0].aligned if verdicts else ()
+        demand = asked.demand
+        shares: list[Share] = []
+        if demand is not None and demand.bound[node.static("topology_setup")[0]]:
+            shares = demand.choose(node, _only(aligned, node) if aligned else demand.near(node)[:, 0])
+            if not shares:
+                return CHANGED
+        near = aligned or tuple(share.position for share in shares)
+        if near:
+            request.near_cards = frozenset(np.flatnonzero(np.isin(node.static("card_zone")[:, 0], near)).tolist())
+        if demand is None or not shares:
+            return None
+        zones = tuple(self._grant(request, demand, row, share, state) for share in shares)
+        return Allocation(zones=zones, cpu_policy=demand.cpu_policy)
+
+    def _grant(self, request: Request, demand: ZoneDemand, row: int, share: Share, state: ClusterState) -> ZoneGrant:
+        cpus: list[int] | frozenset[int] | None = None
+        if demand.pinned:
+            count = share.cpu_millis // 1000
+            cpus = pinned(state, row, share.position, count, self.params.order, request.shape.load_profile)
+        elif demand.cpu_policy == "numa":
+            cpus = shared(state, row, share.position)
+        name = state.zones.nodes[row].names[share.position]
+        return ZoneGrant(name, None if cpus is None else format_cpuset(cpus), share.cpu_millis, share.memory_mib)
+
+    def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
+        """Zones and CPUs are held by the booking itself, so forgetting it is all there is to undo."""
+
+
+def _only(positions: tuple[int, ...], node: Window) -> Bools:
+    chosen: Bools = np.zeros(node.columns.layout.zones, np.bool_)
+    chosen[list(positions)] = True
+    return chosen
+
+
+def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+    """Yield why zones have no room; the numbers are the best of all nodes that the reason holds for."""
+    if demand is None:
+        return
+    setup = nodes.static("topology_setup")
+    yield TOPOLOGY_UNKNOWN, demand.unknown[setup]
+    bound, aware = demand.bound[setup], demand.aware[setup]
+    free = nodes.load("zone_cpu_free")
+    lent = nodes.static("zone_cpu_allocatable") - nodes.static("zone_cpu")
+    cpu = format_amount(CPU, demand.cpu_millis)
+    one = bound & aware & ~demand.room(nodes).any(axis=0)
+    if one.any():
+        enough = free >= demand.cpu_millis
+        if demand.pinned:
+            enough &= nodes.load("zone_cpus_free") >= demand.cpus
+        short = one & ~enough.any(axis=0)
+        yield from _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
+        most = format_amount(CPU, int(free[:, short].max(initial=0)))
+        yield _short_of_cpu(f"no NUMA zone has {cpu} CPUs free for it, the most is {most}"), short
+        yield from _without_memory(demand, nodes, one, enough)
+        text = f"no NUMA zone with {cpu} CPUs free has the cards it asks for"
+        yield Refusal("ZoneCardsInsufficient", text, ("gpu-number",), resolvable=True), one
+    crossing = bound & ~aware & ~demand.crosses(nodes)
+    if crossing.any():
+        total = demand.whole(nodes).sum(axis=0)
+        short = crossing & (total < demand.cpus)
+        yield from _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu)
+        most = str(int(total[short].max(initial=0)))
+        yield _short_of_cpu(f"the NUMA zones together have {most} whole CPUs free, {cpu} are asked"), short
+        yield from _without_memory(demand, nodes, crossing, None)
+
+
+def _short_of_cpu(message: str) -> Refusal:
+    return Refusal("ZoneCpuInsufficient", message, missing=(CPU,), resolvable=True)
+
+
+def _lent(rows: Bools, lent: Ints, cpu: str) -> Iterator[tuple[Refusal, Bools]]:
+    most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
+    text = f"{cpu} CPUs would fit, but online workloads leave up to {most} less than is allocatable in a zone"
+    yield Refusal("ZoneCapacityLent", text, missing=(CPU,), resolvable=True), rows
+
+
+def _without_memory(
+    demand: ZoneDemand, nodes: Window, rows: Bools, with_cpu: Bools | None
+) -> Iterator[tuple[Refusal, Bools]]:
+    """Yield which of the rows lack memory: in a zone `with_cpu` (Z, n), or in all zones together."""
+    if not demand.memory_mib:
+        return
+    asked = format_amount(MEMORY, demand.memory_mib * MIB)
+    free: Ints = np.maximum(nodes.load("zone_memory_free"), 0)
+    unknown = nodes.static("zone_memory") == UNKNOWN
+    if with_cpu is None:
+        short, text = free.sum(axis=0) < demand.memory_mib, f"the NUMA zones together have less than {asked} free"
+        unknown = unknown & (nodes.static("zone_cpus") > 0)
+    else:
+        short = ~(with_cpu & (free >= demand.memory_mib)).any(axis=0)
+        text = f"no NUMA zone has CPUs and {asked} of memory free together"
+        unknown = unknown & with_cpu
+    yield MEMORY_UNKNOWN, rows & short & unknown.any(axis=0)
+    yield Refusal("ZoneMemoryInsufficient", text, missing=(MEMORY,), resolvable=True), rows & short
+
+
+def _kubelet_refusals(admission: Admission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+    """Yield what kubelets would say, one refusal for each way in which they would reject the pod."""
+    if admission is None:
+        return
+    rows, verdicts = admission.verdicts(nodes)
+    said: dict[Refusal, list[int]] = {}
+    for row, verdict in zip(rows.tolist(), verdicts, strict=True):
+        if verdict.reason == TOPOLOGY_AFFINITY_ERROR:
+            setup = admission.setup(nodes, row)
+            scope = "pod" if setup.pod_scope else "container"
+            text = f"the kubelet would reject it with {verdict.reason}: policy {setup.policy}, scope {scope}"
+            said.setdefault(Refusal("TopologyAffinityPredicted", text, resolvable=True), []).append(row)
+        elif verdict.reason:
+            text = f"the kubelet would reject it with {verdict.reason}: too few CPUs are left for exclusive use"
+            said.setdefault(Refusal("KubeletCpusInsufficient", text, (CPU,), resolvable=True), []).append(row)
+    for refusal, refused in said.items():
+        mask: Bools = np.zeros(nodes.n, np.bool_)
+        mask[refused] = True
+        yield refusal, mask

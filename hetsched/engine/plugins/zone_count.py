@@ -1,0 +1,35 @@
+"""Prefer nodes on which the pod lies in fewer NUMA zones.
+
+Rule: score = 100 // zones that the pod would get there (1: 100, 2: 50, 3: 33, 4: 25), 0 where it gets none. Pods that
+do not ask for zones are not scored.
+Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology/scorer.go`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetsched.engine.columns import Floats, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.zone_demand import MEMO, ZoneDemand
+
+
+@plugin("zone-count", summary="Prefer nodes on which the pod needs fewer NUMA zones.")
+class ZoneCount:
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        if request.shape.numa is None and not request.shape.containers:
+            return SKIP
+        # What counts as asking is a parameter of numa-fit, which has read the demand before.
+        demand = request.memo[MEMO] if MEMO in request.memo else ZoneDemand.of(request.shape, state)
+        if demand is None or not demand.asked:
+            return SKIP
+        request.memo["zone-count"] = demand
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        demand: ZoneDemand = request.memo["zone-count"]
+        used = demand.zones_used(nodes)
+        return np.where(used > 0, 100 // np.maximum(used, 1), 0).astype(np.float64)

@@ -1,0 +1,89 @@
+"""Which CPUs of a zone are taken, as lists of cores (threads of each) and free CPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.engine.cpus import ALWAYS, Core, Rank, busy_hours, cores_of, pick, strain
+
+# Siblings i and i + 4, as most two-thread machines number them.
+FOUR_CORES = cores_of(range(8), "0,4;1,5;2,6;3,7")
+
+
+def chosen(count: int, order: str, free: set[int] | None = None, cores: tuple[Core, ...] = FOUR_CORES) -> list[int]:
+    left = {cpu for core in cores for cpu in core} if free is None else free
+
+    def held(core: Core) -> Rank:
+        return 0, len(set(core) - left)
+
+    return pick(count, cores, left, order, held)
+
+
+def test_spread_takes_one_thread_of_each_core_first() -> None:
+    # 3 of 4 cores with siblings i, i + 4: one thread each
+    assert chosen(3, "spread") == [0, 1, 2]
+
+
+def test_second_threads_come_when_every_core_has_given_one() -> None:
+    assert chosen(6, "spread") == [0, 1, 2, 3, 4, 5]
+
+
+def test_pack_takes_whole_cores_and_then_a_thread() -> None:
+    # the kubelet's order for 3: core {0, 4} and one thread of the next
+    assert chosen(3, "pack") == [0, 4, 1]
+
+
+def test_pack_fills_cores_that_are_cut_already() -> None:
+    # core {0, 4} has only 4 left: a single CPU goes there and leaves the other cores whole
+    assert chosen(1, "pack", {4, 1, 5, 2, 6}) == [4]
+    assert chosen(3, "pack", {4, 1, 5, 2, 6}) == [1, 5, 4]
+
+
+def test_spread_prefers_cores_that_nobody_uses() -> None:
+    assert chosen(2, "spread", {4, 1, 5, 2, 6}) == [1, 2]
+    assert chosen(3, "spread", {4, 1, 5, 2, 6}) == [1, 2, 4]
+
+
+def test_ids_may_be_sparse_and_cores_wide() -> None:
+    power = cores_of([0, 1, 2, 3, 16, 17, 18, 19], "0-3;16-19")
+    assert chosen(3, "spread", cores=power) == [0, 16, 1]
+    assert chosen(5, "pack", cores=power) == [0, 1, 2, 3, 16]
+
+
+def test_siblings_that_are_not_in_the_zone_are_left_out() -> None:
+    # CPU 5 is offline or elsewhere, CPU 9 was not listed with anyone.
+    assert cores_of([0, 1, 4, 9], "0,4;1,5") == ((0, 4), (1,), (9,))
+    assert cores_of([2, 1], None) == ((1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("profile", "hours"),
+    [
+        ("busy", range(24)),
+        ("idle", ()),
+        ("peaks=08-12", (8, 9, 10, 11)),
+        ("peaks=22-02", (22, 23, 0, 1)),
+        ("peaks=09-09", range(24)),
+        ("", None),
+    ],
+)
+def test_profiles_are_hours_of_the_day(profile: str, hours: range | tuple[int, ...] | None) -> None:
+    assert busy_hours(profile) == (None if hours is None else frozenset(hours))
+
+
+def test_a_busy_application_would_rather_have_a_quiet_neighbour() -> None:
+    free, beside = strain(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
+    ranks = [free, *(strain(ALWAYS, [hours]) for hours in beside)]
+    # nobody 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
+    assert [rank[0] for rank in ranks] == [0, 1, 2, 6, 26]
+
+
+def test_opposite_peaks_do_not_meet() -> None:
+    day, night = busy_hours("peaks=08-18"), busy_hours("peaks=20-06")
+    assert strain(day, [night])[0] == strain(day, [busy_hours("idle")])[0] == 1
+    assert strain(day, [night, day])[0] == 2 + 10  # the worst sibling counts
+
+
+def test_an_idle_or_unknown_application_only_counts_heads() -> None:
+    for own in (busy_hours("idle"), busy_hours("")):
+        assert strain(own, [ALWAYS]) == strain(own, [busy_hours("idle")]) == (0, 1)

@@ -1,0 +1,130 @@
+"""Predicted verdicts of the kubelet's topology manager; machines are counts by zone, as the domain sheet tells them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.engine.kubelet import (
+    TOPOLOGY_AFFINITY_ERROR,
+    UNEXPECTED_ADMISSION_ERROR,
+    Container,
+    Counts,
+    Machine,
+    Verdict,
+    verdict,
+)
+
+ALL = ("none", "best-effort", "restricted", "single-numa-node")
+STRICT = ("restricted", "single-numa-node")
+
+
+def says(
+    policy: str, cpus: int = 0, cards: int = 0, *, free: Counts = (4, 4), cards_free: Counts = (1, 1),
+    total: Counts | None = None, all_cards: Counts | None = None, pod_scope: bool = False,
+) -> Verdict:  # fmt: skip
+    machine = Machine(total or (4,) * len(free), free, all_cards or cards_free, cards_free)
+    return verdict(policy, pod_scope, machine, (Container(cpus, cards),))
+
+
+def refused(policies: tuple[str, ...], *arguments: int, **machine: Counts) -> list[str]:
+    return [policy for policy in policies if says(policy, *arguments, **machine).reason == TOPOLOGY_AFFINITY_ERROR]
+
+
+def test_a_request_that_fits_one_zone_is_admitted_by_all() -> None:
+    for policy in ALL:
+        assert says(policy, 4) == Verdict("", (4, 0), () if policy == "none" else (0,))
+
+
+def test_an_empty_zone_would_hold_it_but_now_only_two_do() -> None:
+    # 3 CPUs, 2 + 2 free of 4 + 4: a set of one zone is the smallest possible, and none has room.
+    assert refused(ALL, 3, free=(2, 2)) == ["restricted", "single-numa-node"]
+
+
+def test_a_request_larger_than_any_zone() -> None:
+    # 6 of 4 + 4: two zones are the smallest set, so restricted is content; single-numa-node never is.
+    assert refused(ALL, 6) == ["single-numa-node"]
+    assert says("restricted", 6).cpus == (4, 2)
+
+
+def test_two_cards_on_two_zones_where_one_zone_has_two() -> None:
+    # Zone 0 has two cards, one of them in use; one is free on each zone.
+    assert refused(ALL, 0, 2, cards_free=(1, 1), all_cards=(2, 1)) == ["restricted", "single-numa-node"]
+
+
+def test_two_cards_on_two_zones_where_no_zone_has_two() -> None:
+    assert refused(ALL, 0, 2, cards_free=(1, 1)) == ["single-numa-node"]
+
+
+def test_cpus_over_two_zones_and_a_card_of_one_do_not_agree() -> None:
+    # The CPUs need both zones, the card one: the sets differ, so no merged hint is preferred.
+    assert refused(ALL, 6, 1) == ["restricted", "single-numa-node"]
+
+
+def test_cpus_and_card_must_be_free_in_the_same_zone() -> None:
+    assert refused(STRICT, 3, 1, free=(4, 2), cards_free=(0, 1), all_cards=(1, 1)) == list(STRICT)
+    assert says("single-numa-node", 3, 1, free=(2, 4), cards_free=(1, 1)).aligned == (1,)
+
+
+def test_cards_whose_zone_nobody_knows_give_no_hint() -> None:
+    assert refused(STRICT, 3, 2, cards_free=(0, 0)) == []
+
+
+def test_a_machine_of_one_zone_admits_what_fits() -> None:
+    for policy in ALL:
+        assert says(policy, 4, 1, free=(4,), cards_free=(1,)).reason == ""
+
+
+def test_more_than_there_is_is_refused_by_all() -> None:
+    assert says("none", 9).reason == says("best-effort", 9).reason == UNEXPECTED_ADMISSION_ERROR
+    assert refused(STRICT, 9) == list(STRICT)
+
+
+def test_the_narrowest_hint_and_the_lowest_zones_win() -> None:
+    assert says("restricted", 2, free=(1, 3, 4), cards_free=(0, 0, 0)).aligned == (1,)
+    assert says("best-effort", 6, free=(4, 4, 4), cards_free=(0, 0, 0)).aligned == (0, 1)
+
+
+def test_best_effort_falls_back_to_the_zones_that_are_left() -> None:
+    # 3 CPUs, 2 + 1 + 2 free of 4 each: preferred would be one zone; of the pairs that hold it, 0 and 1 are lowest.
+    assert says("best-effort", 3, free=(2, 1, 2), cards_free=(0, 0, 0)).aligned == (0, 1)
+
+
+@pytest.mark.parametrize(("pod_scope", "reason"), [(False, ""), (True, TOPOLOGY_AFFINITY_ERROR)])
+def test_scope_decides_whether_containers_may_lie_apart(pod_scope: bool, reason: str) -> None:
+    # Two containers of 3 CPUs on two zones of 4: each fits one zone, their sum none.
+    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
+    assert verdict("single-numa-node", pod_scope, machine, (Container(3, 0), Container(3, 0))).reason == reason
+
+
+def test_containers_take_from_what_earlier_ones_left() -> None:
+    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
+    found = verdict("single-numa-node", False, machine, (Container(3, 0), Container(2, 0)))
+    assert (found.cpus, found.aligned) == ((3, 2), ())  # held to both zones: to nothing
+    third = verdict("single-numa-node", False, machine, (Container(3, 0), Container(2, 0), Container(3, 0)))
+    assert third.reason == TOPOLOGY_AFFINITY_ERROR
+
+
+def test_init_containers_leave_what_they_held() -> None:
+    machine = Machine((4, 4), (4, 3), (0, 0), (0, 0))
+    # 4 CPUs of zone 0 are used again by the pod's container, which would otherwise have gone nowhere.
+    assert verdict("single-numa-node", False, machine, (Container(4, 0, init=True), Container(4, 0))).cpus == (4, 0)
+    # In scope pod the larger of the two counts, not the sum.
+    assert verdict("single-numa-node", True, machine, (Container(4, 0, init=True), Container(3, 0))).cpus == (3, 0)
+
+
+def test_what_an_init_container_left_must_be_used_first() -> None:
+    # 2 CPUs of zone 0 come back, and with 0 free beside them the 3 that follow fit no set of one zone that has them.
+    machine = Machine((4, 4), (2, 4), (0, 0), (0, 0))
+    containers = (Container(2, 0, init=True), Container(3, 0))
+    assert verdict("single-numa-node", False, machine, containers).reason == TOPOLOGY_AFFINITY_ERROR
+
+
+def test_a_sidecar_keeps_what_it_holds() -> None:
+    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
+    found = verdict("single-numa-node", True, machine, (Container(1, 0), Container(4, 0, init=True), Container(2, 0)))
+    # at most max(1 + 4, 1 + 2) = 5 at once, more than a zone has
+    assert found.reason == TOPOLOGY_AFFINITY_ERROR
+
+
+def test_more_than_eight_zones_run_without_a_policy() -> None:
+    assert says("single-numa-node", 5, free=(4,) * 9, cards_free=(0,) * 9).reason == ""
