@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.test import override_settings
 
 from hetsched.placement import dispatch
 from hetsched.policies.actions import ensure_builtins
@@ -16,11 +15,10 @@ from hetsched.policies.actions import ensure_builtins
 IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
 
-@pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
-    """Bring the built-in policies in once; a test that empties the database gets them with its first cluster."""
-    with django_db_blocker.unblock(), override_settings(CHANNEL_LAYERS=IN_THIS_PROCESS):
-        ensure_builtins()
+@pytest.fixture
+def builtins(db: None) -> None:
+    """Have the built-in policies, for tests that bring their cluster in by another door than `a_cluster`."""
+    ensure_builtins()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("builtins")]
 
 NODE = {
     "apiVersion": "v1",

@@ -16,7 +16,7 @@ from hetsched.placement.models import Pod, Workload
 from tests.scenes import ALICE
 from workers import bind, demo, schedule
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("builtins")]
 TICK_SECONDS = 10
 
 
