@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class CardGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
+class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
     """A share of one card: `milli` thousandths of it and `memory_mib` charged to it."""
 
     index: int
@@ -14,7 +14,7 @@ class CardGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False
     uuid: str | None = None
 
 
-class ZoneGrant(msgspec.Struct, frozen=True, rename="camel"):
+class ZoneGrant(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """CPUs and memory taken from one NUMA zone; `cpus` is null where the zone is only counted."""
 
     name: str
@@ -23,7 +23,7 @@ class ZoneGrant(msgspec.Struct, frozen=True, rename="camel"):
     memory_mib: int = msgspec.field(default=0, name="memoryMiB")
 
 
-class IsaGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
+class IsaGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
     """How the pod's instructions run: `mode` is native, emulated or any (nothing was asked)."""
 
     mode: str
@@ -32,7 +32,7 @@ class IsaGrant(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False)
     slowdown: float | None = None
 
 
-class Allocation(msgspec.Struct, frozen=True, rename="camel"):
+class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Everything exclusive or exact that one pod holds on its node.
 
     `predicted` is what the node's kubelet is expected to take of its zones where it pins by itself (`cpu_policy` is
