@@ -112,7 +112,7 @@ class Batch:
         return Result(
             waiting,
             Verdict.PLACED,
-            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:g}",
+            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}",
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],

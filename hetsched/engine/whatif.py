@@ -118,7 +118,7 @@ def _summary(placements: list[Placement], sentences: list[str], nodes: int) -> s
     if not sentences:
         if total == 1:
             only = placements[0]
-            return f"{only.pod} fits on {only.node} with score {only.score:g}, out of {nodes} nodes"
+            return f"{only.pod} fits on {only.node} with score {only.score:.1f}, out of {nodes} nodes"
         return f"all {total} pods fit, on {len({p.node for p in placements})} of {nodes} nodes"
     if total == 1:
         return sentences[0]

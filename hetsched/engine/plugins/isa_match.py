@@ -148,11 +148,16 @@ def _lacking(demand: IsaDemand, offer: IsaReport) -> Refusal:
     if required.arch != native.arch or required.xlen != native.xlen:
         return Refusal(
             "IsaArchMismatch",
-            f"the node runs {native.arch}{native.xlen or ''}, {required.canonical} is needed",
+            f"the node runs {_machine(native)}, {required.canonical} is needed",
             missing=(required.arch,),
         )
     missing = match(required, native).missing
     return Refusal("IsaMissingExtension", f"the node lacks {', '.join(missing)}", missing=missing)
+
+
+def _machine(native: Isa) -> str:
+    """Name the kind of machine in a word: rv64, x86, arm."""
+    return f"rv{native.xlen}" if native.arch == "riscv" else native.arch
 
 
 @lru_cache(maxsize=65536)
