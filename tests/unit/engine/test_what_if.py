@@ -91,7 +91,7 @@ def test_the_balance_is_measured_before_and_after() -> None:
 
 def test_one_pod_is_answered_in_one_sentence() -> None:
     answer = what_if(cluster([a_node("n")]), policy_of("node-ready"), [built(a_pod("p"))], evaluated_at=NOW)
-    assert answer.summary == "default/p fits on n with score 0, out of 1 nodes"
+    assert answer.summary == "default/p fits on n with score 0.0, out of 1 nodes"
 
 
 @settings(max_examples=40)
