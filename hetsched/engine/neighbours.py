@@ -88,7 +88,8 @@ class Neighbours:
         """Drop the counts that the ledger's log can no longer bring up to date."""
         self._tallies = Tallies()
 
-    def copy(self) -> Neighbours:
+    def copy(self, state: ClusterState) -> Neighbours:
+        """Return the rules of `state` for a copy of it whose log starts empty."""
         other = Neighbours()
         for ours, theirs in (
             (self.repelling, other.repelling),
@@ -98,7 +99,7 @@ class Neighbours:
             theirs.update((rule, dict(rows)) for rule, rows in ours.items())
         for port, addresses in self.ports.items():
             other.ports[port] = {address: dict(rows) for address, rows in addresses.items()}
-        other._tallies = self._tallies.copy()
+        other._tallies = self._tallies.copy(state)
         return other
 
 

@@ -333,7 +333,7 @@ class ClusterState:
         other.reports, other.cards = list(self.reports), list(self.cards)
         other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
-        other.neighbours = self.neighbours.copy()
+        other.neighbours = self.neighbours.copy(self)
         other.zones = self.zones.copy()
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)

@@ -128,10 +128,14 @@ class Tallies:
             self._faces.append(pod)
         return kind
 
-    def copy(self) -> Tallies:
+    def copy(self, state: ClusterState) -> Tallies:
+        """Return the counts of `state` for a copy of it whose log starts empty."""
         other = Tallies()
+        if not self._on_row:
+            return other
+        self._follow(state)
         other._kinds, other._faces = dict(self._kinds), list(self._faces)
         other._on_row = [dict(pods) for pods in self._on_row]
-        other._journal, other._seen = list(self._journal), self._seen
+        other._journal = list(self._journal)
         other._tallies = {key: _Tally(t.counts.copy(), list(t.hits), t.read) for key, t in self._tallies.items()}
         return other
