@@ -157,6 +157,15 @@ def test_preferred_anti_affinity_has_a_weight_below_0() -> None:
     assert score("pod-affinity", asking, FLEET, running) == {"a1": 50, "a2": 50, "b1": 0, "nowhere": 100}
 
 
+def test_shares_of_the_scale_are_rounded_as_kube_scheduler_does() -> None:
+    # Raw 0, 29, 100: 100 * (29 / 100) is 28.999... in binary floating point, so 28; 100 * 29 / 100 would give 29.
+    running = [
+        pod("fan", on="a1").shaped(preferred_affinity=near("web", key=HOSTNAME, weight=29)),
+        pod("devotee", on="b1").shaped(preferred_affinity=near("web", key=HOSTNAME, weight=100)),
+    ]
+    assert score("pod-affinity", web("p"), FLEET, running) == {"a1": 28, "a2": 0, "b1": 100, "nowhere": 0}
+
+
 def test_only_feasible_nodes_span_the_scale() -> None:
     # Without b1 the raw scores are a 10, nowhere 0: a 100, nowhere 0.
     running = [web("w1", on="a1"), web("w2", on="b1"), web("w3", on="b1")]

@@ -4,7 +4,7 @@ from typing import Any
 
 from hetsched.contracts.workload import LabelSelector, SpreadConstraint
 from tests.builders import PodBuilder, a_node, a_pod, matching
-from tests.unit.engine.fleet import HOSTNAME, ZONE, ask, scheduler, score
+from tests.unit.engine.fleet import HOSTNAME, ZONE, active, ask, cluster, scheduler, score
 
 A1, A2, B1, NOWHERE = (
     a_node("a1").labelled({ZONE: "a"}),
@@ -139,9 +139,25 @@ def test_constraints_add_up_and_a_wider_skew_waters_them_down() -> None:
 
 
 def test_the_number_of_domains_is_that_of_the_feasible_nodes() -> None:
-    # Only zone a is left: weight ln 3 = 1.0986, a 3 pods -> round(3.296) = 3 on both nodes: 100 * (3 + 3 - 3) / 3 = 100
-    scores = score("topology-spread", web("p", soft()), FLEET, running(a1=3, b1=1), feasible=["a1", "a2"])
-    assert scores == {"a1": 100, "a2": 100}
+    # Zone c is no candidate. 2 domains, ln 4 = 1.386: a 3 pods -> round(4.159) = 4, b 1 pod -> round(1.386) = 1
+    #   a floor(100 * (4 + 1 - 4) / 4) = 25.  With 3 domains, ln 5 = 1.609, a would get 5, b 2 and a floor(200/5) = 40.
+    fleet = [A1, B1, a_node("c1").labelled({ZONE: "c"})]
+    scores = score("topology-spread", web("p", soft()), fleet, running(a1=3, b1=1), feasible=["a1", "b1"])
+    assert scores == {"a1": 25, "b1": 100}
+
+
+def test_a_changed_label_is_seen_by_a_request_that_was_asked_before() -> None:
+    # zone a has 1 pod, zone b none: b. When b1 moves to zone a, that is the only zone: 1 + 1 - 1 fits on both.
+    state, plugin = cluster([A1, B1], running(a1=1)), active("topology-spread").instance
+    request = state.compile(web("p", hard()).build())
+    plugin.pre_filter(request, state)
+    assert plugin.filter(request, state.all_rows).tolist() == [False, True]
+    state.apply_report(a_node("b1").labelled({ZONE: "a"}).build())
+    plugin.pre_filter(request, state)
+    assert plugin.filter(request, state.all_rows).tolist() == [True, True]
+    state.apply_report(a_node("b1").build())
+    plugin.pre_filter(request, state)
+    assert plugin.filter(request, state.all_rows).tolist() == [True, False]
 
 
 def test_a_node_without_the_label_scores_0() -> None:
