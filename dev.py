@@ -320,7 +320,7 @@ def fast(*args: str) -> None:
 
 
 def lint(*args: str) -> None:
-    """Check style, import floors, types, Django's checks and missing migrations"""
+    """Check style, import floors, types, generated pages, Django's checks and missing migrations"""
     setup()
     packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name / "__init__.py").exists()]
     checks = {
@@ -329,6 +329,7 @@ def lint(*args: str) -> None:
         "floors": ["lint-imports"],
         "types": ["mypy", *packages],
         "django": ["python", "manage.py", "check"],
+        "docs": ["hetsched", "docs", "--check"],
         "migrations": ["python", "manage.py", "makemigrations", "--check", "--dry-run"],
     }
     failed = []
