@@ -25,7 +25,7 @@ from hetsched.contracts.workload import PodSpec
 
 from .balance import cluster_balance
 from .cycle import ANY_ISA, Outcome, Scheduler
-from .explain import diagnose, matrix
+from .explain import Diagnosis, diagnose, matrix
 from .policy import Policy
 from .state import ClusterState
 
@@ -53,7 +53,7 @@ def what_if(
     placements: list[Placement] = []
     unplaced: list[Unplaced] = []
     nodes: list[NodeOutcome] = []
-    sentences: list[str] = []
+    refusals: list[Diagnosis] = []
     for pod in sorted(pods, key=policy.sort_key):
         if explain:
             nodes.extend(matrix(scheduler, pod))
@@ -61,13 +61,13 @@ def what_if(
         if outcome.node is None:
             diagnosis = diagnose(scheduler, pod)
             unplaced.append(diagnosis.unplaced(pod))
-            sentences.append(diagnosis.summary)
+            refusals.append(diagnosis)
         else:
             placements.append(placement(outcome))
     verdict = Verdict.worst([item.verdict for item in unplaced])
     return WhatIfAnswer(
         verdict=verdict,
-        summary=_summary(placements, sentences, len(fork.reports)),
+        summary=_summary(placements, refusals, len(fork.reports)),
         policy=PolicyRef(policy.spec.name, policy.spec.version),
         evaluated_at=evaluated_at,
         snapshot=snapshot,
@@ -113,16 +113,18 @@ def placement(outcome: Outcome) -> Placement:
     )
 
 
-def _summary(placements: list[Placement], sentences: list[str], nodes: int) -> str:
-    total = len(placements) + len(sentences)
-    if not sentences:
+def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> str:
+    """Say how it came out in one sentence; of several refusals the first of the worst is told."""
+    total = len(placements) + len(refusals)
+    if not refusals:
         if total == 1:
             only = placements[0]
             return f"{only.pod} fits on {only.node} with score {only.score:.1f}, out of {nodes} nodes"
         return f"all {total} pods fit, on {len({p.node for p in placements})} of {nodes} nodes"
+    worst = max(refusals, key=lambda refusal: refusal.verdict.exit_code)
     if total == 1:
-        return sentences[0]
-    return f"{len(placements)} of {total} pods fit; {sentences[0]}"
+        return worst.summary
+    return f"{len(placements)} of {total} pods fit; {worst.summary}"
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:
