@@ -128,6 +128,6 @@ def test_the_summary_tells_the_worst_refusal() -> None:
     # The first refused pod only has to wait, the second can never run: the second decides the verdict.
     state = ClusterState([a_node("n").cpu(2).build()], [a_pod("r").cpu(2).running_on("n").build()])
     pods = [a_pod("waits").cpu(1).build(), a_pod("never").cpu(3).build()]
-    answer = what_if(state, policy_of("hetsched"), pods, evaluated_at="now")
+    answer = what_if(state, policy_of("resource-fit"), pods, evaluated_at="now")
     assert answer.verdict == "never-fits"
     assert answer.summary.startswith("0 of 2 pods fit; default/never never fits this cluster")
