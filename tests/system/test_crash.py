@@ -11,6 +11,7 @@ import random
 import time
 
 import pytest
+import redis
 
 from tests.system.plane import BACKENDS, Plane
 from tests.system.processes import Process, wait_until
@@ -19,8 +20,8 @@ KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "50"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PODS = 240
 # Lease and sweep set how soon another worker may go on; small batches make many moments to die in.
-PACE = {"HETSCHED_LEASE_SECONDS": "1", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_BATCH": "24"}
-LONGEST_RECOVERY_SECONDS = 30
+PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_BATCH": "24"}
+LONGEST_RECOVERY_SECONDS = 60  # a few on a machine with nothing else to do
 
 
 @pytest.mark.timeout(1200)
@@ -47,6 +48,21 @@ def test_killed_worker_loses_and_doubles_nothing(backend: str) -> None:
             _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
         # Moments are drawn over the whole run of a batch, so a good part of them must fall inside it.
         assert amid >= KILLS // 5
+
+
+@pytest.mark.timeout(300)
+def test_emptied_store_loses_no_workload() -> None:
+    with BACKENDS["sqlite-valkey"](**PACE) as plane:
+        ask = plane.driver
+        assert ask
+        ask("add_cluster", name="crash", nodes=60)
+        workload = ask("submit", cluster="crash", prefix="lost", pods=PODS)
+        with redis.Redis.from_url(plane.env["REDIS_URL"]) as store:
+            assert store.llen("schedule") == 1  # the only wake-up there is
+            store.flushall()
+        plane.start_worker()
+        plane.start_beat()
+        _all_placed(plane, workload, "after the store was emptied")
 
 
 def _calm_round(plane: Plane, worker: Process) -> tuple[float, float]:
