@@ -1,7 +1,8 @@
 """The policies that come with the product.
 
 Rule: a policy is data: ordered plugins, weights, parameters, tie rule. Filters stand first, the cheapest and most
-selective ones in front. Rivals to compare with are policies like any other.
+selective ones in front; `numa-fit` stands before `gpu-fit`, so that cards are chosen in zones that are chosen already.
+Rivals to compare with are policies like any other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _FILTERS = (
     PluginUse("taints", weight=3),
     PluginUse("node-affinity", weight=2),
     PluginUse("resource-fit"),
+    PluginUse("numa-fit"),
     PluginUse("gpu-fit"),
     PluginUse("host-ports"),
     PluginUse("pod-affinity", weight=2),
@@ -26,21 +28,31 @@ _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 _KUBE_FILTERS = tuple(
     PluginUse("gpu-fit", params={"check": "model"}) if use.name == "gpu-fit" else use
     for use in _FILTERS
-    if use.name != "isa-match"
+    if use.name not in ("isa-match", "numa-fit")
 )
+
+_CASSINI_FILTERS = tuple(
+    PluginUse("numa-fit", params={"pods": "whole-cpus"}) if use.name == "numa-fit" else use for use in _FILTERS
+)
+_ZONES = PluginUse("zone-count", weight=2)
 
 BUILTIN: dict[str, PolicySpec] = {
     policy.name: policy
     for policy in (
         PolicySpec(
             "hetsched",
-            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
+            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
             description="The default for a mixed fleet: every hard rule, native ISA before emulated, even use.",
         ),
         PolicySpec(
             "default-kube",
             (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
-            description="kube-scheduler's default filters and scores: blind to ISA, counts cards by model.",
+            description="kube-scheduler's default filters and scores: blind to ISA and zones, counts cards by model.",
+        ),
+        PolicySpec(
+            "cassini",
+            (*_CASSINI_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
+            description="cassini as published: every pod with whole CPUs gets zones with real room, few of them.",
         ),
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(

@@ -1,0 +1,266 @@
+"""Whole cycles on machines whose CPUs are named: which CPUs a pod gets, and what later pods see of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.workload import ContainerDemand
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import diagnose
+from hetsched.engine.pinning import neighbours
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import policy_of, scheduler
+
+GIB = 2**30
+
+
+def machine() -> NodeBuilder:
+    """Two zones of 4 cores with 2 threads: siblings i and i + 4 in node-0, i and i + 4 in node-1."""
+    node = a_node("n").cpu(16).zone("node-0", "0-7", cpu="8", siblings="0,4;1,5;2,6;3,7")
+    return node.zone("node-1", "8-15", cpu="8", siblings="8,12;9,13;10,14;11,15")
+
+
+def one_zone(reserved: str | None = None) -> NodeBuilder:
+    return a_node("n").cpu(8).zone("node-0", "0-7", cpu="8", siblings="0,4;1,5;2,6;3,7").kubelet(reserved=reserved)
+
+
+def wanting(name: str, cpus: int, policy: str = "exclusive", aware: bool | None = True) -> PodBuilder:
+    return a_pod(name).cpu(cpus).guaranteed().numa(aware, policy)
+
+
+def deciding(node: NodeBuilder, *running: PodBuilder, **params: Any) -> Scheduler:
+    return scheduler([node], running, policy=policy_of("resource-fit", PluginUse("numa-fit", params=params)))
+
+
+def granted(chosen: Scheduler, pod: PodBuilder) -> dict[str, str | None] | str:
+    """Schedule and return the CPUs by zone, or the code of the first reason."""
+    outcome = chosen.schedule(pod.build())
+    if outcome.node is None:
+        answer = refusal(chosen, pod)
+        return answer[0]
+    return {zone.name: zone.cpus for zone in outcome.allocation.zones}
+
+
+def refusal(chosen: Scheduler, pod: PodBuilder) -> tuple[str, str]:
+    (reason, *_) = diagnose(chosen, pod.build()).reasons
+    return reason.code, reason.message
+
+
+# -- the four policies -----------------------------------------------------------------------------------------------
+
+
+def test_exclusive_cpus_are_spread_over_cores() -> None:
+    assert granted(deciding(one_zone()), wanting("a", 3)) == {"node-0": "0-2"}
+
+
+def test_pack_takes_whole_cores() -> None:
+    assert granted(deciding(one_zone(), order="pack"), wanting("a", 3)) == {"node-0": "0-1,4"}
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "immovable"])
+def test_a_pinned_cpu_is_given_once(policy: str) -> None:
+    chosen = deciding(one_zone())
+    assert granted(chosen, wanting("a", 3, policy)) == {"node-0": "0-2"}
+    # core 3 is untouched, then second threads beside a
+    assert granted(chosen, wanting("b", 3)) == {"node-0": "3-5"}
+    assert granted(chosen, wanting("c", 2, "immovable")) == {"node-0": "6-7"}
+    assert granted(chosen, wanting("d", 1)) == "InsufficientResource"
+
+
+def test_what_a_pod_leaves_is_given_again() -> None:
+    chosen = deciding(one_zone())
+    assert granted(chosen, wanting("a", 8)) == {"node-0": "0-7"}
+    chosen.state.forget("default/a")
+    assert granted(chosen, wanting("b", 8)) == {"node-0": "0-7"}
+
+
+def test_numa_gets_the_shared_cpus_of_its_zone() -> None:
+    chosen = deciding(one_zone(reserved="7"))
+    granted(chosen, wanting("own", 2, "exclusive"))  # 0 and 1
+    granted(chosen, wanting("fixed", 1, "immovable"))  # 2, which others may use
+    assert granted(chosen, wanting("pool", 2, "numa")) == {"node-0": "2-6"}
+    # and holds none of them: of 3 to 6, each beside a CPU that is taken or reserved, the lowest cores' go next
+    assert granted(chosen, wanting("more", 2)) == {"node-0": "4-5"}
+    # 7 usable - 3 pinned - 2 counted - 2 pinned
+    assert chosen.state.columns.field("zone_cpu_free")[:, 0].tolist() == [0]
+
+
+def test_none_is_counted_and_not_pinned() -> None:
+    chosen = deciding(machine())
+    outcome = chosen.schedule(wanting("a", 6, "none").build())
+    assert outcome.allocation.zones == (ZoneGrant("node-0", None, 6000),)
+    assert outcome.allocation.cpu_policy == "none"
+    assert granted(chosen, wanting("b", 6, "none")) == {"node-1": None}
+
+
+def test_ordinary_pods_get_no_zone() -> None:
+    outcome = deciding(machine()).schedule(a_pod().cpu(2).guaranteed().build())
+    assert outcome.allocation == Allocation()
+
+
+def test_a_pod_that_declines_awareness_and_pins_gets_no_zone() -> None:
+    assert granted(deciding(machine()), wanting("a", 2, "none", aware=False)) == {}
+
+
+# -- awareness -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "label", "kubelet", "crosses"),
+    [
+        (True, "false", None, False),
+        (False, "true", "single-numa-node", True),
+        (None, "true", None, False),
+        (None, "false", "single-numa-node", True),
+        (None, "maybe", "single-numa-node", False),
+        (None, None, "single-numa-node", False),
+        (None, None, "restricted", True),
+        (None, None, None, True),
+    ],
+)
+def test_the_pod_then_the_label_then_the_kubelet_decide(
+    own: bool | None, label: str | None, kubelet: str | None, crosses: bool
+) -> None:
+    node = machine().kubelet("none", kubelet)
+    if label is not None:
+        node.labelled({"topology.crane.io/topology-awareness": label})
+    # 10 CPUs fit the two zones of 8 together, neither alone
+    found = granted(deciding(node), wanting("a", 10, "exclusive", own))
+    assert found == ({"node-0": "0-7", "node-1": "8-9"} if crosses else "ZoneCpuInsufficient")
+
+
+def test_an_aware_node_binds_pods_with_whole_cpus_that_say_nothing() -> None:
+    node = machine().kubelet("none", "single-numa-node")
+    plain = a_pod("plain").cpu(10).guaranteed()
+    assert granted(deciding(node), plain) == "ZoneCpuInsufficient"
+    assert granted(deciding(node), a_pod("burstable").cpu(10)) == {}
+    assert granted(deciding(node), a_pod("small").cpu(2).guaranteed()) == {"node-0": None}
+
+
+def test_parts_of_cpus_are_counted_for_an_aware_pod() -> None:
+    outcome = deciding(machine()).schedule(a_pod("a").cpu("2500m").numa(True, "exclusive").build())
+    assert outcome.allocation.zones == (ZoneGrant("node-0", None, 2500),)
+    assert outcome.allocation.cpu_policy == "none"
+
+
+def test_only_containers_with_whole_cpus_are_counted() -> None:
+    pod = a_pod("a").cpu("5500m").numa(True, "exclusive")
+    pod.containers(ContainerDemand(8, GIB, init=True), ContainerDemand(2, GIB), ContainerDemand(3, GIB))
+    assert granted(deciding(machine()), pod) == {"node-0": "0-4"}
+
+
+# -- what is not free ------------------------------------------------------------------------------------------------
+
+
+def test_reserved_cpus_are_never_given() -> None:
+    chosen = deciding(one_zone(reserved="0,5"))
+    # cores 0 and 1 have a reserved thread each, so they come after cores 2 and 3
+    assert granted(chosen, wanting("a", 2)) == {"node-0": "2-3"}
+    assert granted(chosen, wanting("b", 4)) == {"node-0": "1,4,6-7"}
+    assert granted(chosen, wanting("c", 1)) == "ZoneCpuInsufficient"
+
+
+def test_cpus_that_running_pods_hold_are_left_alone() -> None:
+    held = a_pod("old").cpu(2).holding("n", ZoneGrant("node-0", "0-1"), policy="static")
+    assert granted(deciding(one_zone(), held), wanting("a", 6)) == {"node-0": "2-7"}
+
+
+def test_ids_may_be_sparse() -> None:
+    node = a_node("n").cpu(6).zone("node-0", "0,2,40-41,64,66", cpu="6", siblings="0,40;2,41;64,66")
+    assert granted(deciding(node), wanting("a", 4)) == {"node-0": "0,2,40,64"}
+
+
+def test_lent_cpus_are_not_free_and_the_reason_says_so() -> None:
+    node = a_node("n").cpu(8).zone("node-0", "0-7", cpu="8", offline="2500m")
+    chosen = deciding(node)
+    assert refusal(chosen, wanting("a", 3)) == (
+        "ZoneCapacityLent",
+        "3 CPUs would fit, but online workloads leave up to 5500m less than is allocatable in a zone",
+    )
+    assert granted(chosen, wanting("b", 2)) == {"node-0": "0-1"}
+
+
+# -- reasons ---------------------------------------------------------------------------------------------------------
+
+
+def test_reasons_carry_numbers() -> None:
+    chosen = deciding(machine().cpu(32).memory("64Gi"), memory=True)
+    granted(chosen, wanting("a", 5))
+    assert refusal(chosen, wanting("b", 9, aware=True)) == (
+        "ZoneCpuInsufficient",
+        "no NUMA zone has 9 CPUs free for it, the most is 8",
+    )
+    assert refusal(chosen, wanting("c", 12, aware=False)) == (
+        "ZoneCpuInsufficient",
+        "the NUMA zones together have 11 whole CPUs free, 12 are asked",
+    )
+    assert refusal(chosen, wanting("d", 2).memory("20Gi")) == (
+        "ZoneMemoryInsufficient",
+        "no NUMA zone has CPUs and 20Gi of memory free together",
+    )
+    assert refusal(chosen, wanting("e", 2, aware=False).memory("40Gi")) == (
+        "ZoneMemoryInsufficient",
+        "the NUMA zones together have less than 40Gi free",
+    )
+
+
+def test_a_node_without_zones_is_unknown_to_a_pod_that_asks() -> None:
+    assert refusal(deciding(a_node("n")), wanting("a", 1)) == ("TopologyUnknown", "the node's NUMA zones are unknown")
+    assert granted(deciding(a_node("n")), a_pod("b").cpu(1).guaranteed()) == {}
+
+
+def test_memory_that_nobody_stated_is_unknown() -> None:
+    node = machine()
+    report = node.build()
+    assert report.numa is not None
+    bare = tuple(replace(zone, capacity={}, allocatable={}) for zone in report.numa.zones)
+    node.having(numa=replace(report.numa, zones=bare))
+    assert refusal(deciding(node, memory=True), wanting("a", 1))[0] == "ZoneMemoryUnknown"
+
+
+# -- hyper-threads by load -------------------------------------------------------------------------------------------
+
+
+def loaded(name: str, cpus: int, profile: str) -> PodBuilder:
+    return wanting(name, cpus).shaped(load_profile=profile)
+
+
+def test_a_busy_pod_goes_beside_the_idle_one_when_no_core_is_free() -> None:
+    chosen = deciding(one_zone())
+    for name, profile in (("a", "busy"), ("b", "peaks=08-12"), ("c", "idle"), ("d", "")):
+        granted(chosen, loaded(name, 1, profile))  # cores 0 to 3, one each
+    assert granted(chosen, loaded("e", 1, "busy")) == {"node-0": "6"}  # c is idle
+    assert granted(chosen, loaded("f", 1, "busy")) == {"node-0": "7"}  # d is unknown
+    assert granted(chosen, loaded("g", 1, "busy")) == {"node-0": "5"}  # b is busy for 4 hours
+    assert list(neighbours(chosen.state, "default/e")) == [
+        "CPU 6 shares a core with CPU 2 of default/c, which is idle",
+    ]
+    assert list(neighbours(chosen.state, "default/g")) == [
+        "CPU 5 shares a core with CPU 1 of default/b, busy at the same time 4 hours a day",
+    ]
+
+
+def test_opposite_peaks_share_cores() -> None:
+    chosen = deciding(one_zone())
+    granted(chosen, loaded("day", 2, "peaks=08-20"))  # cores 0 and 1
+    granted(chosen, loaded("busy", 2, "busy"))  # cores 2 and 3
+    assert granted(chosen, loaded("night", 2, "peaks=20-08")) == {"node-0": "4-5"}
+    assert next(neighbours(chosen.state, "default/night")) == (
+        "CPU 4 shares a core with CPU 0 of default/day, busy at other hours"
+    )
+
+
+def test_a_busy_pod_is_spread_even_where_others_are_packed() -> None:
+    assert granted(deciding(one_zone(), order="pack"), loaded("a", 2, "idle")) == {"node-0": "0,4"}
+    assert granted(deciding(one_zone(), order="pack"), loaded("a", 2, "busy")) == {"node-0": "0-1"}
+
+
+def test_both_threads_are_its_own_only_when_every_core_gives_one() -> None:
+    chosen = deciding(one_zone())
+    assert granted(chosen, loaded("a", 5, "busy")) == {"node-0": "0-4"}
+    assert list(neighbours(chosen.state, "default/a")) == ["CPUs 0 and 4 are threads of one core, both its own"]
