@@ -1,0 +1,110 @@
+"""One of several processes that all believe to lead the same cluster, and go on deciding whatever the lease says.
+
+It submits, decides and releases at random until its time is over and prints one JSON document of what it did.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from typing import Any
+
+
+def race(seed: int, seconds: float) -> dict[str, Any]:
+    """Race for `seconds` and return counts; anything but a lost comparison is noted as an error."""
+    from hetsched.inventory import lease
+    from hetsched.inventory.models import Cluster
+    from hetsched.placement import actions
+    from hetsched.placement.lifecycle import State
+    from hetsched.placement.models import Pod
+    from tests.builders import a_pod
+    from tests.scenes import submitted
+    from workers import schedule
+
+    lease.take = lambda cluster_id, holder: lease.Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
+    lease.renew = lambda held: True  # type: ignore[assignment]
+    lease.give_up = lambda held: None  # type: ignore[assignment]
+    draw, cluster = random.Random(seed), Cluster.objects.get()
+    done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
+    recorded = schedule.record
+
+    def counted(*arguments: Any, **named: Any) -> int:
+        try:
+            return recorded(*arguments, **named)
+        except actions.Conflict:
+            done["conflicts"] += 1
+            raise
+
+    schedule.record = counted
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        number = done["submitted"]
+        try:
+            match draw.choices(("submit", "decide", "release"), (4, 4, 2))[0]:
+                case "submit":
+                    pods = [a_pod(f"p{seed}-{number + place}").cpu("100m") for place in range(8)]
+                    for place, pod in enumerate(pods):
+                        if place % 2:
+                            pod.gpu(1, milli=draw.choice((1000, 300)))
+                    submitted(cluster, *pods)
+                    done["submitted"] += len(pods)
+                case "decide":
+                    done["decided"] += schedule.run(cluster.pk)
+                case "release":
+                    placed = list(Pod.objects.filter(state="placed").values_list("id", flat=True))
+                    if placed:
+                        ids = draw.sample(placed, min(10, len(placed)))
+                        actions.release(cluster.pk, ids, to=State.SUCCEEDED, reason="its end")
+                        done["released"] += len(ids)
+        except actions.Conflict:
+            done["conflicts"] += 1
+        except Exception as error:
+            done["errors"].append(repr(error)[:300])
+    return done
+
+
+def _epoch(cluster_id: int) -> int:
+    from hetsched.inventory.models import Cluster
+
+    return Cluster.objects.values_list("leader_epoch", flat=True).get(pk=cluster_id)
+
+
+def differing_topics() -> list[str]:
+    """Name the topics whose deltas, from the first on, do not make their present document."""
+    from hetsched.journal.models import OutboxEvent, Topic
+    from hetsched.journal.publish import merge
+    from hetsched.placement.topics import snapshot
+
+    differing = []
+    for topic in Topic.objects.values_list("name", flat=True):
+        document: dict[str, Any] = {}
+        for data in OutboxEvent.objects.filter(topic=topic).order_by("revision").values_list("data", flat=True):
+            document = merge(document, data)
+        fresh = snapshot(topic).data
+        if topic.startswith("node:"):  # what an import says of a new node is nobody's news yet
+            fresh = {key: value for key, value in fresh.items() if key in document}
+        if document != fresh:
+            differing.append(topic)
+    return differing
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    from hetsched.placement import dispatch
+
+    dispatch.wake = lambda *arguments: None  # type: ignore[assignment]
+    if sys.argv[1] == "check":
+        from hetsched.placement.invariants import check_invariants
+
+        violations = [str(violation) for violation in check_invariants()]
+        print(json.dumps({"violations": violations, "differing": differing_topics()}))
+    else:
+        print(json.dumps(race(int(sys.argv[1]), float(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()
