@@ -10,7 +10,7 @@ Invariants: every event is sent at least once; a receiver drops what it has seen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -113,6 +113,12 @@ def prune(keep_seconds: float = 3600.0) -> int:
     before = timezone.now() - timedelta(seconds=keep_seconds)
     deleted, _ = OutboxEvent.objects.filter(published_at__isnull=False, created_at__lt=before).delete()
     return deleted
+
+
+def forget(topics: Sequence[str]) -> None:
+    """Delete a few hundred topics, at most, that nothing will ever be told of again, with their events."""
+    OutboxEvent.objects.filter(topic__in=topics).delete()
+    Topic.objects.filter(name__in=topics).delete()
 
 
 def revision_of(topic: str) -> int:

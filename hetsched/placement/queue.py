@@ -7,7 +7,6 @@ did not fit waits a little longer after each try (1, 2, 4, 8, then 10 s), so a f
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 from django.db.models import Q, QuerySet
@@ -50,12 +49,5 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
 def waiting(cluster_id: int, limit: int | None) -> list[Waiting]:
     """Return the pods to look at, in queue order; None for all of them."""
     rows = due_pods(cluster_id).order_by("-priority", "id")
-    fields = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "priority")
-    return [_waiting(*row) for row in rows.values_list(*fields)[:limit]]
-
-
-def _waiting(pod_id: int, workload_id: str | None, spec: PodSpec, *rest: Any) -> Waiting:
-    *columns, priority = rest
-    if spec.priority != priority:
-        spec = msgspec.structs.replace(spec, priority=priority)
-    return Waiting(pod_id, workload_id, spec, *columns)
+    fields = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id")
+    return [Waiting(*row) for row in rows.values_list(*fields)[:limit]]

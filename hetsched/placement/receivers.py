@@ -1,6 +1,8 @@
 """What placement does when the apps below it change something: have waiting pods looked at again, at once.
 
-Rule: receivers run inside the transaction of the change, so a pod is looked at again if and only if it happened.
+Rule: receivers run inside the transaction of the change, so a pod is looked at again if and only if it happened. An
+activation holds every cluster while it looks: a batch that was decided by the version before is either written already,
+then its refusals are found here, or is refused by `record`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ def _inventory_changed(cluster: Cluster, **_: Any) -> None:
 
 
 def _policy_activated(name: str, **_: Any) -> None:
+    if not Pod.objects.filter(policy=name).exists():
+        return
+    list(Cluster.objects.select_for_update().order_by("id").values_list("pk"))
     waiting = Pod.objects.filter(policy=name, state__in=_MAY_FIT_NOW)
     clusters = list(waiting.order_by().values_list("cluster_id", flat=True).distinct())
     _look_again(policy=name)

@@ -91,14 +91,14 @@ class Warm:
             yield self._refreshed()
 
     def _refreshed(self) -> Loaded:
-        columns = ("revision", "inventory_revision", "forgotten_revision")
-        revision, inventory_revision, forgotten = Cluster.objects.values_list(*columns).get(pk=self.cluster_id)
+        rows = Cluster.objects.values_list("revision", "inventory_revision")
+        revision, inventory_revision = rows.get(pk=self.cluster_id)
         loaded = self._loaded
         if loaded is None or loaded.inventory_revision != inventory_revision:
             return self._rebuild()
         if loaded.revision == revision:
             return loaded
-        if loaded.revision < forgotten or not self._catch_up(loaded, revision):
+        if not self._catch_up(loaded, revision):
             return self._rebuild()
         return loaded
 
@@ -114,6 +114,9 @@ class Warm:
         since, until = Q(revision__gt=loaded.revision), Q(released_revision__gt=loaded.revision)
         rows = Reservation.objects.filter(since | until, cluster_id=self.cluster_id, revision__lte=revision)
         changed = list(rows.select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
+        # Asked after the rows: a release that was forgotten before they were read is not among them.
+        if Cluster.objects.filter(pk=self.cluster_id, forgotten_revision__gt=loaded.revision).exists():
+            return False
         state = loaded.state
         for reservation in changed:
             released = reservation.released_revision is not None and reservation.released_revision <= revision

@@ -26,6 +26,7 @@ from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
 from hetsched.placement.queue import waiting
+from hetsched.placement.snapshot import load_state
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, placing, recorded, refusing, submitted
 
@@ -197,6 +198,14 @@ def test_priority_changes_the_order_of_what_waits_and_what_the_engine_sees() -> 
     second = submitted(cluster, a_pod("second"))
     set_priority(second, 7, actor=ALICE, reason="urgent")
     assert [(pod.spec.name, pod.spec.priority) for pod in waiting(cluster.pk, None)] == [("second", 7), ("first", 0)]
+
+
+def test_a_state_folded_later_knows_the_changed_priority_too() -> None:
+    cluster = a_cluster()
+    workload = submitted(cluster, a_pod("p"))
+    set_priority(workload, 7, actor=ALICE, reason="urgent")
+    recorded(cluster, placing(cluster, "n1"))
+    assert load_state(cluster.pk).state.bookings["default/p"].pod.priority == 7
 
 
 @pytest.mark.parametrize("act", [cancel, retry])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hetsched.contracts.allocation import Allocation, CardGrant
@@ -15,6 +16,8 @@ from hetsched.placement.actions import Conflict, cancel, record
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queue import backoff
+from hetsched.policies.actions import activate, save_draft
+from hetsched.policies.effective import active_specs
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, led, placing, recorded, refusing, submitted
 
@@ -66,6 +69,17 @@ def test_a_stale_epoch_writes_nothing() -> None:
         recorded(cluster, placing(cluster, "n1"), epoch=first.epoch)
     _nothing_written(cluster)
     recorded(cluster, placing(cluster, "n1"), epoch=second.epoch)
+
+
+def test_what_a_version_decided_that_is_not_active_any_more_is_not_written() -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    results = refusing(cluster, Verdict.NEVER_FITS)
+    spec = msgspec.structs.replace(active_specs({"hetsched"})["hetsched"], description="changed")
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="meanwhile")
+    with pytest.raises(Conflict, match="policy hetsched"):
+        recorded(cluster, results)
+    _nothing_written(cluster)
 
 
 def test_a_pod_that_does_not_wait_any_more_undoes_its_batch() -> None:

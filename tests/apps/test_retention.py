@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
-from hetsched.journal.models import AuditEntry
+from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 from hetsched.placement import topics
 from hetsched.placement.actions import forget_finished, release, retention
 from hetsched.placement.invariants import check_invariants
@@ -69,6 +69,33 @@ def test_a_copy_that_slept_over_a_forgotten_release_folds_anew(monkeypatch: pyte
     with warm(cluster.pk).held() as kept:
         assert kept.state.bookings == {}
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
+
+
+def test_what_was_forgotten_while_a_copy_caught_up_makes_it_fold_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LATEST", 0)
+    cluster = a_cluster()
+    pods = placed(cluster, "n1", a_pod("p"))
+    copy = warm(cluster.pk)
+    with copy.held() as kept:
+        release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
+        revision = Cluster.objects.get().revision  # the copy has read this much when the row goes
+        Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
+        _forget(cluster)
+        assert not copy._catch_up(kept, revision)
+
+
+def test_forgetting_takes_the_live_topic_along_and_leaves_that_of_the_cluster_true(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retention, "LATEST", 0)
+    cluster = a_cluster()
+    old = _finished(cluster, "old", 2)
+    before = topics.snapshot("cluster:fleet")
+    assert _forget(cluster) == 1
+    assert topics.snapshot("cluster:fleet") == before
+    assert not Topic.objects.filter(name=topics.workload_topic(old.pk)).exists()
+    assert not OutboxEvent.objects.filter(topic=topics.workload_topic(old.pk)).exists()
+    assert check_invariants() == []
 
 
 def test_nothing_to_forget_leaves_the_clusters_revision_alone() -> None:

@@ -10,7 +10,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
-from hetsched.placement.actions import cancel, submit
+from hetsched.placement.actions import Conflict, cancel, submit, submitting
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from tests.builders import a_pod
 from tests.scenes import ALICE, a_cluster, placed, submitted
@@ -97,6 +97,15 @@ def test_a_name_is_taken_while_its_pod_lives() -> None:
     assert Pod.objects.count() == 1
     cancel(workload, actor=ALICE, reason="again")
     _submit(cluster, "p")
+
+
+def test_a_name_that_came_free_just_after_it_was_refused_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p"))
+    # By the time somebody asks whose the name is, it is nobody's any more.
+    monkeypatch.setattr(submitting, "_refuse_taken", lambda cluster, pods: None)
+    with pytest.raises(Conflict):
+        submitted(cluster, a_pod("p"))
 
 
 @pytest.mark.parametrize(

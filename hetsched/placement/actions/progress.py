@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from django.db import IntegrityError, transaction
 
 from hetsched.contracts.errors import InputError
@@ -151,9 +152,11 @@ def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str
         raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
     with transaction.atomic():
         change = Change(advance(workload.cluster_id))
-        waiting = [pod for pod in _of(workload) if pod.state in (State.PENDING, *UNPLACED)]
-        for some in parts([pod.pk for pod in waiting]):
-            Pod.objects.filter(pk__in=some).update(priority=priority)
+        # The request itself changes: a state folded later from the rows must be the one that was decided on.
+        waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
+        for pod in waiting:
+            pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
+        Pod.objects.bulk_update(waiting, ["priority", "spec"], batch_size=100)
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)
         change.touch_workload(workload.pk)

@@ -1,7 +1,7 @@
 """Write a batch of decisions.
 
 Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
-every pod still waits; decisions and reservations are inserted in bulk, the unique indexes judge, node columns follow.
+the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are inserted in bulk, the unique indexes judge, node columns follow.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
@@ -20,6 +20,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import NodeOutcome, Reason, Verdict
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import ClusterKind
+from hetsched.policies.models import Policy
 
 from .. import dispatch
 from ..bookings import Booked
@@ -53,6 +54,7 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
     try:
         with transaction.atomic():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
+            _check_policies(results)
             change = Change(cluster)
             told = [result for result in results if not _same_refusal(result)]
             decisions = _insert_decisions(change, told, revision, snapshot)
@@ -67,6 +69,18 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
     return cluster.revision
+
+
+def _check_policies(results: Sequence[Result]) -> None:
+    """Refuse what was decided by a version that is not active any more, or by none where there is one now.
+
+    Raises: Conflict.
+    """
+    cited = {result.policy_name: result.policy_version for result in results}
+    active = dict(Policy.objects.filter(name__in=cited).values_list("name", "active_version"))
+    stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
+    if stale:
+        raise Conflict(f"policy {stale[0]} has another active version by now")
 
 
 def _booked(result: Result) -> Booked:

@@ -1,7 +1,7 @@
 """Forget what ended long ago.
 
-Rule: a finished workload goes with its pods, decisions and ended reservations; the audit trail stays. The latest
-decisions stay as long as the feed shows them. Copies of the cluster's state that are older than what was forgotten
+Rule: a finished workload goes with its pods, decisions, ended reservations and live topic; the audit trail stays. The
+latest decisions stay as long as the feed shows them. What is held does not change, so neither does the revision. Copies of the cluster's state that are older than what was forgotten
 cannot catch up by it, so the cluster remembers up to which revision that is.
 """
 
@@ -12,10 +12,11 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Max
 
-from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster
+from hetsched.journal.publish import forget
 
 from ..models import Decision, Pod, Reservation, Workload
-from ..topics import LATEST
+from ..topics import LATEST, workload_topic
 
 
 def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:
@@ -24,7 +25,7 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
         return 0
     shown = list(Decision.objects.order_by("-id").values_list("id", flat=True)[:LATEST])
     with transaction.atomic():
-        cluster = advance(cluster_id)
+        cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         old = Workload.objects.filter(cluster=cluster, finished_at__lt=finished_before)
         old = old.exclude(decisions__in=shown).order_by("finished_at")
         ids = list(old.values_list("id", flat=True)[:limit])
@@ -33,4 +34,5 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
         cluster.save(update_fields=["forgotten_revision"])
         Pod.objects.filter(workload_id__in=ids).update(decision=None)
         Workload.objects.filter(pk__in=ids).delete()
+        forget([workload_topic(workload_id) for workload_id in ids])
     return len(ids)

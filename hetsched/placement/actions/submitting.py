@@ -18,6 +18,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
@@ -61,7 +62,8 @@ def submit(
     `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
     of a policy is wrong is accepted and will be *misconfigured*.
     Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
-    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `IdempotencyKeyReused`.
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `IdempotencyKeyReused`; Conflict where another writer held a name
+    and let it go meanwhile.
     """
     _check(pods, priority)
     if idempotency_key:
@@ -88,13 +90,13 @@ def submit(
                 )
             _tell(cluster, workload, prepared)
             dispatch.wake(cluster.pk)
-    except IntegrityError:
-        # Either a twin with the same key was faster, or a pod of this name is live.
+    except IntegrityError as error:
+        # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
         answered = _answered(owner, idempotency_key, body_hash) if idempotency_key else None
         if answered is not None:
             return answered
         _refuse_taken(cluster, pods)
-        raise
+        raise Conflict(f"cluster {cluster.pk}: {error}") from error
     return Submission(workload.pk, response)
 
 
