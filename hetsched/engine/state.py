@@ -81,6 +81,8 @@ class ClusterState:
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
+        self._row_digests: list[bytes] = []
+        self._digested = (-1, 0)  # the epoch and the length of the log they are of
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._compiled: dict[Shape, CompiledShape] = {}
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
@@ -344,21 +346,29 @@ class ClusterState:
         return other
 
     def digest(self) -> str:
-        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
+        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere.
+
+        Only rows that changed since the last call are read again.
+        """
+        epoch, seen = self._digested
+        rows: Iterable[int] = range(len(self.reports))
+        digests = [b""] * len(self.reports)
+        if epoch == self.epoch:
+            rows, digests = set(self.log[seen:]), list(self._row_digests)
+        for row in rows:
+            digests[row] = self._row_digest(row)
+        self._row_digests, self._digested = digests, (self.epoch, len(self.log))
         hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
-        for report in self.reports:
-            hasher.update(msgspec.json.encode(report, order="sorted"))
-        shapes: dict[int, bytes] = {}  # many pods share one
-        for key in sorted(self.bookings):
-            booking = self.bookings[key]
-            pod, node = booking.pod, self.reports[booking.row].name
-            held = (key, node, pod.labels, pod.priority, booking.allocation)
-            hasher.update(msgspec.json.encode(held, order="sorted"))
-            shape = shapes.get(id(pod.shape))
-            if shape is None:
-                shape = shapes[id(pod.shape)] = msgspec.json.encode(pod.shape)
-            hasher.update(shape)
+        hasher.update(b"".join(digests))
         return hasher.hexdigest()
+
+    def _row_digest(self, row: int) -> bytes:
+        hasher = blake2b(msgspec.json.encode(self.reports[row], order="sorted"), digest_size=12)
+        for key, booking in sorted(self.on_row[row].items()):
+            pod = booking.pod
+            held = (key, pod.labels, pod.priority, pod.shape, booking.allocation)
+            hasher.update(msgspec.json.encode(held, order="sorted"))
+        return hasher.digest()
 
 
 def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
