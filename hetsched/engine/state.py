@@ -341,6 +341,8 @@ class ClusterState:
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
+        current = self._digested == (self.epoch, len(self.log))
+        other._digested = (self.epoch, 0) if current else (-1, 0)
         other.log, other._labels = [], {}
         other._compiled, other._compiled_by_id = {}, {}
         return other

@@ -1,0 +1,35 @@
+"""A digest reads only changed rows, also on a copy whose log begins anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.engine.state import ClusterState
+from tests.builders import a_node, a_pod
+
+NODES = [a_node("n1").build(), a_node("n2").build()]
+
+
+def booked(*pods: str) -> ClusterState:
+    state = ClusterState(NODES)
+    for name in pods:
+        state.assume(state.compile(a_pod(name).build()), 0)
+    return state
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_what_comes_onto_a_copy_changes_the_copys_digest_alone(asked_before: bool) -> None:
+    state = booked("a")
+    if asked_before:
+        state.digest()
+    copy = state.fork()
+    copy.assume(copy.compile(a_pod("b").build()), 0)
+    assert copy.digest() == booked("a", "b").digest()
+    assert state.digest() == booked("a").digest()
+
+
+def test_a_copy_of_a_state_that_moved_on_since_its_digest_is_read_anew() -> None:
+    state = booked("a")
+    state.digest()
+    state.assume(state.compile(a_pod("b").build()), 0)
+    assert state.fork().digest() == booked("a", "b").digest()
