@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class Batch:
         except Exception as error:
             log.exception("the engine failed", pod=waiting.spec.key, policy=spec.name)
             self.failed = True
+            with suppress(Exception):  # what it left behind goes with the state; until then the others need the room
+                self.loaded.state.forget(waiting.spec.key)
             reason = Reason("EngineError", "engine", 0, f"the decision failed: {type(error).__name__}")
             summary = f"{waiting.spec.key} could not be decided: {type(error).__name__}"
             return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))

@@ -1,8 +1,8 @@
 """Find what messages lost.
 
 Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
-nobody sent. It also looks again at pods that did not fit a minute ago, forgets old idempotency keys and prunes the
-outbox. Running it twice, or on two machines at once, does no harm.
+nobody sent. It also looks again at pods that did not fit a minute ago and deletes what is over: idempotency keys,
+events, counters of failed logins, sessions. Running it twice, or on two machines at once, does no harm.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from datetime import timedelta
 
 import structlog
 from celery import shared_task
+from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from hetsched.access.login import forget_failures
 from hetsched.inventory.lease import is_led
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
@@ -41,6 +43,8 @@ def run() -> dict[str, int]:
         if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
             dispatch.wake(cluster.pk, dispatch.BIND)
     IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
+    forget_failures(now)
+    Session.objects.filter(expire_date__lt=now).delete()
     return found
 
 

@@ -4,21 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from hetsched.contracts.errors import InputError
+
 from .models import Token
+from .roles import Action
 from .subject import Subject
-from .tokens import create_token, revoke_token
+from .tokens import check_namespaces, create_token, revoke_token
+
+
+class TokenForm(forms.ModelForm):
+    """What a new token may; the namespaces are a JSON list of names."""
+
+    class Meta:
+        model = Token
+        fields = ("name", "role", "namespaces")
+
+    def clean_namespaces(self) -> list[str]:
+        given = self.cleaned_data["namespaces"]
+        try:
+            return check_namespaces([] if given is None else given)
+        except InputError as error:
+            raise ValidationError(str(error)) from None
 
 
 @admin.register(Token)
 class TokenAdmin(admin.ModelAdmin):
+    form = TokenForm
     list_display = ["name", "user", "role", "namespaces", "token_key", "created", "expiry", "last_used_at"]
     list_filter = ["role"]
     search_fields = ["name", "token_key"]
-    fields = ["name", "role", "namespaces"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return super().has_add_permission(request) and Subject(request.user).may(Action.ADMIN)
 
     def has_change_permission(self, request: HttpRequest, obj: Token | None = None) -> bool:
         return False

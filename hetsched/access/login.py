@@ -6,7 +6,7 @@ limit the password is not even looked at. The counters live in the database, so 
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -44,8 +44,13 @@ class BrakedBackend(ModelBackend):
         return user
 
 
+def forget_failures(now: datetime) -> None:
+    """Delete the counters whose time is over."""
+    LoginFailure.objects.filter(window_ends_at__lt=now).delete()
+
+
 def _limits(username: str, address: str) -> dict[str, int]:
-    account = username[:150].lower()
+    account = username.lower()[:150]  # in this order: a lower-case text may be the longer one
     return {f"{account}@{address}": 10, f"account {account}": 100, f"address {address}": 100}
 
 

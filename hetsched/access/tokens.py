@@ -49,9 +49,7 @@ def create_token(
     """
     if role not in set(Role):
         raise InputError("RoleUnknown", f"{role!r} is not a role", place="role", hint=f"Known: {', '.join(Role)}")
-    for namespace in namespaces:
-        if not _NAMESPACE.fullmatch(namespace):
-            raise InputError("NamespaceInvalid", f"{namespace!r} is not a namespace name", place="namespaces")
+    limited_to = check_namespaces(list(namespaces))
     if not timedelta(0) < lifetime <= LIFETIME:
         raise InputError("TokenLifetimeInvalid", f"a token lives at most {LIFETIME.days} days", place="lifetime")
     if actor is not None and not actor.may(Action.ADMIN):
@@ -59,10 +57,23 @@ def create_token(
     with transaction.atomic():
         owner = user or _service_account(Role(role))
         token, plaintext = Token.objects.create(
-            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=sorted(set(namespaces))
+            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to
         )
         _record(actor, "token.create", token, reason)
     return token, plaintext
+
+
+def check_namespaces(namespaces: Any) -> list[str]:
+    """Return a list of namespace names, sorted and each once.
+
+    Raises: InputError `NamespaceInvalid`.
+    """
+    if not isinstance(namespaces, list):
+        raise InputError("NamespaceInvalid", "it is not a list of names", place="namespaces")
+    for name in namespaces:
+        if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
+            raise InputError("NamespaceInvalid", f"{str(name)[:80]!r} is not a namespace name", place="namespaces")
+    return sorted(set(namespaces))
 
 
 def revoke_token(token: Token, *, actor: Subject | None, reason: str) -> None:

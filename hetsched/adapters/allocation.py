@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
-from hetsched.contracts.cards import MAX_CARDS
+from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
@@ -25,7 +25,7 @@ class _Gpu(msgspec.Struct):
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
     milli: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     memory_mib: Count = msgspec.field(default=0, name="memoryMiB")
-    uuid: str | None = None
+    uuid: Annotated[str, msgspec.Meta(max_length=MAX_CARD_UUID)] | None = None
 
 
 class _Zone(msgspec.Struct):

@@ -20,7 +20,7 @@ from functools import lru_cache
 import msgspec
 
 from hetsched import isa
-from hetsched.contracts.cards import MAX_CARDS, vendor_of
+from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
@@ -169,6 +169,7 @@ def cards(root: View) -> tuple[GpuCard, ...]:
     """Read the cards of a NodeGpu."""
     found: list[GpuCard] = []
     seen: set[int] = set()
+    uuids: set[str] = set()
     for view in root.view("spec").views("cards"):
         if "index" not in view:
             view.fail("is required", "index")
@@ -176,11 +177,17 @@ def cards(root: View) -> tuple[GpuCard, ...]:
         if index in seen:
             view.fail(f"two cards have index {index}", "index", code="CardDuplicate")
         seen.add(index)
+        uuid = view.text("uuid")
+        if len(uuid) > MAX_CARD_UUID:
+            view.fail(f"may have at most {MAX_CARD_UUID} characters", "uuid")
+        if uuid in uuids:
+            view.fail(f"two cards have the uuid {uuid!r}", "uuid", code="CardDuplicate")
+        uuids |= {uuid} - {""}
         model = view.text("model") or None
         found.append(
             GpuCard(
                 index=index,
-                uuid=view.text("uuid") or None,
+                uuid=uuid or None,
                 model=model,
                 vendor=view.text("vendor").lower() or vendor_of(model or ""),
                 memory_mib=view.maybe_integer("memoryMiB", most=2**40),
@@ -232,8 +239,15 @@ def numa(root: View, problems: list[str]) -> NumaReport:
     unique_names(views, "zones")
     if len(views) > _MAX_ZONES:
         root.fail(f"may have at most {_MAX_ZONES} zones", "zones")
+    zones = tuple(_zone(view, problems) for view in views)
+    named: set[int] = set()
+    for view, zone in zip(views, zones, strict=True):
+        cpus = parse_cpuset(zone.cpus or "")
+        if not named.isdisjoint(cpus):
+            view.fail(f"CPU {min(named & cpus)} is in another zone too", "attributes", code="CpuDuplicate")
+        named |= cpus
     return NumaReport(
-        zones=tuple(_zone(view, problems) for view in views),
+        zones=zones,
         cpu_manager_policy=cpu and cpu.lower(),
         topology_manager_policy=attributes.get("topologyManagerPolicy", policy),
         topology_manager_scope=attributes.get("topologyManagerScope", scope),

@@ -26,6 +26,7 @@ from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
 from .requests import pod_amounts
 
+MAX_UID = 64  # characters; they are 36 where the API server makes them
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
 _SYSTEM_PRIORITIES = {
@@ -77,11 +78,14 @@ class PodReader:
         node_name = root.view("spec").text("nodeName")
         if status.text("phase") in _FINISHED or ("deletionTimestamp" in meta and not node_name):
             return None
+        uid = meta.text("uid")
+        if len(uid) > MAX_UID:
+            meta.fail(f"may have at most {MAX_UID} characters", "uid")
         owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
         pod = self.template(root, meta.text("name"), _namespace(meta))
         return msgspec.structs.replace(
             pod,
-            uid=meta.text("uid"),
+            uid=uid,
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),
             controller="" if owner is None else f"{owner.text('kind')}/{owner.text('name')}",

@@ -23,6 +23,7 @@ from .units import GPU_RESOURCES
 from .workload import GpuDemand
 
 MAX_CARDS = 256
+MAX_CARD_UUID = 120  # characters; they are 40 where vendors make them
 _NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 _CUT = re.compile(r"[\s_-]+")
 

@@ -8,6 +8,8 @@ import time_machine
 from django.test import Client
 from django.utils import timezone
 
+from hetsched.access.models import LoginFailure
+
 PASSWORD = "a long enough password"
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +51,12 @@ def test_many_addresses_close_it_for_the_account(client: Client, person: Any) ->
     assert not attempt(client, PASSWORD)
     person("bob")
     assert attempt(client, PASSWORD, name="bob")
+
+
+def test_a_name_that_grows_in_lower_case_fits_its_column(client: Client) -> None:
+    # One capital dotted I is two characters in lower case: 150 x 2 + "@192.0.2.1" would be 310 of 300.
+    assert not attempt(client, "wrong", name="\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}" * 150)
+    assert max(len(key) for key in LoginFailure.objects.values_list("key", flat=True)) <= 300
 
 
 def test_foreign_next_is_not_followed(client: Client, person: Any) -> None:

@@ -4,7 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.core import serializers
+from django.test import Client
 from django.utils import timezone
 
 from hetsched.access.models import Token
@@ -95,6 +97,30 @@ def test_wrong_wishes_make_no_token(options: dict[str, Any], code: str) -> None:
         create_token(**{"role": "viewer", "name": "ci", **options})
     assert caught.value.code == code
     assert not Token.objects.exists()
+
+
+@pytest.mark.parametrize("namespaces", ['"abc"', "[1]", "[null]", '{"a": 1}', '["Bad_"]'])
+def test_the_admins_form_says_what_is_wrong_with_the_namespaces(
+    client: Client, person: Any, namespaces: str, settings: Any
+) -> None:
+    settings.STORAGES = {
+        **settings.STORAGES, "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }  # fmt: skip
+    client.force_login(person("root", superuser=True))
+    wishes = {"name": "ci", "role": "viewer", "namespaces": namespaces}
+    answer = client.post("/admin/access/token/add/", wishes)
+    assert answer.status_code == 200
+    assert "NamespaceInvalid" in answer.content.decode()
+    assert not Token.objects.exists()
+
+
+def test_staff_without_the_right_to_administer_finds_no_form(client: Client, person: Any) -> None:
+    clerk = person("clerk")
+    clerk.is_staff = True
+    clerk.save()
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=("add_token", "view_token")))
+    client.force_login(clerk)
+    assert client.get("/admin/access/token/add/").status_code == 403
 
 
 def test_only_an_admin_hands_out_tokens(person: Any) -> None:

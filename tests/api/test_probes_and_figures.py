@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.models import Decision, Pod
 from web.api import health
+from web.api.prometheus import REQUESTS
 
 from .conftest import POD, Api
 
@@ -75,6 +76,15 @@ def test_a_long_queue_that_moves_is_no_failure(probe: Api, operator: Api, decide
     Pod.objects.filter(name="new").update(created_at=timezone.now() - timedelta(minutes=5))
     assert Decision.objects.exists()
     assert ready(probe).json()["components"]["scheduler"]["ok"] is True
+
+
+def test_methods_that_askers_invent_are_counted_as_one(probe: Api) -> None:
+    for method in ("FROB", "BREW"):
+        probe("GET", "nodes/")
+        probe(method, "nodes/", status=405)
+    counted = {sample.labels["method"] for metric in REQUESTS.collect() for sample in metric.samples}
+    assert "other" in counted
+    assert not counted & {"FROB", "BREW"}
 
 
 def figures(caller: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

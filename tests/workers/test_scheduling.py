@@ -18,6 +18,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import actions
 from hetsched.placement.invariants import check_invariants
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.placement.topics import snapshot
 from hetsched.policies.actions import activate, save_draft
@@ -225,8 +226,9 @@ def _first_time_only(real: Any) -> Any:
 
 @pytest.mark.django_db
 def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = a_cluster(a_node("n1"))
-    submitted(cluster, a_pod("before"), a_pod("poison"), a_pod("after"))
+    # 4 CPUs: what the failed decision had booked is free for the next pod at once.
+    cluster = a_cluster(a_node("n1").cpu(4))
+    submitted(cluster, a_pod("before"), a_pod("poison").cpu(3), a_pod("after").cpu(3))
     real = Scheduler.schedule
 
     def failing(self: Scheduler, pod: Any) -> Any:
@@ -242,6 +244,7 @@ def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.M
     assert states == {"before": "placed", "poison": "not-now", "after": "placed"}
     assert Decision.objects.get(pod_name="poison").reasons[0].code == "EngineError"
     assert check_invariants() == []
+    actions.release(cluster.pk, [Pod.objects.get(name="after").pk], to=State.SUCCEEDED, reason="done")
     Pod.objects.filter(name="poison").update(queued=True, not_before=None)
     schedule.run(cluster.pk)
     assert Pod.objects.get(name="poison").state == "placed"

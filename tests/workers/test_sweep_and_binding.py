@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from hetsched.access.models import LoginFailure
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, confirm
@@ -53,6 +55,16 @@ def test_a_pod_that_nothing_moved_for_a_minute_is_looked_at_again(woken: list[An
     Pod.objects.update(not_before=timezone.now() - timedelta(seconds=61))
     assert sweep.run()["woken"] == 1
     assert Pod.objects.get().queued
+
+
+def test_sessions_and_counters_of_failed_logins_go_when_they_are_over(woken: list[Any]) -> None:
+    now = timezone.now()
+    for name, ends in (("over", now - timedelta(seconds=1)), ("runs", now + timedelta(hours=1))):
+        Session.objects.create(session_key=name, expire_date=ends)
+        LoginFailure.objects.create(key=name, window_ends_at=ends)
+    sweep.run()
+    assert [session.pk for session in Session.objects.all()] == ["runs"]
+    assert [failure.pk for failure in LoginFailure.objects.all()] == ["runs"]
 
 
 def test_old_idempotency_keys_are_forgotten_and_young_ones_kept(woken: list[Any]) -> None:

@@ -16,7 +16,7 @@ import structlog
 from celery import current_app
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Max, Min
+from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
@@ -113,10 +113,15 @@ def _scheduler() -> Component:
     now = timezone.now()
     rows = Pod.objects.filter(due(now), state__in=[state.value for state in QUEUED], attempts=0)
     age = _age(rows.aggregate(at=Min("created_at"))["at"], now)
-    latest = Decision.objects.aggregate(at=Max("created_at"))["at"]
+    latest = _latest_decision().first()
     # A long queue is late, and still works, as long as it moves.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
     return Component((age or 0.0) < LATE_SECONDS or moving, "the oldest pod that was never looked at", age)
+
+
+def _latest_decision() -> QuerySet[Any, datetime]:
+    """Return times of decisions, the latest first, by an index: the ledger only grows."""
+    return Decision.objects.order_by("-id").values_list("created_at", flat=True)
 
 
 _CHECKS: dict[str, Callable[[], Component]] = {
@@ -130,7 +135,8 @@ _CHECKS: dict[str, Callable[[], Component]] = {
 def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
     """Return per cluster when its inventory and its decisions were last brought up to date."""
     reported = dict(Cluster.objects.values_list("name").annotate(at=Max("nodes__updated_at")).order_by())
-    decided = dict(Decision.objects.values_list("cluster__name").annotate(at=Max("created_at")).order_by())
+    latest = Subquery(_latest_decision().filter(cluster=OuterRef("pk"))[:1])
+    decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))
     return {
         name: {"syncAgeSeconds": _age(at, now), "decisionAgeSeconds": _age(decided.get(name), now)}
         for name, at in sorted(reported.items())

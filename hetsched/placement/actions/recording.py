@@ -1,7 +1,8 @@
 """Write a batch of decisions.
 
 Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
-the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are inserted in bulk, the unique indexes judge, node columns follow.
+the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
+inserted in bulk, the unique indexes judge, node columns follow.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.

@@ -1,8 +1,9 @@
 """Forget what ended long ago.
 
 Rule: a finished workload goes with its pods, decisions, ended reservations and live topic; the audit trail stays. The
-latest decisions stay as long as the feed shows them. What is held does not change, so neither does the revision. Copies of the cluster's state that are older than what was forgotten
-cannot catch up by it, so the cluster remembers up to which revision that is.
+latest decisions stay as long as the feed shows them. What is held does not change, so neither does the revision.
+Copies of the cluster's state that are older than what was forgotten cannot catch up by it, so the cluster remembers up
+to which revision that is.
 """
 
 from __future__ import annotations

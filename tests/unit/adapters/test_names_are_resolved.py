@@ -196,3 +196,9 @@ def test_annotations_are_bounded_as_in_the_api_server() -> None:
     with pytest.raises(InputError) as refused:
         pod(annotations={"a": "x" * 200_000, "b": "x" * 70_000})
     assert (refused.value.code, refused.value.place) == ("ObjectTooLarge", "file.yaml#1 metadata.annotations")
+
+
+def test_a_uid_that_no_api_server_made_refuses_the_file() -> None:
+    with pytest.raises(InputError) as refused:
+        content(f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, uid: {'u' * 65}}}, spec: {{}}}}")
+    assert refused.value.place == "file.yaml#1 metadata.uid"

@@ -60,6 +60,8 @@ def test_the_only_vendor_that_a_node_offers_is_that_of_nameless_cards(allocatabl
         ("{index: 0, healthy: 1}", "spec.cards[0].healthy"),
         ("{index: 0, model: [a]}", "spec.cards[0].model"),
         ("{index: 0}, {index: 0}", "spec.cards[1].index"),
+        ("{index: 0, uuid: GPU-1}, {index: 1, uuid: GPU-1}", "spec.cards[1].uuid"),
+        (f"{{index: 0, uuid: {'x' * 121}}}", "spec.cards[0].uuid"),
         ("5", "spec.cards[0]"),
     ],
 )
@@ -186,6 +188,8 @@ def test_a_zone_whose_capacity_cannot_be_read_is_unusable_and_noted() -> None:
         "{name: a, resources: [{name: cpu, capacity: -1}]}",
         "{name: a, attributes: [{name: hetsched.io/cpus, value: 3-1}]}",
         "{name: a, attributes: [{name: hetsched.io/siblings, value: '0;x'}]}",
+        "{name: a, attributes: [{name: hetsched.io/cpus, value: 0-3}]}, "
+        "{name: b, attributes: [{name: hetsched.io/cpus, value: 3-5}]}",
     ],
 )
 def test_wrong_zones_refuse_the_file(zone: str) -> None:
