@@ -125,6 +125,9 @@ def test_a_session_writes_with_its_csrf_token_only(person: Any, cluster: Any) ->
     assert accepted.status_code == 202, accepted.content
 
 
+CARD = "namespace: rest, annotations: {oks/gpu-number: '1', hetsched.io/gpu-milli: '300'}}"
+
+
 class TestATokenThatIsLimitedToOneNamespace:
     OTHER = POD.replace("{name: web}", "{name: theirs, namespace: rest}")
     OWN = POD.replace("{name: web}", "{name: ours, namespace: team}")
@@ -171,6 +174,16 @@ class TestATokenThatIsLimitedToOneNamespace:
         assert operator.get(f"nodes/{node}/")["pods"] == ["rest/theirs"]
         seen = limited.get(f"nodes/{node}/")
         assert (seen["pods"], seen["podCount"]) == ([], 1)
+
+    def test_room_that_others_hold_on_a_card_is_not_free(self, limited: Api, cluster: Any, operator: Api) -> None:
+        from workers.schedule import run
+
+        operator(
+            "POST", "workloads/", self.OTHER.replace("namespace: rest}", CARD), kind="application/yaml", status=202
+        )
+        run(cluster.pk)
+        cards = limited.get("nodes/n2/gpu/")["cards"]
+        assert [(card["freeMilli"], card["holders"]) for card in cards] == [(700, []), (1000, [])]
 
     def test_asks_what_if_about_its_own_only(self, limited: Api, cluster: Any) -> None:
         limited("POST", "what-if/", self.OWN, kind="application/yaml", status=200)

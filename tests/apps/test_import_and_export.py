@@ -9,20 +9,22 @@ import pytest
 
 from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
+from hetsched.journal.publish import merge
+from hetsched.placement import topics
 from hetsched.placement.actions import export_cluster, import_cluster
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed, submitted
+from tests.scenes import ALICE, a_cluster, placed, placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +78,32 @@ def test_importing_again_replaces_nodes_and_foreign_pods_and_keeps_what_we_place
     assert set(Node.objects.values_list("name", "pods")) == {("n1", 1), ("n3", 1)}
     assert set(Pod.objects.values_list("name", flat=True)) == {"ours", "new"}
     assert Node.objects.get(name="n1").report.labels["rack"] == "a"
+    assert check_invariants() == []
+
+
+def test_a_node_that_comes_back_is_told_to_those_who_still_listen() -> None:
+    a_cluster(a_node("n1"), a_node("n2"))
+    told = topics.snapshot("node:fleet/n2").data
+    _import(_content(a_node("n1")))
+    _import(_content(a_node("n1"), a_node("n2").labelled(rack="a")))
+    for event in OutboxEvent.objects.filter(topic="node:fleet/n2").order_by("revision"):
+        told = merge(told, event.data)
+    assert told == topics.snapshot("node:fleet/n2").data
+
+
+@pytest.mark.parametrize(
+    "smaller",
+    [a_node("n1").zone("zone-0", "0-1"), a_node("n1").zone("zone-0", "0-3").pods(0)],
+    ids=["its CPUs", "its place among the pods"],
+)
+def test_a_node_that_lost_what_our_pods_hold_refuses_the_file(smaller: NodeBuilder) -> None:
+    cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
+    submitted(cluster, a_pod("ours"))
+    held = Allocation(zones=(ZoneGrant("zone-0", "2-3"),), cpu_policy="exclusive")
+    recorded(cluster, [msgspec.structs.replace(result, allocation=held) for result in placing(cluster, "n1")])
+    with pytest.raises(InputError) as refused:
+        _import(_content(smaller))
+    assert refused.value.code == "NodeTooSmall"
     assert check_invariants() == []
 
 

@@ -6,7 +6,7 @@ it; `observedAt` is when, the time of the import where the source gives none; `a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -203,12 +203,17 @@ def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFact
     )
 
 
-def gpu_facts(node: Node, held: Iterable[Reservation], now: datetime) -> GpuFacts:
+def gpu_facts(
+    node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool] = lambda namespace: True
+) -> GpuFacts:
+    """Return the node's cards; pods of namespaces that the asker does not see take their room without being named."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
     for reservation in held:
         for grant in reservation.allocation.gpus:
-            shares.setdefault(grant.index, []).append(CardShare(reservation.pod.key, grant.milli, grant.memory_mib))
+            if sees(reservation.pod.namespace):
+                share = CardShare(reservation.pod.key, grant.milli, grant.memory_mib)
+                shares.setdefault(grant.index, []).append(share)
             milli, memory = used.get(grant.index, (0, 0))
             used[grant.index] = (milli + grant.milli, memory + grant.memory_mib)
     listed = node.report.gpus is not None

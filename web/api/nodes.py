@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import msgspec
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
@@ -99,10 +100,12 @@ class _OfNode(ApiView):
 
     def held(self, node: Node) -> list[Reservation]:
         """Return what pods hold on the node, as far as the asker may see them."""
-        rows = Reservation.objects.filter(node=node, active=True)
-        if self.subject.namespaces is not None:
-            rows = rows.filter(pod__namespace__in=self.subject.namespaces)
-        return list(rows.select_related("pod").defer("pod__spec").order_by("pod_id"))
+        return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
+
+
+def _held(node: Node) -> QuerySet[Reservation]:
+    rows = Reservation.objects.filter(node=node, active=True)
+    return rows.select_related("pod").defer("pod__spec").order_by("pod_id")
 
 
 @extend_schema(responses=facts.NodeDetail, description="Show a node.")
@@ -115,9 +118,13 @@ class Isa(_OfNode):
     describe = facts.isa_facts
 
 
-@extend_schema(responses=facts.GpuFacts, description="Show a node's cards and who holds them.")
 class Gpu(_OfNode):
-    describe = facts.gpu_facts
+    @extend_schema(responses=facts.GpuFacts)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a node's cards and who holds them."""
+        node = self.find(name)
+        shown = facts.gpu_facts(node, _held(node), timezone.now(), sees=self.subject.may_in)
+        return answer(request, shown, etag=etag(node))
 
 
 @extend_schema(responses=facts.NumaFacts, description="Show a node's NUMA zones and who holds their CPUs.")

@@ -15,11 +15,14 @@ import msgspec
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.allocation import EMPTY, Allocation
+from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.units import CPU, MEMORY
+from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.engine.policies import BUILTIN
@@ -89,7 +92,8 @@ def import_cluster(
             if content.pending:
                 submit(cluster, content.pending, actor=actor, name=f"import-{cluster.revision}")
     except (IntegrityError, Conflict) as error:
-        raise InputError("CardHeldTwice", f"the file gives something to two pods: {error}") from error
+        message = "the file gives a card or a CPU to two pods, or a name was taken at the same moment"
+        raise InputError("CardHeldTwice", message, hint="Look at hetsched.io/allocation of its running pods") from error
     return cluster
 
 
@@ -144,14 +148,25 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
     free = columns.field("allocatable") - columns.field("requested")
     for pod in own:
         row = state.row_of[pod.node_name]
-        positions = [state.resources.index[resource] for resource in (CPU, MEMORY)]
-        cards = {card.index for card in state.cards[row]}
-        missing = [card.index for card in pod.allocation.gpus if card.index not in cards] if pod.allocation else []
-        if (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any() or missing:
+        report = state.reports[row]
+        # Where cards are listed they are counted by themselves, and shares of one card may well request it twice.
+        by_card = frozenset(GPU_RESOURCES if report.gpus is not None else ())
+        asked = {resource for resource, amount in pod.shape.requests if amount} - by_card
+        positions = [state.resources.index[resource] for resource in asked]
+        overfull = (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any()
+        if overfull or _missing(report, pod.allocation or EMPTY):
             raise InputError(
                 "NodeTooSmall", f"node {pod.node_name} would no longer carry what is placed there", place=pod.node_name
             )
     return state
+
+
+def _missing(report: NodeReport, held: Allocation) -> bool:
+    """Tell whether the node lacks a card or a CPU that is held by name."""
+    zones = report.numa.zones if report.numa else ()
+    cpus = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
+    lost = {card.index for card in held.gpus} - {card.index for card in cards_of(report)}
+    return bool(lost) or not all(parse_cpuset(zone.cpus or "") <= cpus for zone in held.zones)
 
 
 def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: ClusterState) -> None:
@@ -204,11 +219,11 @@ def node_documents(cluster: Cluster) -> dict[str, Document]:
 
 
 def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Document]) -> None:
-    """Tell what changed; nodes that came have no topic yet."""
+    """Tell what changed; in a new cluster nobody listens to nodes yet, later one may come that left before."""
     nodes_after = node_documents(cluster) if nodes_before else {}
     patches = {
-        node_topic(cluster, name): difference(document, nodes_after.get(name, {}))
-        for name, document in nodes_before.items()
+        node_topic(cluster, name): difference(nodes_before.get(name, {}), nodes_after.get(name, {}))
+        for name in nodes_before.keys() | nodes_after.keys()
     }
     tiles = difference(without_nulls(tiles_before), without_nulls(cluster_document(cluster)["nodes"]))
     publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_counts(cluster), "nodes": tiles}})
@@ -232,7 +247,8 @@ def export_cluster(cluster: Cluster) -> ClusterContent:
     running: list[PodSpec] = []
     pending: list[PodSpec] = []
     states = [*_HOLDING, *(state.value for state in QUEUED)]
-    for pod in Pod.objects.filter(cluster=cluster, state__in=states).select_related("node").order_by("id"):
+    rows = Pod.objects.filter(cluster=cluster, state__in=states).select_related("node").defer("node__report")
+    for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
             running.append(msgspec.structs.replace(pod.spec, node_name=node_name, allocation=pod.allocation))
