@@ -255,6 +255,20 @@ def test_a_refused_reservation_is_undone_and_the_next_best_node_tried() -> None:
     ]  # fmt: skip
 
 
+def test_a_refused_reservation_is_the_matter_of_one_pod_alone() -> None:
+    @plugin("picky", summary="Refuses the first pod on the first node.")
+    class Picky:
+        def reserve(self, request, row, state):
+            return NO if request.pod.name == "first" and row == 0 else None
+
+        def unreserve(self, request, row, state):
+            pass
+
+    scheduler = deciding(Picky)
+    assert scheduler.schedule(a_pod("first").build()).node == "b"
+    assert scheduler.schedule(a_pod("second").build()).node == "a"  # the same shape, so the same kept evaluation
+
+
 def test_a_pod_that_nobody_can_reserve_for_leaves_no_trace() -> None:
     scheduler = deciding(reserving("never", {0: NO, 1: NO, 2: NO}))
     before = scheduler.state.digest()
