@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer
+from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 
 from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs
 from .output import Output, OutputFormat, console, print_json, table
@@ -54,7 +54,7 @@ def whatif(
     if output is OutputFormat.JSON:
         print_json(answer.document())
     else:
-        show(answer, len(nodes.nodes))
+        show(answer)
     raise typer.Exit(answer.verdict.exit_code)
 
 
@@ -62,15 +62,15 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def show(answer: WhatIfAnswer, nodes: int) -> None:
-    """Print an answer for people; `nodes` is how many the cluster has."""
+def show(answer: WhatIfAnswer) -> None:
+    """Print an answer for people."""
     out = console()
     colour = _COLOURS[answer.verdict]
     out.print(f"[bold {colour}]{answer.verdict.value}[/]  {escape(answer.summary)}", soft_wrap=True)
     if answer.placements:
         _show_placements(out, answer.placements)
     for pod in answer.unplaced:
-        _show_unplaced(out, pod, nodes)
+        _show_unplaced(out, pod)
     for pod_rows in _by_pod(answer.nodes or ()):
         _show_matrix(out, pod_rows)
     out.print(
@@ -105,28 +105,18 @@ def _gpus(item: Placement) -> str:
     return " ".join(f"{card.index}{share}" for card, share in zip(item.gpus, whole, strict=True)) or "-"
 
 
-def _show_unplaced(out: Console, pod: Unplaced, nodes: int) -> None:
+def _show_unplaced(out: Console, pod: Unplaced) -> None:
     out.print(f"\n[{_COLOURS[pod.verdict]}]{pod.verdict.value}[/]  [bold]{escape(pod.pod)}[/]")
     shown = table("nodes", "plugin", "code", "reason", right=("nodes",))
     for reason in pod.reasons:
         where = f"{reason.field}: " if reason.field else ""
         shown.add_row(str(reason.nodes or "-"), reason.plugin, reason.code, escape(where + reason.message))
     out.print(shown)
-    if pod.verdict is not Verdict.MISCONFIGURED:
-        out.print(f"[dim]{' > '.join(_funnel(pod, nodes))}[/]", soft_wrap=True)
+    steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(pod.reasons)]
+    if steps:
+        out.print(f"[dim]{' > '.join(steps)}[/]", soft_wrap=True)
     for change in pod.nearest_fit:
         out.print(f"would fit with {escape(change.change)} ({len(change.nodes)} nodes)", soft_wrap=True)
-
-
-def _funnel(pod: Unplaced, nodes: int) -> Iterator[str]:
-    """Yield how many nodes were left after each plugin that refused any; reasons stand in the order of filters."""
-    yield f"{nodes} nodes"
-    refused: dict[str, int] = {}
-    for reason in pod.reasons:
-        refused[reason.plugin] = refused.get(reason.plugin, 0) + reason.nodes
-    for plugin, count in refused.items():
-        nodes -= count
-        yield f"{plugin} {nodes}"
 
 
 def _by_pod(rows: Iterable[NodeOutcome]) -> Iterator[list[NodeOutcome]]:

@@ -7,6 +7,7 @@ stable code, the plugin that gave it and the number of nodes it covers.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -58,7 +59,11 @@ class Placement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Why `nodes` nodes were refused by one plugin; `missing` names what they lack, `field` the pod's own error."""
+    """Why `nodes` nodes were refused by one plugin; `missing` names what they lack, `field` the pod's own error.
+
+    A plugin may refuse one node for several reasons, so counts may add up to more nodes than there are; `before` and
+    `after` are how many nodes the plugin was given and how many it left.
+    """
 
     code: str
     plugin: str
@@ -66,6 +71,18 @@ class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str
     missing: tuple[str, ...] = ()
     field: str | None = None
+    before: int = 0
+    after: int = 0
+
+
+def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
+    """Return (plugin, nodes left after it) in the order of the filters, all nodes first under the name ""."""
+    steps: dict[str, int] = {}
+    for reason in reasons:
+        if not steps:
+            steps[""] = reason.before
+        steps[reason.plugin] = reason.after
+    return list(steps.items()) if steps.get("") else []
 
 
 class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}):

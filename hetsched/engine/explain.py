@@ -82,7 +82,8 @@ class _Sweep:
         counted: dict[tuple[str, Refusal], int] = {}
         for plugin, refusal, rows in self.first:
             counted[plugin.name, refusal] = counted.get((plugin.name, refusal), 0) + int(rows.sum())
-        return tuple(_reason(name, refusal, nodes) for (name, refusal), nodes in counted.items())
+        steps = {step.plugin: step for step in self.funnel}
+        return tuple(_reason(name, refusal, nodes, steps[name]) for (name, refusal), nodes in counted.items())
 
 
 def _refusals(
@@ -103,8 +104,8 @@ def _refusals(
     return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
 
 
-def _reason(plugin: str, refusal: Refusal, nodes: int) -> Reason:
-    return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field)
+def _reason(plugin: str, refusal: Refusal, nodes: int, step: Step) -> Reason:
+    return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field, step.before, step.after)
 
 
 def misconfigured(pod: PodSpec) -> Diagnosis:
@@ -187,7 +188,7 @@ def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
     found: dict[int, Reason] = {}
     for plugin, refusal, rows in sweep.first:
-        reason = _reason(plugin.name, refusal, 1)
+        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
         for row in np.flatnonzero(rows).tolist():
             found.setdefault(row, reason)
     return found

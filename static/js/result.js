@@ -32,7 +32,7 @@ export function drawAnswer(container, words, answer, nodes) {
   ];
   container.replaceChildren(
     verdict(words, answer),
-    ...refusals(words, answer, nodes),
+    ...refusals(words, answer),
     ...moves(words, answer),
     element("div", { class: "columns" }, ...tables),
   );
@@ -139,14 +139,13 @@ function missing(words, reason) {
 }
 
 // Pods refused for the same reasons are told once.
-function refusals(words, answer, nodes) {
+function refusals(words, answer) {
   const alike = new Map();
   for (const pod of answer.unplaced) {
     const key = JSON.stringify([pod.verdict, pod.reasons]);
     if (!alike.has(key)) alike.set(key, { ...pod, count: 0 });
     alike.get(key).count += 1;
   }
-  const all = new Set(nodes.map((node) => node.name)).size;
   return [...alike.values()].map((pod) => {
     const most = Math.max(1, ...pod.reasons.map((reason) => reason.nodes));
     const rows = pod.reasons.map((reason) => [
@@ -170,24 +169,19 @@ function refusals(words, answer, nodes) {
         element("h2", {}, `${words["not-placed"]}: ${title}`),
         stateChip(pod.verdict, words[pod.verdict]),
       ),
-      funnel(words, pod, all),
+      funnel(words, pod),
       table([right(words.nodes), "", words.reason, words.plugin, words.code], rows),
     );
   });
 }
 
-// How many nodes each rule left, in the order of the rules.
-function funnel(words, pod, all) {
-  const refused = new Map();
-  for (const { plugin, nodes } of pod.reasons) refused.set(plugin, (refused.get(plugin) ?? 0) + nodes);
-  const total = [...refused.values()].reduce((sum, count) => sum + count, 0);
-  if (!all || total > all || !total) return null;
-  let left = all;
-  const steps = [...refused].map(([plugin, count]) => {
-    left -= count;
-    return element("li", {}, `${plugin} `, element("b", {}, left));
-  });
-  const start = element("li", {}, `${words.nodes} `, element("b", {}, all));
+// How many nodes each rule left, in the order of the rules; fields that are zero are left out.
+function funnel(words, pod) {
+  const before = pod.reasons[0]?.before;
+  if (!before) return null;
+  const left = new Map(pod.reasons.map(({ plugin, after }) => [plugin, after ?? 0]));
+  const steps = [...left].map(([plugin, count]) => element("li", {}, `${plugin} `, element("b", {}, count)));
+  const start = element("li", {}, `${words.nodes} `, element("b", {}, before));
   return element("ol", { class: "funnel", "aria-label": words.funnel }, start, ...steps);
 }
 

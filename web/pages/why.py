@@ -1,14 +1,14 @@
 """Why a pod is where it is, or nowhere: one decision, made ready to be shown.
 
-Rule: reasons stand in the order of the filters, each node is charged to the first that refused it, so the counts add
-up to all nodes and what is left after each filter can be told.
+Rule: reasons stand in the order of the filters, each node is charged to the first filter that refused it, for all the
+reasons that this filter has.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.decision import Reason
+from hetsched.contracts.decision import funnel
 from hetsched.placement.models import Decision
 
 
@@ -29,18 +29,3 @@ def why(decision: Decision) -> dict[str, Any]:
         "funnel": funnel(decision.reasons),
         "top": [row for row in decision.top if row.feasible],
     }
-
-
-def funnel(reasons: tuple[Reason, ...]) -> list[tuple[str, int]]:
-    """Return (filter, nodes left after it), with all nodes first; nothing where no node was looked at."""
-    refused: dict[str, int] = {}
-    for reason in reasons:
-        refused[reason.plugin] = refused.get(reason.plugin, 0) + reason.nodes
-    left = sum(refused.values())
-    if not left:
-        return []
-    steps = [("", left)]
-    for plugin, nodes in refused.items():
-        left -= nodes
-        steps.append((plugin, left))
-    return steps

@@ -32,3 +32,11 @@ def test_cards_and_isa_are_named(tmp_path: Path) -> None:
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, node)).stdout
     assert "0:250m" in text
     assert "native: x86-64-v3 on x86-64-v4" in text
+
+
+def test_a_node_that_lacks_two_things_is_counted_once_in_the_funnel(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("web").cpu(900).memory("9000Gi"))
+    text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path)).stdout
+    assert text.count("Insufficient") >= 2
+    # Two nodes, both short of both.
+    assert "2 nodes > resource-fit 0" in text

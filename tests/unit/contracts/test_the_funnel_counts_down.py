@@ -1,0 +1,20 @@
+"""The funnel of a refused pod begins with all nodes and ends with what is left."""
+
+from __future__ import annotations
+
+from hetsched.contracts.decision import Reason, funnel
+
+
+def test_the_funnel_counts_down_to_what_is_left() -> None:
+    # Of 10 nodes, the first filter refuses 6: 4 and 3, one of them for both reasons. The second refuses the other 4.
+    reasons = (
+        Reason("A", "isa-match", 4, "", before=10, after=4),
+        Reason("B", "isa-match", 3, "", before=10, after=4),
+        Reason("C", "gpu-fit", 4, "", before=4, after=0),
+    )
+    assert funnel(reasons) == [("", 10), ("isa-match", 4), ("gpu-fit", 0)]
+
+
+def test_a_refusal_that_looked_at_no_node_has_none() -> None:
+    assert funnel((Reason("D", "request", 0, ""),)) == []
+    assert funnel(()) == []
