@@ -51,6 +51,12 @@ def test_an_address_without_its_last_slash_leads_to_the_right_one(operator: Api,
     assert (answer.status_code, answer["Location"]) == (308, "/api/v1/workloads/?priority=1")
 
 
+def test_a_program_that_misspells_an_address_is_not_told_of_forms(operator: Api, cluster: Any) -> None:
+    operator.client.handler.enforce_csrf_checks = True
+    assert_problem(operator("POST", "workload/", POD, kind="application/yaml"), 404, "NotFound")
+    assert operator("POST", "workloads", POD, kind="application/yaml").status_code == 308
+
+
 def test_a_caller_without_a_token(api: Callable[..., Api]) -> None:
     answer = api("anonymous")("GET", "nodes/")
     assert_problem(answer, 401, "NotAuthenticated")
