@@ -46,7 +46,7 @@ class Walk:
         steps: list[Callable[[], object]] = [
             self.submit, self.submit, self.submit, self.decide, self.decide, self.decide, self.bind, self.bind,
             self.finish, self.finish, self.reject, self.cancel, self.retry, self.cordon, self.uncordon,
-            self.import_again, self.change_policy,
+            self.set_priority, self.import_again, self.change_policy,
         ]  # fmt: skip
         chosen = self.draw.choice(steps)
         chosen()
@@ -111,6 +111,10 @@ class Walk:
                 actions.retry(workload, actor=ALICE, reason="again")
             except InputError as error:
                 assert error.code == "NothingToRetry"  # noqa: PT017
+
+    def set_priority(self) -> None:
+        if workload := self._workload():
+            actions.set_priority(workload, self.draw.randrange(9), actor=ALICE, reason="urgent")
 
     def cordon(self) -> None:
         cordon(self.cluster, f"n{self.draw.randrange(6)}", actor=ALICE, reason="maintenance")

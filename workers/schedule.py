@@ -22,9 +22,9 @@ from hetsched.inventory import lease as leases
 from hetsched.inventory.lease import Lease
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, Result, record
+from hetsched.placement.actions import Conflict, record
 from hetsched.placement.queue import Waiting, due_pods, waiting
-from hetsched.placement.snapshot import Loaded, Warm, warm
+from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
 
 from .deciding import Batch
@@ -69,18 +69,22 @@ def _lead(lease: Lease) -> int:
 
 
 def _batch(lease: Lease, copy: Warm) -> int:
-    """Decide and record one batch; return its size."""
+    """Decide and record one batch; return its size, 0 when nothing is due."""
+    pods = _queue(lease.cluster_id, copy)
+    if not pods:
+        return 0
+    specs = active_specs({pod.policy for pod in pods})
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
         if not leases.renew(lease):
             raise Conflict("another leader took over meanwhile")
-        revision = loaded.revision
+        revision, snapshot = loaded.revision, loaded.state.digest()
+        batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
-            results, batch, snapshot = _decide(lease.cluster_id, copy, loaded)
-            if results:
-                at = record(lease.cluster_id, results, revision=revision, epoch=lease.epoch, snapshot=snapshot)
-                copy.recorded(at)
+            results = batch.decide(pods, settings.HETSCHED_LEASE_SECONDS / 4)
+            at = record(lease.cluster_id, results, revision=revision, epoch=lease.epoch, snapshot=snapshot)
+            copy.recorded(at)
             done = not batch.failed
         finally:
             if not done:
@@ -88,19 +92,11 @@ def _batch(lease: Lease, copy: Warm) -> int:
     return len(results)
 
 
-def _decide(cluster_id: int, copy: Warm, loaded: Loaded) -> tuple[list[Result], Batch, str]:
-    default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
-    pods = _queue(cluster_id, copy, default)
-    specs = active_specs({pod.policy for pod in pods})
-    batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
-    snapshot = loaded.state.digest() if pods else ""
-    return batch.decide(pods, settings.HETSCHED_LEASE_SECONDS / 4), batch, snapshot
-
-
-def _queue(cluster_id: int, copy: Warm, default: str) -> list[Waiting]:
+def _queue(cluster_id: int, copy: Warm) -> list[Waiting]:
     """Return the next pods in the order of the cluster's default policy."""
+    default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
     spec = active_specs({default}).get(default)
-    policy = copy.scheduler(spec).policy if spec else None
+    policy = copy.policy(spec) if spec else None
     if policy is None or _orders_by_priority(policy):
         return waiting(cluster_id, settings.HETSCHED_BATCH)
     everything = sorted(waiting(cluster_id, None), key=lambda pod: policy.sort_key(pod.spec))

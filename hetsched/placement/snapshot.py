@@ -18,7 +18,7 @@ from django.db.models import Q
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policy import compile_policy
+from hetsched.engine.policy import Policy, compile_policy
 from hetsched.engine.registry import Registry, load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import effective_report
@@ -26,7 +26,7 @@ from hetsched.inventory.models import Cluster, Node
 
 from .models import Reservation
 
-_KEPT_SCHEDULERS = 16
+_KEPT_POLICIES = 16
 
 
 class Loaded(msgspec.Struct):
@@ -80,6 +80,7 @@ class Warm:
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
         self._loaded: Loaded | None = None
+        self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
@@ -131,15 +132,25 @@ class Warm:
         loaded.revision = revision
         return True
 
+    def policy(self, spec: PolicySpec) -> Policy:
+        """Return a policy revision, compiled once."""
+        key = (spec.name, spec.version)
+        known = self._policies.get(key)
+        if known is None or known.spec != spec:
+            if len(self._policies) >= _KEPT_POLICIES:
+                self._policies.clear()
+            known = self._policies[key] = compile_policy(spec, self._registry)
+        return known
+
     def scheduler(self, spec: PolicySpec) -> Scheduler:
         """Return the scheduler of a policy revision on the present state."""
         assert self._loaded is not None
-        key = (spec.name, spec.version)
+        key, policy = (spec.name, spec.version), self.policy(spec)
         known = self._schedulers.get(key)
-        if known is None or known.policy.spec != spec:
-            if len(self._schedulers) >= _KEPT_SCHEDULERS:
+        if known is None or known.policy is not policy:
+            if len(self._schedulers) >= _KEPT_POLICIES:
                 self._schedulers.clear()
-            known = self._schedulers[key] = Scheduler(self._loaded.state, compile_policy(spec, self._registry))
+            known = self._schedulers[key] = Scheduler(self._loaded.state, policy)
         return known
 
     def recorded(self, revision: int) -> None:
@@ -160,7 +171,10 @@ _warm_lock = threading.Lock()
 def warm(cluster_id: int) -> Warm:
     """Return this process's warm copy of a cluster."""
     with _warm_lock:
-        return _warm.setdefault(cluster_id, Warm(cluster_id))
+        found = _warm.get(cluster_id)
+        if found is None:
+            found = _warm[cluster_id] = Warm(cluster_id)
+        return found
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
