@@ -65,6 +65,10 @@ def create(
 def open_server_database(data: Path | None) -> None:
     """Set Django up as the server on this machine has it; a standalone data folder wins over the environment."""
     if data is not None:
+        if not (data.expanduser() / "hetsched.sqlite3").is_file():
+            # Opening it would leave an empty database behind.
+            message = f"there is no server's database in {data}"
+            raise InputError("DatabaseNotReady", message, place="--data", hint="Start `hetsched standalone` there once")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")

@@ -63,3 +63,10 @@ def test_database_that_is_not_there_yet(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "DatabaseNotReady" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_data_folder_that_no_server_used_stays_as_it_is(tmp_path: Path) -> None:
+    done = hetsched(tmp_path, "token", "create", "--role", "viewer", "--data", str(tmp_path / "mistyped"))
+    assert done.returncode == 2
+    assert "DatabaseNotReady" in done.stderr
+    assert list(tmp_path.iterdir()) == []
