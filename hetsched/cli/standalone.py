@@ -17,6 +17,7 @@ import secrets
 import shutil
 import socket
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -185,20 +186,21 @@ def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> 
     env["HETSCHED_DATA"] = str(data_dir)
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
-    if not env.get("SECRET_KEY_FILE"):
-        env.setdefault("SECRET_KEY", secret_key(data_dir))
+    if not (env.get("SECRET_KEY_FILE") or env.get("SECRET_KEY")):
+        env["SECRET_KEY"] = secret_key(data_dir)
     env.setdefault("ALLOWED_HOSTS", ",".join(dict.fromkeys((*LOOPBACK, host, socket.gethostname()))))
     env["PYTHONUNBUFFERED"] = "1"
     return env
 
 
 def secret_key(data_dir: Path) -> str:
-    """Return the key kept in the data folder, made at the first start and readable by its owner only."""
+    """Return the key kept in the data folder, made at the first start, whole, and readable by its owner only."""
     path = data_dir / "secret-key"
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    if not path.exists():
+        descriptor, unfinished = tempfile.mkstemp(dir=data_dir, prefix="secret-key.")
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(48))
+        os.replace(unfinished, path)
     return path.read_text().strip()
 
 

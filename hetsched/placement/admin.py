@@ -21,6 +21,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, set_default_policy
 from hetsched.inventory.models import Cluster
 from hetsched.journal.admin import ReadOnlyAdmin, acting, pretty
+from hetsched.journal.audit import record
 
 from .actions import export_cluster, import_cluster
 from .forms import ClusterForm, DefaultPolicyForm, ImportForm
@@ -112,6 +113,8 @@ class ClusterAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         cluster = get_object_or_404(Cluster, pk=pk)
+        actor = acting(request)
+        record(actor=actor.name, role=actor.role, action="cluster.export", obj=cluster)
         response = HttpResponse(write_cluster(export_cluster(cluster)), content_type="application/json")
         response["Content-Disposition"] = f'attachment; filename="{cluster.name}.json"'
         return response

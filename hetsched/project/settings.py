@@ -117,8 +117,12 @@ CHANNEL = ENV.redis("HETSCHED_CHANNEL_URL", REDIS)
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
     if CHANNEL.in_memory
-    # Survives a restart of Redis; each web process holds one subscription and fans out itself.
-    else {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [CHANNEL.url]}}
+    # Survives a restart of Redis; each web process holds one subscription and fans out itself. What cannot be sent in
+    # time is relayed later: a Redis that does not answer must not hold a request.
+    else {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [{"address": CHANNEL.url, "socket_connect_timeout": 3, "socket_timeout": 3}]},
+    }
 }
 
 # --- The scheduler's own pace -----------------------------------------------------------------------------------------

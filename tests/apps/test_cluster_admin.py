@@ -104,6 +104,7 @@ def test_an_export_comes_as_a_file_that_can_be_imported(browser: Client) -> None
     cluster = a_cluster(a_node("n1").gpus(1))
     answer = browser.get(reverse("admin:inventory_cluster_export", args=[cluster.pk]))
     assert answer["Content-Disposition"] == 'attachment; filename="fleet.json"'
+    assert AuditEntry.objects.get(action="cluster.export").actor == "root"
     again = SimpleUploadedFile("export.json", answer.content)
     assert _add(browser, documents=again).status_code == 302
     assert Node.objects.get(cluster__name="lab").card_count == 1

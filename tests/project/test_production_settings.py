@@ -14,6 +14,7 @@ from tests.system.processes import ROOT, plain_environment, python
 NAMES = (
     "DEBUG", "SESSION_COOKIE_SECURE", "SESSION_COOKIE_NAME", "CSRF_COOKIE_SECURE", "CSRF_COOKIE_NAME",
     "SECURE_SSL_REDIRECT", "SECURE_HSTS_SECONDS", "SECURE_PROXY_SSL_HEADER", "DATABASES", "CELERY_BROKER_URL",
+    "CELERY_BROKER_TRANSPORT_OPTIONS", "CHANNEL_LAYERS",
 )  # fmt: skip
 SHOW = f"""
 import json
@@ -56,6 +57,14 @@ def test_with_tls_cookies_are_bound_to_the_host(tmp_path: Path) -> None:
     assert settings["SESSION_COOKIE_NAME"].startswith("__Host-")
     assert settings["CSRF_COOKIE_NAME"].startswith("__Host-")
     assert settings["SECURE_PROXY_SSL_HEADER"] == ["HTTP_X_FORWARDED_PROTO", "https"]
+
+
+def test_a_redis_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    settings = read(tmp_path, **PRODUCTION)
+    (channel,) = settings["CHANNEL_LAYERS"]["default"]["CONFIG"]["hosts"]
+    for options in (channel, settings["CELERY_BROKER_TRANSPORT_OPTIONS"]):
+        assert options["socket_connect_timeout"] <= 10
+        assert options["socket_timeout"] <= 10
 
 
 def test_a_forwarded_header_counts_only_behind_a_proxy(tmp_path: Path) -> None:
