@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import structlog
 
 from hetsched.contracts.decision import NodeOutcome, Reason, Verdict
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose
-from hetsched.engine.scoring import INFEASIBLE
+from hetsched.engine.explain import Diagnosis, best, diagnose
 from hetsched.placement.actions import Result
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
@@ -70,7 +68,7 @@ class Batch:
     def _try(self, waiting: Waiting, spec: PolicySpec, position: int) -> Result:
         pod = waiting.spec
         scheduler = self.warm.scheduler(spec)
-        top = self._top(scheduler, pod)
+        top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod)
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
@@ -78,24 +76,6 @@ class Batch:
         if outcome.held:
             self._held[pod.key] = (position, outcome, scheduler)
         return self._placed(waiting, spec, outcome, top)
-
-    def _top(self, scheduler: Scheduler, pod: PodSpec) -> tuple[NodeOutcome, ...]:
-        """Return the best nodes for a pod before it is booked, equal totals by name."""
-        if pod.problems or not self.top_nodes:
-            return ()
-        _, total = scheduler.evaluator.evaluate(scheduler.state.compile(pod))
-        if len(total) > 8 * self.top_nodes:
-            least = np.partition(total, len(total) - self.top_nodes)[len(total) - self.top_nodes]
-            rows = np.flatnonzero(total >= least)
-        else:
-            rows = np.arange(len(total))
-        best = rows[np.argsort(-total[rows], kind="stable")[: self.top_nodes]].tolist()
-        names = scheduler.state.columns.names
-        return tuple(
-            NodeOutcome(names[row], pod.key, True, None, (), round(float(total[row]), _SCORE_DIGITS), rank)
-            for rank, row in enumerate(best, start=1)
-            if total[row] > INFEASIBLE
-        )
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""

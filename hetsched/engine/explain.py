@@ -20,7 +20,7 @@ import numpy as np
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Unplaced, Verdict
 from hetsched.contracts.workload import PodSpec
 
-from .columns import Bools, Floats, Window
+from .columns import Bools, Floats, Rows, Window
 from .points import Scope
 from .policy import ActivePlugin
 from .request import Request
@@ -162,24 +162,58 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
         if not feasible[row]:
             rows.append(NodeOutcome(names[row], pod.key, False, refused.get(row), (), None, None))
             continue
-        scores = tuple(
-            PluginScore(p.name, float(raw[row]), float(norm[row]), p.weight, p.weight * float(norm[row]))
-            for p, raw, norm in columns
-        )
+        scores = _scores(columns, row)
         rows.append(NodeOutcome(names[row], pod.key, True, None, scores, float(total[row]), rank))
     return tuple(rows)
 
 
-def _score_columns(
-    scheduler: Scheduler, request: Request, feasible: Bools
-) -> list[tuple[ActivePlugin, Floats, Floats]]:
+def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
+    """Return the `limit` best feasible nodes with their scores, as `matrix` would, at the cost of a few rows."""
+    if pod.problems or limit < 1:
+        return ()
     state = scheduler.state
-    columns: list[tuple[ActivePlugin, Floats, Floats]] = []
+    request = state.compile(pod)
+    _, total = scheduler.evaluator.evaluate(request)
+    rows = np.arange(len(total))
+    if len(total) > 8 * limit:
+        least = np.partition(total, len(total) - limit)[len(total) - limit]
+        rows = np.flatnonzero(total >= least)
+    rows = rows[np.argsort(-total[rows], kind="stable")[:limit]]
+    rows = rows[total[rows] > INFEASIBLE]
+    columns = _score_columns(scheduler, request, total > INFEASIBLE, rows)
+    return tuple(
+        NodeOutcome(
+            state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
+        )
+        for position, row in enumerate(rows.tolist())
+    )
+
+
+Column = tuple[ActivePlugin, Floats, Floats]
+
+
+def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
+    return tuple(
+        PluginScore(p.name, float(raw[position]), float(norm[position]), p.weight, p.weight * float(norm[position]))
+        for p, raw, norm in columns
+    )
+
+
+def _score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows: Rows | None = None) -> list[Column]:
+    """Return raw and normalised scores of the plugins that take part, over all rows or some."""
+    state = scheduler.state
+    columns: list[Column] = []
     for plugin in scheduler.policy.scores:
         if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
             continue
-        raw = plugin.instance.score(request, state.all_rows)
-        normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
+        if plugin.serves("normalize-score") or plugin.info.scope is Scope.CLUSTER:
+            raw = plugin.instance.score(request, state.all_rows)
+            normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
+            if rows is not None:
+                raw, normal = raw[rows], normal[rows]
+        else:
+            window = state.all_rows if rows is None else Window(state.columns, rows)
+            raw = normal = plugin.instance.score(request, window)
         columns.append((plugin, raw, normal))
     return columns
 

@@ -1,0 +1,23 @@
+"""What the ledger keeps of a decision equals the top of the whole matrix."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.explain import best, matrix
+from hetsched.engine.policies import BUILTIN
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import scheduler
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), st.integers(1, 4))
+def test_rows_totals_and_scores(fleet: list[NodeReport], pods: list[PodSpec], policy: str, limit: int) -> None:
+    deciding = scheduler(fleet, policy=policy, namespaces=NAMESPACES)
+    for pod in pods:
+        expected = tuple(row for row in matrix(deciding, pod) if row.feasible)[:limit]
+        assert best(deciding, pod, limit) == expected
+        deciding.schedule(pod)
