@@ -42,14 +42,17 @@ def run(cluster_id: int) -> int:
         if lease is None:
             break
         try:
-            decided += _lead(lease)
+            recorded, beaten = _lead(lease)
         finally:
             leases.give_up(lease)
+        decided += recorded
+        if beaten:
+            break  # other clusters want this worker too; the sweep has it tried again
     return decided
 
 
-def _lead(lease: Lease) -> int:
-    """Decide batch after batch under one lease."""
+def _lead(lease: Lease) -> tuple[int, bool]:
+    """Decide batch after batch under one lease; return how many were recorded, and whether too many were lost."""
     copy = warm(lease.cluster_id)
     decided = conflicts = 0
     while True:
@@ -59,11 +62,11 @@ def _lead(lease: Lease) -> int:
             conflicts += 1
             log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
             if conflicts > MOST_CONFLICTS or not leases.renew(lease):
-                return decided
+                return decided, True
             time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
             continue
         if not recorded:
-            return decided
+            return decided, False
         decided += recorded
         conflicts = 0
 
