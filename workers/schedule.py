@@ -73,15 +73,18 @@ def _lead(lease: Lease) -> tuple[int, bool]:
 
 def _batch(lease: Lease, copy: Warm) -> int:
     """Decide and record one batch; return its size, 0 when nothing is due."""
-    pods = _queue(lease.cluster_id, copy)
-    if not pods:
+    if not due_pods(lease.cluster_id).exists():
         return 0
-    specs = active_specs({pod.policy for pod in pods})
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
         if not leases.renew(lease):
             raise Conflict("another leader took over meanwhile")
+        # The pods are read after the revision: whatever changes them from here on makes the comparison fail.
         revision, snapshot = loaded.revision, loaded.state.digest()
+        pods = _queue(lease.cluster_id, copy)
+        if not pods:
+            return 0
+        specs = active_specs({pod.policy for pod in pods})
         batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:

@@ -20,6 +20,7 @@ from hetsched.placement import actions
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Workload
+from hetsched.placement.snapshot import load_state, warm
 from hetsched.placement.topics import snapshot
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
@@ -189,6 +190,25 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
     assert len(tries) == 2
     assert _placements() == {"p": "n1", "foreign": "n2"}
     assert check_invariants() == []
+
+
+@pytest.mark.django_db
+def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    workload = submitted(cluster, a_pod("p"))
+    real, seen = schedule.waiting, []
+
+    def overtaken(cluster_id: int, limit: int | None) -> Any:
+        seen.append(found := real(cluster_id, limit))
+        if len(seen) == 1:
+            actions.set_priority(workload, 7, actor=ALICE, reason="urgent")
+        return found
+
+    monkeypatch.setattr(schedule, "waiting", overtaken)
+    assert schedule.run(cluster.pk) == 1
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.bookings["default/p"].pod.priority == 7
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def _only(name: str) -> Any:
