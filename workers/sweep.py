@@ -1,8 +1,9 @@
 """Find what messages lost.
 
 Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
-nobody sent. It also looks again at pods that did not fit a minute ago and deletes what is over: idempotency keys,
-events, counters of failed logins, sessions. Running it twice, or on two machines at once, does no harm.
+nobody sent, states that nobody told. It also looks again at pods that did not fit a minute ago and deletes what is
+over: idempotency keys, events, counters of failed logins, sessions. Running it twice, or on two machines at once, does
+no harm.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hetsched.access.login import forget_failures
 from hetsched.inventory.lease import is_led
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
-from hetsched.placement import dispatch
+from hetsched.placement import callbacks, dispatch
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -26,6 +27,7 @@ from hetsched.placement.queue import due_pods
 from .bind import unbound
 
 LOOK_AGAIN = timedelta(seconds=60)
+CALLBACKS_AT_ONCE = 100
 KEYS_KEPT = timedelta(hours=48)
 log = structlog.get_logger(__name__)
 
@@ -42,6 +44,8 @@ def run() -> dict[str, int]:
             found["woken"] += 1
         if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
             dispatch.wake(cluster.pk, dispatch.BIND)
+    for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:
+        dispatch.wake(workload_id, dispatch.CALLBACK)
     IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
     forget_failures(now)
     Session.objects.filter(expire_date__lt=now).delete()

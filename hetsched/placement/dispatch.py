@@ -1,7 +1,8 @@
 """Wake the workers.
 
-Rule: task names are constants here, so that nothing below the workers imports them. A wake-up carries the cluster's id
-only, goes out after the commit, once per transaction and task, and is a hint: when it is lost, a sweep finds the work.
+Rule: task names are constants here, so that nothing below the workers imports them. A wake-up carries one id only, of
+the cluster or, for a callback, of the workload; it goes out after the commit, once per transaction and task, and is a
+hint: when it is lost, a sweep finds the work.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ SCHEDULE = "workers.schedule.run"
 BIND = "workers.bind.run"
 SWEEP = "workers.sweep.run"
 DEMO = "workers.demo.tick"
+CALLBACK = "workers.callback.run"
 
 log = structlog.get_logger(__name__)
 
@@ -23,19 +25,19 @@ log = structlog.get_logger(__name__)
 class _Wake(msgspec.Struct, frozen=True):
     """One wake-up, waiting for the commit; equal ones of a transaction go out once."""
 
-    cluster_id: int
+    row_id: int | str
     task: str
 
     def __call__(self) -> None:
         try:
             queue = "schedule" if self.task == SCHEDULE else "io"
-            current_app.signature(self.task, args=[self.cluster_id]).apply_async(queue=queue)
+            current_app.signature(self.task, args=[self.row_id]).apply_async(queue=queue)
         except OperationalError as error:  # a broker that is down must not undo what is committed
-            log.warning("wake-up not sent", task=self.task, cluster=self.cluster_id, error=repr(error))
+            log.warning("wake-up not sent", task=self.task, id=self.row_id, error=repr(error))
 
 
-def wake(cluster_id: int, task: str = SCHEDULE) -> None:
-    """Ask for a scheduling (or binding) round of this cluster once the transaction is committed."""
-    asked = _Wake(cluster_id, task)
+def wake(row_id: int | str, task: str = SCHEDULE) -> None:
+    """Ask for a scheduling (or another) round of this cluster once the transaction is committed."""
+    asked = _Wake(row_id, task)
     if not any(callback == asked for _, callback, *_ in connection.run_on_commit):
         transaction.on_commit(asked)

@@ -51,6 +51,10 @@ class Workload(models.Model):
     submitted_by = models.CharField(_("submitted by"), max_length=255)
     owner = models.CharField(_("owner"), max_length=200, blank=True, db_index=True)
     callback_url = models.URLField(_("callback"), max_length=2000, blank=True)
+    # The state that was told last, or is not worth another try; other states are due from `callback_not_before` on.
+    callback_state = models.CharField(_("state told"), max_length=16, blank=True)
+    callback_attempts = models.IntegerField(_("callback attempts"), default=0)
+    callback_not_before = models.DateTimeField(_("callback not before"), null=True)
     history = models.JSONField(_("states"), default=list)
     created_at = models.DateTimeField(_("submitted"))
     decided_at = models.DateTimeField(_("decided"), null=True)
@@ -62,7 +66,10 @@ class Workload(models.Model):
         verbose_name_plural = _("workloads")
         ordering = ["-id"]
         constraints = [models.CheckConstraint(condition=_known, name="placement_workload_state")]
-        indexes = [models.Index(fields=["cluster", "-id"], name="placement_workload_recent")]
+        indexes = [
+            models.Index(fields=["cluster", "-id"], name="placement_workload_recent"),
+            models.Index(fields=["id"], name="placement_workload_callback", condition=~models.Q(callback_url="")),
+        ]
 
     def __str__(self) -> str:
         return self.id

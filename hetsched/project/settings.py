@@ -129,6 +129,8 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
+# Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
+HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
@@ -152,7 +154,7 @@ CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
-CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.sweep", "workers.demo"]
+CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.callback", "workers.sweep", "workers.demo"]
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 

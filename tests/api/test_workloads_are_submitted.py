@@ -76,7 +76,8 @@ def test_a_deployment_is_its_pods(operator: Api, cluster: Any) -> None:
     assert operator.get(f"workloads/{document['id']}/")["name"] == "shop"
 
 
-def test_policy_priority_name_and_callback_come_along(operator: Api, cluster: Any) -> None:
+def test_policy_priority_name_and_callback_come_along(operator: Api, cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
     extras = {"policy": "spread", "priority": -7, "name": "nightly", "callbackUrl": "https://ci.example/done"}
     wrapped = operator("POST", "workloads/", {"manifest": POD, **extras}, status=202).json()["id"]
     query = "&".join(f"{name}={value}" for name, value in extras.items())
@@ -107,6 +108,7 @@ def test_a_pod_whose_own_wish_is_wrong_is_accepted(operator: Api, cluster: Any) 
         ({"manifest": POD.replace("spec:", "spec:\n  nodeName: n1")}, "PodBound", "spec.nodeName"),
         ({"manifest": POD.replace("500m", "-1")}, "QuantityNegative", None),
         ({"manifest": POD, "callbackUrl": "file:///etc/passwd"}, "CallbackUrlInvalid", "callbackUrl"),
+        ({"manifest": POD, "callbackUrl": "https://elsewhere.example/"}, "CallbackNotAllowed", "callbackUrl"),
         ({"manifest": POD, "callbackUrl": "http://user:pw@host/"}, "CallbackUrlInvalid", "callbackUrl"),
         ({"manifest": POD, "callbackUrl": "http://[::1/"}, "CallbackUrlInvalid", "callbackUrl"),
         ({"manifest": POD, "name": "x" * 254}, "NameInvalid", "name"),

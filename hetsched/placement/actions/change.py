@@ -23,6 +23,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
 
+from .. import dispatch
 from ..bookings import Booked, end, insert, parts
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Pod, Reservation, Workload
@@ -133,6 +134,8 @@ class Change:
             for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
                 if self._settle(workload, workload_state(states[workload.pk])):
                     changed.append(workload)
+                    if workload.callback_url:
+                        dispatch.wake(workload.pk, dispatch.CALLBACK)
                 patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
             Workload.objects.bulk_update(
                 changed, ["state", "history", "decided_at", "finished_at", "revision"], batch_size=100

@@ -26,6 +26,7 @@ from hetsched.policies.effective import Chooser
 
 from .. import dispatch
 from ..bookings import parts
+from ..callbacks import refuse_foreign
 from ..lifecycle import LIVE, State
 from ..models import IdempotencyKey, Pod, Workload
 from ..topics import cluster_counts, pod_document, workload_head, workload_topic
@@ -62,10 +63,11 @@ def submit(
     `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
     of a policy is wrong is accepted and will be *misconfigured*.
     Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
-    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `IdempotencyKeyReused`; Conflict where another writer held a name
-    and let it go meanwhile.
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`; Conflict where
+    another writer held a name and let it go meanwhile.
     """
     _check(pods, priority)
+    refuse_foreign(callback_url)
     if idempotency_key:
         answered = _answered(owner, idempotency_key, body_hash)
         if answered is not None:
