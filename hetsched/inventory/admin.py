@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.units import format_amount
-from hetsched.journal.admin import ReadOnlyAdmin, pretty
+from hetsched.journal.admin import ReadOnlyAdmin, pretty, quantities
 
 from .models import Node
 
@@ -47,7 +47,7 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @admin.display(description="requested")
     def booked(self, node: Node) -> str:
-        return pretty({name: format_amount(name, amount) for name, amount in node.requested.items()})
+        return quantities(node.requested)
 
     @admin.display(description="facts")
     def isa_facts(self, node: Node) -> str:

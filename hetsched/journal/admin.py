@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,8 +10,12 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from hetsched.contracts.units import format_amount
+
 from .audit import Program
 from .models import AuditEntry, OutboxEvent
+
+admin.site.site_header = admin.site.site_title = "hetsched"
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -46,6 +51,11 @@ def acting(request: HttpRequest) -> Program:
     user: Any = request.user
     names = user.groups.order_by("name").values_list("name", flat=True)
     return Program(user.get_username(), "superuser" if user.is_superuser else ",".join(names))
+
+
+def quantities(amounts: Mapping[str, int]) -> str:
+    """Show amounts in base units as quantities."""
+    return pretty({name: format_amount(name, amount) for name, amount in amounts.items()})
 
 
 def pretty(value: Any) -> str:

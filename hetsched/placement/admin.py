@@ -20,7 +20,7 @@ from hetsched.adapters.export import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, set_default_policy
 from hetsched.inventory.models import Cluster
-from hetsched.journal.admin import ReadOnlyAdmin, acting, pretty
+from hetsched.journal.admin import ReadOnlyAdmin, acting, pretty, quantities
 from hetsched.journal.audit import record
 
 from .actions import export_cluster, import_cluster
@@ -43,11 +43,11 @@ class ClusterAdmin(ReadOnlyAdmin):
 
     @admin.display(description="capacity")
     def totals(self, cluster: Cluster) -> str:
-        return pretty(cluster.capacity)
+        return quantities(cluster.capacity)
 
     @admin.display(description="requested")
     def booked(self, cluster: Cluster) -> str:
-        return pretty(cluster.requested)
+        return quantities(cluster.requested)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("inventory.add_cluster"))
@@ -244,7 +244,7 @@ class ReservationAdmin(ReadOnlyAdmin):
 
     @admin.display(description="requests")
     def asked(self, reservation: Reservation) -> str:
-        return pretty(reservation.requests)
+        return quantities(reservation.requests)
 
     @admin.display(description="holds")
     def holds(self, reservation: Reservation) -> str:

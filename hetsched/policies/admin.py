@@ -75,6 +75,7 @@ class PolicyAdmin(admin.ModelAdmin):
             "policy": policy,
             "shown": shown,
             "revisions": policy.revisions.all() if policy else (),
+            "earlier": policy is not None and policy.revisions.filter(state="retired").exists(),
             "form": form,
             "may_change": may_change,
             **(extra_context or {}),

@@ -90,12 +90,20 @@ class PolicyForm(forms.Form):
     """All of one policy. `spec` is valid once `is_valid` said so."""
 
     name = forms.CharField(label=_("Name"), max_length=63)
-    description = forms.CharField(label=_("Description"), max_length=400, required=False)
+    description = forms.CharField(
+        label=_("Description"), max_length=400, required=False, widget=forms.TextInput(attrs={"size": 80})
+    )
     ties_by = forms.ChoiceField(
         label=_("Ties go to"), choices=[("name", _("the lowest node name")), ("random", _("a repeatable draw"))]
     )
     ties_seed = forms.IntegerField(label=_("Seed of the draw"), min_value=0, max_value=2**63 - 1, required=False)
-    note = forms.CharField(label=_("Note"), required=False, max_length=2000, help_text=_("Why this draft, for others."))
+    note = forms.CharField(
+        label=_("Note"),
+        required=False,
+        max_length=2000,
+        widget=forms.TextInput(attrs={"size": 80}),
+        help_text=_("Why this draft, for others."),
+    )
 
     def __init__(self, registry: Registry, *args: Any, spec: PolicySpec | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
