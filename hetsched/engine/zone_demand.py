@@ -7,9 +7,9 @@ that treats the pod as topology-aware (the pod's own word, else the node's label
 and elsewhere it may cross zones:
     whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the CPUs asked
     zones by whole, then free CPU, then name, each giving what it has until the pod has enough
-Policies `exclusive` and `immovable` moreover need that many CPUs to pin. An aware pod without whole CPUs is counted
-with all it requests, and only counted. Nodes whose kubelet pins are left to it; a pod that asks for zones does not go
-where they are unknown.
+A zone with that much free CPU has as many CPUs to pin, as no more is allocatable than is named. An aware pod without
+whole CPUs is counted with all it requests, and only counted. Nodes whose kubelet pins are left to it; a pod that asks
+for zones does not go where they are unknown.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
 """
 
@@ -101,8 +101,6 @@ class ZoneDemand:
     def room(self, nodes: Window) -> Bools:
         """Return (Z, n) which zones have room for the whole pod."""
         fits: Bools = nodes.load("zone_cpu_free") >= self.cpu_millis
-        if self.pinned:
-            fits = fits & (nodes.load("zone_cpus_free") >= self.cpus)
         if self.memory_mib:
             fits = fits & (nodes.load("zone_memory_free") >= self.memory_mib)
         return fits & self.near(nodes) if self.local else fits
@@ -122,8 +120,6 @@ class ZoneDemand:
         """Return (Z, n) how many whole CPUs each zone could give to a pod that crosses zones."""
         effective, free = nodes.static("zone_cpu"), nodes.load("zone_cpu_free")
         whole: Ints = np.maximum((effective // 1000 * 1000 - (effective - free)) // 1000, 0)
-        if self.pinned:
-            whole = np.minimum(whole, np.maximum(nodes.load("zone_cpus_free"), 0))
         return whole
 
     def fits(self, nodes: Window) -> Bools:

@@ -12,7 +12,8 @@ A grant of policy `exclusive`, `immovable` or the kubelet's `static` holds the C
 only. `predicted` grants count like CPUs of the kubelet's own choice whose ids are not known yet.
 Zones stand in the order of their names, numbers as numbers; a zone without CPUs is none.
 Source: cassini (Tencent 2022), gocrane `NodeResourceTopology`; public contract section 1.
-Invariant: charging with 1 and then with -1 restores every cell and every holder.
+Invariants: charging with 1 and then with -1 restores every cell and every holder; of a zone whose CPUs are named, at
+least as many whole CPUs are nobody's as `free` says.
 """
 
 from __future__ import annotations

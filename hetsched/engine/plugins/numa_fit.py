@@ -165,8 +165,6 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
     one = bound & aware & ~demand.room(nodes).any(axis=0)
     if one.any():
         enough = free >= demand.cpu_millis
-        if demand.pinned:
-            enough &= nodes.load("zone_cpus_free") >= demand.cpus
         short = one & ~enough.any(axis=0)
         yield from _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))

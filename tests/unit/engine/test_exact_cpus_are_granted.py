@@ -211,6 +211,7 @@ def test_reasons_carry_numbers() -> None:
 
 def test_a_node_without_zones_is_unknown_to_a_pod_that_asks() -> None:
     assert refusal(deciding(a_node("n")), wanting("a", 1)) == ("TopologyUnknown", "the node's NUMA zones are unknown")
+    assert granted(deciding(a_node("n")), wanting("counted", 1, "none")) == "TopologyUnknown"
     assert granted(deciding(a_node("n")), a_pod("b").cpu(1).guaranteed()) == {}
 
 

@@ -84,9 +84,20 @@ def test_the_narrowest_hint_and_the_lowest_zones_win() -> None:
     assert says("best-effort", 6, free=(4, 4, 4), cards_free=(0, 0, 0)).aligned == (0, 1)
 
 
+def test_cpus_come_from_whole_zones_and_then_from_the_fewest_left() -> None:
+    assert says("none", 4, free=(2, 4)).cpus == (0, 4)  # zone 1 is free as a whole and fits
+    assert says("none", 5, free=(2, 4)).cpus == (1, 4)
+    assert says("none", 3, free=(3, 2)).cpus == (1, 2)  # neither is: the one with fewer left is filled up first
+
+
 def test_best_effort_falls_back_to_the_zones_that_are_left() -> None:
     # 3 CPUs, 2 + 1 + 2 free of 4 each: preferred would be one zone; of the pairs that hold it, 0 and 1 are lowest.
     assert says("best-effort", 3, free=(2, 1, 2), cards_free=(0, 0, 0)).aligned == (0, 1)
+
+
+def test_best_effort_wants_as_many_zones_as_the_larger_request_needs() -> None:
+    # 6 CPUs need two zones, the card lies on a third: no preferred hint is common. Of two zones 0 and 1 are lowest.
+    assert says("best-effort", 6, 1, free=(4, 4, 4), cards_free=(0, 0, 1)).aligned == (0, 1)
 
 
 @pytest.mark.parametrize(("pod_scope", "reason"), [(False, ""), (True, TOPOLOGY_AFFINITY_ERROR)])
@@ -117,6 +128,14 @@ def test_what_an_init_container_left_must_be_used_first() -> None:
     machine = Machine((4, 4), (2, 4), (0, 0), (0, 0))
     containers = (Container(2, 0, init=True), Container(3, 0))
     assert verdict("single-numa-node", False, machine, containers).reason == TOPOLOGY_AFFINITY_ERROR
+
+
+def test_what_came_back_is_used_once() -> None:
+    # Zone 0 lent 4 CPUs to the init container; the first container uses 3 of them, the second finds 1.
+    machine = Machine((4, 4), (4, 0), (0, 0), (0, 0))
+    first = (Container(4, 0, init=True), Container(3, 0))
+    assert verdict("none", False, machine, (*first, Container(1, 0))).cpus == (4, 0)
+    assert verdict("none", False, machine, (*first, Container(2, 0))).reason == UNEXPECTED_ADMISSION_ERROR
 
 
 def test_a_sidecar_keeps_what_it_holds() -> None:

@@ -84,6 +84,13 @@ def test_other_pods_cross_zones(
         assert score(machine(**CROSSING), using(first, second), asking(cpus)) == points
 
 
+def test_parts_of_cpus_that_are_used_are_taken_off_the_whole_ones() -> None:
+    # floor(2.5) - 0.6 = 1.4 and floor(3.9) - 0.6 = 2.4: 1 + 2 whole CPUs, not 1 + 3
+    running = a_pod("runs").cpu(0).holding("n", ZoneGrant("node1", None, 600), ZoneGrant("node2", None, 600))
+    assert placed(machine(**CROSSING), running, asking(3)) == {"node1": 1, "node2": 2}
+    assert placed(machine(**CROSSING), running, asking(4)) is None
+
+
 def test_where_the_kubelet_pins_nothing_is_chosen_or_refused() -> None:
     # 4 CPUs fit no zone (1.5 and 2.9 are left), but the kubelet binds here.
     node = machine(**AWARE).kubelet("static")
@@ -98,6 +105,15 @@ def test_memory_counts_where_the_policy_says_so() -> None:
     assert placed(machine(**AWARE), running, asking(2, "2Gi"), with_memory) is None
     assert placed(machine(**AWARE), running, asking(2, "2Gi")) == {"node2": 2}
     assert placed(machine(**AWARE), running, asking(2, "1Gi"), with_memory) == {"node2": 2}
+
+
+def test_memory_may_need_more_zones_than_cpus() -> None:
+    # 2 CPUs come from node2 (3 whole), of 6Gi it has 4: the rest lies in node1; 100 // 2 = 50.
+    with_memory = PluginUse("numa-fit", params={"pods": "whole-cpus", "memory": True})
+    deciding = scheduler([machine(**CROSSING)], policy=policy_of(with_memory, "zone-count"))
+    outcome = deciding.schedule(asking(2, "6Gi").build())
+    assert outcome.allocation.zones == (ZoneGrant("node1", None, 0, 2 * GIB), ZoneGrant("node2", None, 2000, 4 * GIB))
+    assert outcome.score == 50
 
 
 def test_a_small_machine_is_crossed() -> None:

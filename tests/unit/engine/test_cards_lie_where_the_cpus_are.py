@@ -1,0 +1,127 @@
+"""Which cards a pod gets beside its zone, and zones beside cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.policy import PluginUse
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import diagnose
+from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
+from tests.unit.engine.fleet import policy_of, scheduler
+
+GPU = "nvidia.com/gpu"
+
+
+def machine(*zone_of_card: str | None) -> NodeBuilder:
+    """node-0 has 4 CPUs, node-1 has 6; cards lie in the zones named."""
+    node = a_node("n").cpu(10).zone("node-0", "0-3", cpu="4").zone("node-1", "4-9", cpu="6")
+    return node.having(gpus=tuple(a_card(index, numa_zone=zone) for index, zone in enumerate(zone_of_card)))
+
+
+def wanting(cpus: int, cards: int, **gpu: Any) -> PodBuilder:
+    return a_pod("new").cpu(cpus).guaranteed().numa(True, "exclusive").gpu(cards, **gpu)
+
+
+def deciding(node: NodeBuilder, *running: PodBuilder, **params: Any) -> Scheduler:
+    return scheduler([node], running, policy=policy_of(PluginUse("numa-fit", params=params), "gpu-fit"))
+
+
+def granted(chosen: Scheduler, pod: PodBuilder) -> tuple[list[str], list[int]] | None:
+    outcome = chosen.schedule(pod.build())
+    if outcome.node is None:
+        return None
+    return [zone.name for zone in outcome.allocation.zones], [card.index for card in outcome.allocation.gpus]
+
+
+def test_a_zone_with_the_card_comes_before_a_roomier_one() -> None:
+    assert granted(deciding(machine("node-0")), wanting(2, 1)) == (["node-0"], [0])
+
+
+def test_among_zones_with_cards_the_roomier_wins_and_gives_its_own() -> None:
+    node = machine("node-0", "node-1", "node-0", "node-1")
+    assert granted(deciding(node), wanting(2, 2)) == (["node-1"], [1, 3])
+
+
+def test_cards_elsewhere_do_where_they_are_only_preferred() -> None:
+    assert granted(deciding(machine("node-0")), wanting(5, 1)) == (["node-1"], [0])
+    assert granted(deciding(machine("node-0"), cards="require"), wanting(5, 1)) is None
+
+
+def test_the_zones_own_card_comes_first_when_there_are_too_few() -> None:
+    # node-1 has the room and one of the two cards
+    node = machine("node-0", "node-0", "node-1")
+    assert granted(deciding(node), wanting(5, 2)) == (["node-1"], [0, 2])
+
+
+def test_a_card_of_unknown_zone_is_near_to_all() -> None:
+    assert granted(deciding(machine(None), cards="require"), wanting(5, 1)) == (["node-1"], [0])
+
+
+def test_only_cards_that_would_do_draw_the_pod_to_their_zone() -> None:
+    cards = (a_card(0, numa_zone="node-0"), a_card(1, "Tesla-T4", 15360, numa_zone="node-1"))
+    node = machine().having(gpus=cards)
+    assert granted(deciding(node), wanting(2, 1, model="A100")) == (["node-0"], [0])
+    assert granted(deciding(node), wanting(2, 1, model="T4")) == (["node-1"], [1])
+    busy = a_pod("other").cpu(1).gpu(1).running_on("n", CardGrant(0, 1000, 40960))
+    assert granted(deciding(machine("node-0", "node-1"), busy), wanting(2, 1)) == (["node-1"], [1])
+
+
+def test_a_shared_card_near_comes_before_a_fuller_one_elsewhere() -> None:
+    busy = a_pod("other").cpu(1).gpu(1, milli=500).running_on("n", CardGrant(0, 500, 20480))
+    chosen = deciding(machine("node-0", "node-1"), busy)
+    assert granted(chosen, wanting(5, 1, milli=300)) == (["node-1"], [1])
+    # without a zone the fuller card is filled up
+    assert granted(chosen, a_pod("plain").cpu(1).gpu(1, milli=300)) == ([], [0])
+
+
+def test_the_reason_names_the_missing_cards() -> None:
+    (reason,) = diagnose(deciding(machine("node-0"), cards="require"), wanting(5, 1).build()).reasons
+    assert (reason.code, reason.message) == (
+        "ZoneCardsInsufficient",
+        "no NUMA zone with 5 CPUs free has the cards it asks for",
+    )
+
+
+# -- where the kubelet aligns cards ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_cards_and_cpus_follow_the_zone_that_the_kubelet_will_take(policy: str) -> None:
+    # Both zones have a card free. The kubelet, which knows nothing of our CPUs, takes the lower one.
+    node = machine("node-0", "node-1").offering(GPU, 2).kubelet("none", policy)
+    assert granted(deciding(node), wanting(2, 1).requesting(GPU, 1)) == (["node-0"], [0])
+
+
+def test_cards_that_the_kubelet_would_not_give_keep_the_pod_off() -> None:
+    # Zone 0 has two cards, one is in use: the smallest set of zones for two cards is one, and none has two free.
+    node = machine("node-0", "node-0", "node-1").offering(GPU, 3).kubelet("none", "restricted")
+    busy = a_pod("other").cpu(1).gpu(1).running_on("n", CardGrant(0, 1000, 40960))
+    plain = a_pod("plain").cpu(1).gpu(2).requesting(GPU, 2)
+    assert granted(deciding(node, busy), plain) is None
+    assert granted(deciding(node), plain) == ([], [0, 1])
+    # Asked for by annotation alone, cards are not the kubelet's business.
+    assert granted(deciding(node, busy), a_pod("ours").cpu(1).gpu(2)) == ([], [1, 2])
+
+
+def test_cards_of_another_vendor_are_not_the_kubelets_choice() -> None:
+    # Of the two cards of zone 0 one is asked for; counting both, one zone would have to hold two.
+    cards = (a_card(0, numa_zone="node-0"), a_card(1, "MI250", numa_zone="node-0"), a_card(2, numa_zone="node-1"))
+    node = machine().having(gpus=cards).offering(GPU, 2).kubelet("none", "restricted")
+    assert granted(deciding(node), a_pod("two").cpu(1).gpu(2, vendor="nvidia").requesting(GPU, 2)) == ([], [0, 2])
+
+
+def test_a_kubelet_that_pins_is_asked_for_cpus_and_cards_together() -> None:
+    node = machine("node-0", "node-1").offering(GPU, 2).kubelet("static", "single-numa-node")
+    chosen = deciding(node)
+    both = a_pod("new").cpu(5).guaranteed().gpu(1).requesting(GPU, 1)
+    outcome = chosen.schedule(both.build())
+    assert [card.index for card in outcome.allocation.gpus] == [1]
+    assert [(zone.name, zone.cpu_millis) for zone in outcome.allocation.predicted] == [("node-1", 5000)]
+    assert outcome.allocation.zones == ()
+    # 4 CPUs are left on node-0 and 1 on node-1, where no card is free: 2 CPUs and a card fit node-0.
+    assert granted(chosen, a_pod("b").cpu(2).guaranteed().gpu(1).requesting(GPU, 1)) == ([], [0])
+    assert granted(chosen, a_pod("c").cpu(3).guaranteed()) is None  # 2 and 1 are left

@@ -1,0 +1,92 @@
+"""Whole cycles on nodes whose kubelet pins: nobody is sent where the kubelet would reject them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.decision import Verdict
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import diagnose
+from hetsched.engine.kubelet import Container, Machine, verdict
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import ask, policy_of, scheduler
+
+
+def pinning(name: str, policy: str, scope: str | None = None) -> NodeBuilder:
+    return a_node(name).cpu(8).zone("node-0", "0-3").zone("node-1", "4-7").kubelet("static", policy, scope)
+
+
+def whole(name: str, cpus: int) -> PodBuilder:
+    return a_pod(name).cpu(cpus).guaranteed()
+
+
+def deciding(*nodes: NodeBuilder) -> Scheduler:
+    return scheduler(nodes, policy=policy_of("resource-fit", "numa-fit"))
+
+
+def test_a_rejected_pod_is_told_so_before() -> None:
+    chosen = deciding(pinning("n", "restricted"))
+    for name in ("a", "b"):
+        assert chosen.schedule(whole(name, 3).build()).node == "n"
+    # 1 + 1 CPUs are left: two fit the node, and no zone.
+    diagnosis = diagnose(chosen, whole("c", 2).build())
+    (reason,) = diagnosis.reasons
+    assert (reason.code, diagnosis.verdict) == ("TopologyAffinityPredicted", Verdict.NOT_NOW)
+    assert reason.message == (
+        "the kubelet would reject it with TopologyAffinityError: policy restricted, scope container"
+    )
+    assert chosen.schedule(whole("c", 2).build()).node is None
+    assert chosen.schedule(whole("d", 1).build()).node == "n"
+
+
+def test_only_nodes_whose_kubelet_would_take_it_are_feasible() -> None:
+    nodes = [pinning("a", "single-numa-node"), pinning("b", "restricted"), pinning("c", "none"), a_node("d")]
+    assert ask("numa-fit", whole("wide", 6), nodes).feasible == ["b", "c", "d"]
+    running = [whole(f"r{name}", 3).running_on(name) for name in "abc"]
+    # node-0 has 1 left, node-1 has 4
+    assert ask("numa-fit", whole("wide", 5), nodes, running).feasible == ["b", "c", "d"]
+    assert ask("numa-fit", whole("wide", 6), nodes, running).feasible == ["d"]
+
+
+def test_a_pod_that_no_kubelet_would_ever_take_never_fits() -> None:
+    chosen = deciding(pinning("n", "single-numa-node", "pod"))
+    assert diagnose(chosen, whole("a", 5).build()).verdict is Verdict.NEVER_FITS
+
+
+def test_pods_that_own_no_cpus_are_not_concerned() -> None:
+    chosen = deciding(pinning("n", "single-numa-node"))
+    assert chosen.schedule(a_pod("burstable").cpu(6).build()).node == "n"
+    assert chosen.schedule(a_pod("parts").cpu("1500m").guaranteed().build()).node == "n"
+
+
+def test_too_few_cpus_for_exclusive_use() -> None:
+    # Allocatable says 8, but the kubelet keeps 4 for itself.
+    node = a_node("n").cpu(8).zone("node-0", "0-7", cpu="8").kubelet("static", "none", reserved="0-3")
+    (reason,) = diagnose(deciding(node), whole("a", 5).build()).reasons
+    assert reason.code == "KubeletCpusInsufficient"
+    assert deciding(node).schedule(whole("b", 4).build()).node == "n"
+
+
+def test_another_node_is_taken_instead() -> None:
+    chosen = deciding(pinning("a", "single-numa-node"), pinning("b", "best-effort"))
+    assert chosen.schedule(whole("wide", 6).build()).node == "b"
+
+
+@pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_what_is_placed_is_admitted_one_after_the_other(policy: str, scope: str) -> None:
+    """Replay every placement on a kubelet of its own, which knows only its CPUs."""
+    chosen = deciding(*(pinning(f"n{i}", policy, scope) for i in range(3)))
+    free = {f"n{i}": (4, 4) for i in range(3)}
+    placed = 0
+    for number, cpus in enumerate([3, 2, 3, 1, 4, 2, 2, 3, 1, 5, 1, 2, 1, 1, 4, 1]):
+        node = chosen.schedule(whole(f"p{number}", cpus).build()).node
+        if node is None:
+            continue
+        placed += 1
+        machine = Machine((4, 4), free[node], (0, 0), (0, 0))
+        found = verdict(policy, scope == "pod", machine, (Container(cpus, 0),))
+        assert found.reason == ""
+        left, right = (before - taken for before, taken in zip(free[node], found.cpus, strict=True))
+        free[node] = (left, right)
+    assert placed >= 9
