@@ -19,7 +19,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import MEMORY
-from hetsched.contracts.workload import ContainerDemand, HostPort, PodSpec, Shape
+from hetsched.contracts.workload import ContainerDemand, HostPort, NumaDemand, PodSpec, Shape
 
 from . import demands, keys, selectors
 from .allocation import parse_allocation, parse_topology_result
@@ -83,8 +83,13 @@ class PodReader:
             meta.fail(f"may have at most {MAX_UID} characters", "uid")
         owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
         pod = self.template(root, meta.text("name"), _namespace(meta))
+        shape = pod.shape
+        if owner is not None and owner.text("kind") == "DaemonSet" and (shape.numa or shape.containers):
+            # It has one node to run on, and zones must not keep it off.
+            shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
             pod,
+            shape=self._shapes.setdefault(shape, shape),
             uid=uid,
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),

@@ -51,7 +51,7 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
     return usable - own
 
 
-def neighbours(state: ClusterState, key: str) -> Iterator[str]:
+def pairings(state: ClusterState, key: str) -> Iterator[str]:
     """Yield, for each CPU that a booked pod holds, who else runs on its core, as sentences."""
     booking = state.bookings[key]
     facts = state.zones.nodes.get(booking.row)

@@ -3,7 +3,7 @@
 from hetsched.adapters.export import compact_pods, write_cluster
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.workload import ContainerDemand
+from hetsched.contracts.workload import ContainerDemand, NumaDemand
 from tests.builders import a_pod
 from tests.unit.adapters.reading import content, pod, pod_text
 
@@ -46,6 +46,22 @@ def test_only_a_guaranteed_pod_gets_cpus_of_its_own_from_the_kubelet() -> None:
     assert pod(containers(whole, part)).shape.guaranteed
     assert not pod(containers(whole, "{limits: {cpu: 500m}}")).shape.guaranteed  # Burstable: no memory limit
     assert not pod(containers(part)).shape.guaranteed  # Guaranteed, but nothing whole
+
+
+def test_zones_never_keep_the_pod_of_a_daemon_set_off_its_node() -> None:
+    text = """
+        apiVersion: v1
+        kind: Pod
+        metadata:
+          name: p
+          annotations: {topology.crane.io/topology-awareness: "true"}
+          ownerReferences: [{kind: DaemonSet, name: d, controller: true}]
+        spec:
+          containers: [{name: c, resources: {limits: {cpu: 2}}}]
+    """
+    found = content(text).pending[0].shape
+    assert (found.numa, found.containers) == (NumaDemand(None, "none"), (ContainerDemand(2),))
+    assert content(text.replace("DaemonSet", "Job")).pending[0].shape.numa == NumaDemand(True, "none")
 
 
 def test_an_export_keeps_containers_that_one_container_cannot_say() -> None:

@@ -12,7 +12,7 @@ from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import ContainerDemand
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import diagnose
-from hetsched.engine.pinning import neighbours
+from hetsched.engine.pinning import pairings
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 
@@ -238,10 +238,10 @@ def test_a_busy_pod_goes_beside_the_idle_one_when_no_core_is_free() -> None:
     assert granted(chosen, loaded("e", 1, "busy")) == {"node-0": "6"}  # c is idle
     assert granted(chosen, loaded("f", 1, "busy")) == {"node-0": "7"}  # d is unknown
     assert granted(chosen, loaded("g", 1, "busy")) == {"node-0": "5"}  # b is busy for 4 hours
-    assert list(neighbours(chosen.state, "default/e")) == [
+    assert list(pairings(chosen.state, "default/e")) == [
         "CPU 6 shares a core with CPU 2 of default/c, which is idle",
     ]
-    assert list(neighbours(chosen.state, "default/g")) == [
+    assert list(pairings(chosen.state, "default/g")) == [
         "CPU 5 shares a core with CPU 1 of default/b, busy at the same time 4 hours a day",
     ]
 
@@ -251,7 +251,7 @@ def test_opposite_peaks_share_cores() -> None:
     granted(chosen, loaded("day", 2, "peaks=08-20"))  # cores 0 and 1
     granted(chosen, loaded("busy", 2, "busy"))  # cores 2 and 3
     assert granted(chosen, loaded("night", 2, "peaks=20-08")) == {"node-0": "4-5"}
-    assert next(neighbours(chosen.state, "default/night")) == (
+    assert next(pairings(chosen.state, "default/night")) == (
         "CPU 4 shares a core with CPU 0 of default/day, busy at other hours"
     )
 
@@ -264,4 +264,4 @@ def test_a_busy_pod_is_spread_even_where_others_are_packed() -> None:
 def test_both_threads_are_its_own_only_when_every_core_gives_one() -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, loaded("a", 5, "busy")) == {"node-0": "0-4"}
-    assert list(neighbours(chosen.state, "default/a")) == ["CPUs 0 and 4 are threads of one core, both its own"]
+    assert list(pairings(chosen.state, "default/a")) == ["CPUs 0 and 4 are threads of one core, both its own"]
