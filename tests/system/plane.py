@@ -43,6 +43,10 @@ class Plane:
     def start_beat(self) -> Process:
         return self.start("beat", *CELERY, "beat", "--pidfile=")
 
+    def last_words(self) -> str:
+        """Return the end of every log."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self.folder.glob("*.log")))
+
     def stop(self) -> None:
         if self.driver:
             self.driver.close()

@@ -35,12 +35,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 30) -> float:
-    """Wait for a condition and return how long it took. Raises: AssertionError after `seconds`."""
+def wait_until(condition: Callable[[], object], *, what: str | Callable[[], str], seconds: float = 30) -> float:
+    """Wait for a condition and return how long it took. Raises: AssertionError with `what` after `seconds`."""
     start = time.monotonic()
     while not condition():
         passed = time.monotonic() - start
-        assert passed < seconds, f"{what}: not within {seconds} s"
+        assert passed < seconds, f"not within {seconds} s: {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
     return time.monotonic() - start
 

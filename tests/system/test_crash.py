@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.system.plane import BACKENDS, Plane
-from tests.system.processes import Process, wait_until
+from tests.system.processes import wait_until
 
 KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "50"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
@@ -36,7 +36,7 @@ def test_killed_worker_loses_and_doubles_nothing(backend: str) -> None:
         ask("add_cluster", name="crash", nodes=60)
         plane.start_beat()
         worker = plane.start_worker()
-        earliest, latest = _calm_round(plane, worker)
+        earliest, latest = _calm_round(plane)
         moments = random.Random(SEED)
         amid = 0
         for number in range(KILLS):
@@ -65,14 +65,14 @@ def test_emptied_store_loses_no_workload() -> None:
         _all_placed(plane, workload, "after the store was emptied")
 
 
-def _calm_round(plane: Plane, worker: Process) -> tuple[float, float]:
+def _calm_round(plane: Plane) -> tuple[float, float]:
     """Run one workload undisturbed and return when its work began and ended, in seconds after the submission."""
     ask = plane.driver
     assert ask
     for name in ("warm-up", "measured"):  # the first one pays for the worker's own start
         workload = ask("submit", cluster="crash", prefix=name, pods=PODS)
-        began = wait_until(lambda w=workload: ask("states", workload=w).get("pending", 0) < PODS, what=worker.said())
-        ended = wait_until(lambda w=workload: not ask("states", workload=w).get("pending", 0), what=worker.said())
+        began = wait_until(lambda w=workload: ask("states", workload=w).get("pending", 0) < PODS, what=plane.last_words)
+        ended = wait_until(lambda w=workload: not ask("states", workload=w).get("pending", 0), what=plane.last_words)
         _all_placed(plane, workload, name)
     return began / 2, began + ended
 
@@ -82,7 +82,9 @@ def _all_placed(plane: Plane, workload: str, where: str) -> None:
     ask = plane.driver
     assert ask
     wait_until(
-        lambda: not ask("states", workload=workload).get("pending", 0), what=where, seconds=LONGEST_RECOVERY_SECONDS
+        lambda: not ask("states", workload=workload).get("pending", 0),
+        what=lambda: f"{where}: {ask('states', workload=workload)}\n{plane.last_words()}",
+        seconds=LONGEST_RECOVERY_SECONDS,
     )
     assert ask("violations") == [], where
     assert ask("states", workload=workload) == {"placed": PODS}, where

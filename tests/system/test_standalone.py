@@ -34,7 +34,7 @@ class Standalone:
         self.process = Process(command, env=plain_environment() | (env or {}), log=log, cwd=ROOT)
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: "is ready at" in self.said() or not self.process.running, what=self.said(), seconds=120)
+        wait_until(lambda: "is ready at" in self.said() or not self.process.running, what=self.said, seconds=120)
         assert self.process.running, self.said() + self.logs()
 
     def said(self) -> str:
@@ -119,7 +119,7 @@ def test_the_demo_moves(first_start: Standalone) -> None:
         with browser.open(f"{first_start.url}/api/v1/decisions/", timeout=20) as answer:
             return len(json.load(answer)["items"])
 
-    wait_until(lambda: decisions() > 0, what=first_start.logs(), seconds=60)
+    wait_until(lambda: decisions() > 0, what=first_start.logs, seconds=60)
 
 
 def test_secrets_belong_to_their_owner_only(first_start: Standalone) -> None:
@@ -187,7 +187,7 @@ def test_wrong_variable_stops_it_with_one_message(tmp_path: Path) -> None:
 
 def test_stop_while_starting(tmp_path: Path) -> None:
     with standalone(tmp_path / "data") as run:
-        wait_until(lambda: "database" in run.said(), what=run.said())
+        wait_until(lambda: "database" in run.said(), what=run.said)
         below = children_of(run.process.popen.pid)
         assert run.process.stop(signal.SIGINT) == 0
         assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []

@@ -89,7 +89,7 @@ def test_store_answers_on_its_socket(tmp_path: Path) -> None:
     place = store.socket_path(tmp_path)
     process = Process(store.program(place).argv, env=os.environ, log=tmp_path / "log")
     try:
-        wait_until(lambda: store.answers(place), what=process.said())
+        wait_until(lambda: store.answers(place), what=process.said)
         assert place.stat().st_mode & 0o077 == 0
     finally:
         process.stop()
