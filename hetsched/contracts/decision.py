@@ -47,8 +47,11 @@ class ZonePlacement(msgspec.Struct, frozen=True, rename="camel"):
         return ZonePlacement(grant.name, grant.cpus)
 
 
-class Placement(msgspec.Struct, frozen=True, rename="camel"):
-    """One placed pod; `score` is the weighted total divided by the sum of score weights."""
+class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One placed pod; `score` is the weighted total divided by the sum of score weights.
+
+    `pairings` says who else runs on the cores of its pinned CPUs, where anyone does.
+    """
 
     pod: str
     node: str
@@ -56,6 +59,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel"):
     zones: tuple[ZonePlacement, ...]
     gpus: tuple[CardGrant, ...]
     score: float
+    pairings: tuple[str, ...] = ()
 
 
 class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -26,6 +26,7 @@ from hetsched.contracts.workload import PodSpec
 from .balance import cluster_balance
 from .cycle import ANY_ISA, Outcome, Scheduler
 from .explain import Diagnosis, diagnose, matrix
+from .pinning import pairings
 from .policy import Policy
 from .state import ClusterState
 
@@ -63,7 +64,7 @@ def what_if(
             unplaced.append(diagnosis.unplaced(pod))
             refusals.append(diagnosis)
         else:
-            placements.append(placement(outcome))
+            placements.append(placement(outcome, fork))
     verdict = Verdict.worst([item.verdict for item in unplaced])
     return WhatIfAnswer(
         verdict=verdict,
@@ -100,8 +101,8 @@ def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:
     return tuple(displaced)
 
 
-def placement(outcome: Outcome) -> Placement:
-    """Write a booked outcome as the contract's placement."""
+def placement(outcome: Outcome, state: ClusterState) -> Placement:
+    """Write an outcome that is booked on `state` as the contract's placement."""
     held = outcome.allocation
     return Placement(
         pod=outcome.pod.key,
@@ -110,6 +111,7 @@ def placement(outcome: Outcome) -> Placement:
         zones=tuple(ZonePlacement.of(zone) for zone in held.zones),
         gpus=held.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
+        pairings=tuple(pairings(state, outcome.pod.key)),
     )
 
 

@@ -13,6 +13,7 @@ from hetsched.contracts.workload import ContainerDemand
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import diagnose
 from hetsched.engine.pinning import pairings
+from hetsched.engine.whatif import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 
@@ -244,6 +245,17 @@ def test_a_busy_pod_goes_beside_the_idle_one_when_no_core_is_free() -> None:
     assert list(pairings(chosen.state, "default/g")) == [
         "CPU 5 shares a core with CPU 1 of default/b, busy at the same time 4 hours a day",
     ]
+
+
+def test_a_what_if_explains_the_pairing() -> None:
+    pods = [loaded("a", 4, "idle").build(), loaded("b", 1, "busy").build(), wanting("c", 1).build()]
+    policy = policy_of("numa-fit")
+    answer = what_if(deciding(one_zone()).state, policy, pods, evaluated_at="2026-11-20T10:00:00Z")
+    sentence = "CPU 4 shares a core with CPU 0 of default/a, which is idle"
+    assert [placement.pairings for placement in answer.placements][:2] == [(), (sentence,)]
+    alone, beside, _ = answer.document()["placements"]
+    assert "pairings" not in alone
+    assert list(beside["pairings"]) == [sentence]
 
 
 def test_opposite_peaks_share_cores() -> None:
