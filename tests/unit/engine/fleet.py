@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hetsched.contracts.node_report import NodeReport
@@ -37,6 +38,15 @@ def built(thing: Any) -> Any:
 
 def cluster(nodes: Iterable[Node], running: Iterable[Pod] = (), namespaces: Namespaces | None = None) -> ClusterState:
     return ClusterState([built(node) for node in nodes], [built(pod) for pod in running], namespaces)
+
+
+def rebuilt(state: ClusterState) -> ClusterState:
+    """Build the same cluster anew from its reports and the pods that run on it."""
+    running = [
+        msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
+        for b in state.bookings.values()
+    ]
+    return ClusterState(state.reports, running, state.namespaces)
 
 
 def policy_of(*uses: PluginUse | str, ties: Ties | None = None) -> Policy:

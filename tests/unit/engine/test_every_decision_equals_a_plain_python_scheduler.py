@@ -1,10 +1,12 @@
 """Whole cycles against an oracle that keeps nothing and looks at everything, node by node and pod by pod."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine import state, tallies
 from hetsched.engine.scoring import INFEASIBLE
 from tests.unit.engine.draws import NAMESPACES, fleets, pod_lists
 from tests.unit.engine.fleet import scheduler
@@ -14,13 +16,28 @@ from tests.unit.engine.oracle import Oracle
 @settings(max_examples=150)
 @given(fleets(), pod_lists(), st.data())
 def test_same_nodes_same_totals_same_picks(fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject) -> None:
+    live(fleet, pods, data)
+
+
+@settings(max_examples=50)
+@given(fleets(), pod_lists(), st.data())
+def test_also_when_logs_and_journals_start_anew(
+    fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_LOG_LIMIT", 3)
+        patch.setattr(tallies, "_MOST_ENTRIES", 4)
+        live(fleet, pods, data)
+
+
+def live(fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject) -> None:
+    """Place the pods one after the other, while some leave again."""
     deciding, oracle = scheduler(fleet, namespaces=NAMESPACES), Oracle(fleet, NAMESPACES)
     names = deciding.state.columns.names
     for pod in pods:
         fitting = oracle.feasible(pod)
         expected = dict.fromkeys(names, INFEASIBLE) | (oracle.totals(pod, fitting) if fitting else {})
-        request = deciding.state.compile(pod)
-        _, totals = deciding.evaluator.evaluate(request)
+        _, totals = deciding.evaluator.evaluate(deciding.state.compile(pod))
         found = dict(zip(names, totals.tolist(), strict=True))
         # A score that is the same on every feasible node may be left out by one side: only differences decide.
         assert _shifted(found) == _shifted(expected)

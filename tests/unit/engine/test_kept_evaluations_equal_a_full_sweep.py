@@ -14,11 +14,11 @@ from hetsched.engine import state as ledger
 from hetsched.engine import tallies
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.policies import BUILTIN
-from hetsched.engine.scoring import Evaluator
+from hetsched.engine.scoring import INFEASIBLE, Evaluator
 from hetsched.engine.state import ClusterState
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
-from tests.unit.engine.fleet import built, policy_of, scheduler
+from tests.unit.engine.fleet import built, policy_of, rebuilt, scheduler
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["schedule", "schedule", "schedule", "forget", "report"]), st.integers(0, 11)),
@@ -27,9 +27,11 @@ STEPS = st.lists(
 
 
 def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> None:
+    """Compare with a ledger that was built just now and has nothing to bring up to date."""
+    anew = rebuilt(deciding.state)
     for pod in pods:
         kept, total = deciding.evaluator.evaluate(deciding.state.compile(pod))
-        fresh, expected = Evaluator(deciding.state, deciding.policy).evaluate(deciding.state.compile(pod))
+        fresh, expected = Evaluator(anew, deciding.policy).evaluate(anew.compile(pod))
         assert total.tobytes() == expected.tobytes()
         assert kept.feasible.tobytes() == fresh.feasible.tobytes()
         assert kept.weight_sum == fresh.weight_sum
@@ -100,6 +102,17 @@ def test_only_the_rows_that_changed_are_looked_at_again() -> None:
     deciding.state.assume(request, 3)
     _, total = deciding.evaluator.evaluate(deciding.state.compile(built(a_pod("next"))))
     assert np.flatnonzero(total != -7.0).tolist() == [3]
+    total[:] = -7.0
+    _, total = deciding.evaluator.evaluate(deciding.state.compile(built(a_pod("last"))))
+    assert (total == -7.0).all()
+
+
+def test_a_request_from_before_a_report_is_answered_by_the_report() -> None:
+    deciding = scheduler([a_node("n")], policy=policy_of("node-ready"))
+    request = deciding.state.compile(built(a_pod()))
+    assert deciding.evaluator.evaluate(request)[1].tolist() == [0.0]
+    deciding.state.apply_report(a_node("n").not_ready().build())
+    assert deciding.evaluator.evaluate(request)[1].tolist() == [INFEASIBLE]
 
 
 def test_an_empty_cluster_is_evaluated_too() -> None:

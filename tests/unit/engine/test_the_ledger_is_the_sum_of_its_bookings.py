@@ -19,7 +19,7 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.tallies import Matcher
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
-from tests.unit.engine.fleet import built, cluster
+from tests.unit.engine.fleet import built, cluster, rebuilt
 
 
 def contents(state: ClusterState) -> dict[str, Any]:
@@ -34,15 +34,6 @@ def contents(state: ClusterState) -> dict[str, Any]:
         "ports": {port: held for port, held in rules.ports.items() if held},
         "cpus": {row: dict(held) for row, held in state.zones.held.items()},
     }
-
-
-def refolded(state: ClusterState) -> ClusterState:
-    """Build the same cluster anew from its reports and the pods that run on it."""
-    running = [
-        msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
-        for b in state.bookings.values()
-    ]
-    return ClusterState(state.reports, running, state.namespaces)
 
 
 class Life(RuleBasedStateMachine):
@@ -113,7 +104,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_load_is_the_sum_of_the_bookings(self) -> None:
-        state, again = self.state, refolded(self.state)
+        state, again = self.state, rebuilt(self.state)
         zones = ("zone_cpu_free", "zone_memory_free", "zone_cpus_free")
         for field in ("requested", "nonzero", "card_milli_free", "card_memory_free", *zones):
             found, expected = state.columns.field(field), again.columns.field(field)
@@ -130,7 +121,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def rules_between_pods_are_those_of_the_bookings(self) -> None:
-        again = refolded(self.state)
+        again = rebuilt(self.state)
         for part in ("rules", "ports", "rows", "cpus"):
             assert contents(self.state)[part] == contents(again)[part]
 

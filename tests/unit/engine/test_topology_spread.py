@@ -3,8 +3,9 @@
 from typing import Any
 
 from hetsched.contracts.workload import LabelSelector, SpreadConstraint
+from hetsched.engine.explain import matrix
 from tests.builders import PodBuilder, a_node, a_pod, matching
-from tests.unit.engine.fleet import HOSTNAME, ZONE, active, ask, cluster, scheduler, score
+from tests.unit.engine.fleet import HOSTNAME, ZONE, active, ask, cluster, policy_of, scheduler, score
 
 A1, A2, B1, NOWHERE = (
     a_node("a1").labelled({ZONE: "a"}),
@@ -145,6 +146,14 @@ def test_the_number_of_domains_is_that_of_the_feasible_nodes() -> None:
     for constraint in (soft(), soft(key=HOSTNAME)):  # each zone has one node, so hosts come out the same
         scores = score("topology-spread", web("p", constraint), fleet, running(a1=3, b1=1), feasible=["a1", "b1"])
         assert scores == {"a1": 25, "b1": 100}
+
+
+def test_the_cycle_tells_which_nodes_are_feasible() -> None:
+    # The same case through a whole cycle, with c1 cordoned: 25 and 100 as above.
+    fleet = [A1, B1, a_node("c1").labelled({ZONE: "c"}).cordoned()]
+    deciding = scheduler(fleet, running(a1=3, b1=1), policy=policy_of("node-ready", "topology-spread"))
+    found = matrix(deciding, web("p", soft()).build())
+    assert [(row.name, row.total) for row in found] == [("b1", 100), ("a1", 25), ("c1", None)]
 
 
 def test_a_changed_label_is_seen_by_a_request_that_was_asked_before() -> None:
