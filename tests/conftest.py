@@ -1,6 +1,9 @@
 """What every test shares: the `needs` marker, its closing summary, and how hypothesis searches."""
 
+from collections.abc import Iterator
+
 import pytest
+from django.utils import translation
 from hypothesis import settings
 
 from tests import parts
@@ -9,6 +12,13 @@ from tests import parts
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if parts.in_ci() else "developer")
+
+
+@pytest.fixture(autouse=True)
+def _language_of_nobody() -> Iterator[None]:
+    """A request leaves its language to its thread; the next test must not read it there."""
+    yield
+    translation.deactivate()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,20 @@ from typer.core import TyperGroup
 from hetsched import __version__
 from hetsched.contracts.errors import InputError
 
-from . import bench, cluster, decisions, docs, isa, resources, simulate, standalone, token, whatif, workloads
+from . import (
+    bench,
+    cluster,
+    decisions,
+    docs,
+    experiment,
+    isa,
+    resources,
+    simulate,
+    standalone,
+    token,
+    whatif,
+    workloads,
+)
 from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .output import console, print_error
 
@@ -98,6 +111,7 @@ def root(
 
 app.command(rich_help_panel=_OFFLINE)(whatif.whatif)
 app.command(rich_help_panel=_OFFLINE)(simulate.simulate)
+app.command(rich_help_panel=_OFFLINE)(experiment.experiment)
 app.command(rich_help_panel=_OFFLINE)(bench.bench)
 app.add_typer(isa.app, name="isa", rich_help_panel=_OFFLINE)
 app.command(rich_help_panel=_OFFLINE)(docs.docs)

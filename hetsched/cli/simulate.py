@@ -17,7 +17,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 
 from .options import ClusterFiles, WorkloadFiles, choose_policies, compile_choice, read_inputs
-from .output import Output, OutputFormat, Track, console, note, print_json, table
+from .output import Output, OutputFormat, Track, console, print_json, table
+from .reports import ReportFolder, make_folder, write_report
 
 if TYPE_CHECKING:
     from hetsched.lab.report import Run
@@ -32,10 +33,7 @@ def simulate(
         list[str] | None,
         typer.Option("--policy", metavar="NAME|FILE", help="Policy to run; repeat to compare.", show_default=False),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a page with plots and CSV files there.", show_default=False),
-    ] = None,
+    report: ReportFolder = None,
     arrival: Annotated[
         float | None,
         typer.Option(
@@ -58,7 +56,7 @@ def simulate(
 
     stream = _arrivals(nodes, pods, arrival, seed)
     if report is not None:
-        _make_folder(report)
+        make_folder(report)
     state = ClusterState(nodes.nodes, nodes.running, nodes.namespaces)
     runs: list[Run] = []
     for compiled in policies:
@@ -85,18 +83,6 @@ def _arrivals(nodes: ClusterContent, pods: list[PodSpec], ratio: float | None, s
         raise error.at("--arrival") from None
 
 
-def _make_folder(folder: Path) -> None:
-    """Make sure that the report can be written before anything is computed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".hetsched-report"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}") from None
-
-
 def _write_report(
     folder: Path, nodes: ClusterContent, stream: list[PodSpec], runs: list[Run], arrival: float | None, seed: int
 ) -> None:
@@ -106,13 +92,7 @@ def _write_report(
     facts.append(("Pods tried", f"{len(stream):,}"))
     if arrival is not None:
         facts.append(("Arrival", f"GPU demand {arrival:g} x capacity, seed {seed}"))
-    content = report_files("hetsched simulation", facts, runs)
-    parts = [(folder / name, folder / f".{name}.part", data) for name, data in content.items()]
-    for _, part, data in parts:
-        part.write_bytes(data)
-    for path, part, _ in parts:
-        part.replace(path)
-    note(f"report: {folder / 'index.html'}")
+    write_report(folder, report_files("hetsched simulation", facts, runs))
 
 
 def _show(runs: list[Run], nodes: int, pods: int) -> None:

@@ -85,17 +85,21 @@ def _csv(header: list[str], rows: list[list[Cell]]) -> bytes:
 
 
 def _page(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Run]) -> str:
-    style = (files("hetsched.lab") / "report.css").read_text()
     header, rows = _summary(runs)
     parts = [
-        f"<h1>{escape(title)}</h1>",
-        _table(["", ""], [list(fact) for fact in facts], headless=True),
+        data_table(["", ""], [list(fact) for fact in facts], headless=True),
         "<h2>Result</h2>",
-        _table(header, rows),
+        data_table(header, rows),
         *(_lines(name, runs) for name in ("pending", *_LINES) if _has_values(name, runs)),
         *(_bars(name, runs) for name in _METRICS if _has_values(name, runs)),
     ]
-    body = "\n".join(parts)
+    return whole_page(title, parts)
+
+
+def whole_page(title: str, parts: Sequence[str]) -> str:
+    """Return one HTML document with this heading; the parts are HTML."""
+    style = (files("hetsched.lab") / "report.css").read_text()
+    body = "\n".join([f"<h1>{escape(title)}</h1>", *parts])
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -141,11 +145,12 @@ def _bars(name: str, runs: Sequence[Run]) -> str:
 def _figure(heading: str, meaning: str, chart: str, header: list[str], rows: list[list[Cell]]) -> str:
     return (
         f"<h2>{escape(heading)}</h2>\n<figure>\n{chart}\n<figcaption>{escape(meaning)}</figcaption>\n"
-        f"<details><summary>Table</summary>\n{_table(header, rows)}\n</details>\n</figure>"
+        f"<details><summary>Table</summary>\n{data_table(header, rows)}\n</details>\n</figure>"
     )
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
+def data_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
+    """Return an HTML table; every text is escaped."""
     head = "" if headless else f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>\n"
     body = "\n".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table>\n{head}{body}\n</table></div>'

@@ -1,0 +1,95 @@
+"""`hetsched experiment`: run each publication's comparison again, with its baselines, and say whether it comes out.
+
+Rule: each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if
+anything that an experiment expects did not hold.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from .output import Output, OutputFormat, Track, console, print_json, table
+from .reports import ReportFolder, make_folder, write_report
+
+if TYPE_CHECKING:
+    from hetsched.lab.experiments.outcome import Experiment, Row
+
+EXIT_EXPECTATION_FAILED = 1
+
+
+class Name(enum.StrEnum):
+    ISAMATCH = "isamatch"
+    CASSINI = "cassini"
+    GANG = "gang"
+    BINPACK = "binpack"
+    IHEP = "ihep"
+    MBCGT = "mbcgt"
+    ALL = "all"
+
+
+def experiment(
+    name: Annotated[Name, typer.Argument(help="Whose comparison to run; `all` runs all of them.")],
+    report: ReportFolder = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Reproduce a publication's comparison against its baselines and print the published figures beside ours.
+
+    Exit code 1 if a stated expectation fails.
+    """
+    if report is not None:
+        make_folder(report)
+    names = [one.value for one in Name if one is not Name.ALL] if name is Name.ALL else [name.value]
+    done = [_run(one) for one in names]
+    if report is not None:
+        from hetsched.lab.experiments.report import report_files
+
+        write_report(report, report_files(done))
+    if output is OutputFormat.JSON:
+        print_json({"experiments": [_document(made) for made in done]})
+    else:
+        for made in done:
+            _show(made)
+    raise typer.Exit(0 if all(made.held for made in done) else EXIT_EXPECTATION_FAILED)
+
+
+def _run(name: str) -> Experiment:
+    module: Any = import_module(f"hetsched.lab.experiments.{name}")
+    with Track(f"experiment {name}") as track:
+        made: Experiment = module.run(track)
+    return made
+
+
+def _document(made: Experiment) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(made)
+    del document["charts"]
+    return document
+
+
+def _show(made: Experiment) -> None:
+    out = console()
+    kind = " [yellow](reconstruction)[/]" if made.reconstruction else ""
+    out.print(f"[bold]{escape(made.title)}[/]{kind}")
+    out.print(f"[dim]{escape(made.source)}[/]", soft_wrap=True)
+    out.print(_table(made.rows))
+    for expectation in made.expectations:
+        out.print(f"{'[green]held[/]  ' if expectation.held else '[bold red]FAILED[/]'} {escape(expectation.text)}")
+    for text in made.notes:
+        out.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+    out.print()
+
+
+def _table(rows: Sequence[Row]) -> Any:
+    from hetsched.lab.plots import number_text
+
+    numbers = ("value", "published")
+    shown = table("policy", "case", "metric", *numbers, right=numbers)
+    for row in rows:
+        shown.add_row(*map(escape, (row.policy, row.case, row.metric)), *map(number_text, (row.value, row.published)))
+    return shown

@@ -1,0 +1,40 @@
+"""`--report DIR`: a folder of files that appears at the end, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetsched.contracts.errors import InputError
+
+from .output import note
+
+ReportFolder = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="DIR", help="Write a page with plots and CSV files there.", show_default=False),
+]
+
+
+def make_folder(folder: Path) -> None:
+    """Make sure that the report can be written before anything is computed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".hetsched-report"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}") from None
+
+
+def write_report(folder: Path, content: Mapping[str, bytes]) -> None:
+    """Write all files, each by its own rename, and say where the page is."""
+    parts = [(folder / name, folder / f".{name}.part", data) for name, data in content.items()]
+    for _, part, data in parts:
+        part.write_bytes(data)
+    for path, part, _ in parts:
+        part.replace(path)
+    note(f"report: {folder / 'index.html'}")
