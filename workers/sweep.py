@@ -2,8 +2,8 @@
 
 Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
 nobody sent, states that nobody told. It also looks again at pods that did not fit a minute ago and deletes what is
-over: idempotency keys, events, counters of failed logins, sessions. Running it twice, or on two machines at once, does
-no harm.
+over: workloads that ended long ago, idempotency keys, events, counters of failed logins, sessions. Running it twice, or
+on two machines at once, does no harm.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import structlog
 from celery import shared_task
+from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
@@ -20,6 +21,7 @@ from hetsched.inventory.lease import is_led
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
+from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -44,9 +46,11 @@ def run() -> dict[str, int]:
             found["woken"] += 1
         if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
             dispatch.wake(cluster.pk, dispatch.BIND)
+        forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:
         dispatch.wake(workload_id, dispatch.CALLBACK)
     IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
+    forget_summaries(decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     forget_failures(now)
     Session.objects.filter(expire_date__lt=now).delete()
     return found

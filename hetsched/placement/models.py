@@ -175,6 +175,20 @@ class Decision(AppendOnly):
         return f"{self.pk}: {self.verdict} {self.namespace}/{self.pod_name}"
 
 
+class ForgottenDecision(models.Model):
+    """What is left of a decision whose workload was forgotten: enough for its permalink to say what it was."""
+
+    id = models.BigIntegerField(primary_key=True)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    verdict = models.CharField(_("verdict"), max_length=16)
+    summary = models.TextField(_("summary"))
+    created_at = models.DateTimeField(_("decided"), db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.pk}: {self.verdict}, forgotten"
+
+
 class Reservation(models.Model):
     """What one pod holds on one node, from one cluster revision to another."""
 

@@ -134,6 +134,8 @@ HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
+HETSCHED_KEEP_FINISHED_HOURS = ENV.number("HETSCHED_KEEP_FINISHED_HOURS", 168, least=1, most=87_600)
+HETSCHED_KEEP_SUMMARIES_DAYS = ENV.number("HETSCHED_KEEP_SUMMARIES_DAYS", 90, least=1, most=36_500)
 
 CELERY_BROKER_URL = BROKER.for_celery()
 CELERY_RESULT_BACKEND = "cache+memory://" if BROKER.in_memory else BROKER.for_celery()

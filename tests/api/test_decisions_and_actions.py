@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import release
+from hetsched.placement.actions import forget_finished, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 
@@ -107,3 +109,16 @@ def test_a_submitter_cancels(api: Any, decided: str) -> None:
 @pytest.mark.parametrize("body", [{"action": "explode"}, {}, {"action": "cancel", "reason": ""}, {"action": None}])
 def test_a_wrong_action(operator: Api, decided: str, body: Any) -> None:
     assert act(operator, decided, **body).status_code == 400
+
+
+def test_the_permalink_of_a_forgotten_decision_still_tells_its_summary(
+    operator: Api, cluster: Any, decided: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LATEST", 0)
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    operator("DELETE", f"workloads/{decided}/", if_match="*")
+    forget_finished(cluster.pk, finished_before=timezone.now() + timedelta(seconds=1))
+    problem = operator("GET", f"decisions/{row['id']}/", status=410).json()
+    assert problem["code"] == "DecisionExpired"
+    assert row["summary"] in problem["detail"]
+    operator("GET", f"decisions/{row['id'] + 1000}/", status=404)

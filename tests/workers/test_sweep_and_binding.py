@@ -12,8 +12,9 @@ from django.utils import timezone
 from hetsched.access.models import LoginFailure
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import dispatch
-from hetsched.placement.actions import begin_binding, confirm
-from hetsched.placement.models import IdempotencyKey, Pod
+from hetsched.placement.actions import begin_binding, confirm, release, retention
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import ForgottenDecision, IdempotencyKey, Pod, Workload
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, led, placed, recorded, refusing, submitted
 from workers import bind, sweep
@@ -107,3 +108,21 @@ def test_an_offline_cluster_binds_nothing() -> None:
     placed(offline, "n1", a_pod("p"))
     assert bind.run(offline.pk) == 0
     assert Pod.objects.get().state == "placed"
+
+
+def test_what_ended_long_ago_is_forgotten_on_any_cluster_and_its_summaries_later(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LATEST", 0)
+    cluster = a_cluster()
+    pods = placed(cluster, "n1", a_pod("p"))
+    release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
+    Workload.objects.update(finished_at=timezone.now() - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS + 1))
+    sweep.run()
+    assert not Workload.objects.exists()
+    ForgottenDecision.objects.get()
+    ForgottenDecision.objects.update(
+        created_at=timezone.now() - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS + 1)
+    )
+    sweep.run()
+    assert not ForgottenDecision.objects.exists()

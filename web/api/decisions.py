@@ -118,13 +118,20 @@ class One(ApiView):
 
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Show a decision with its reasons and its best nodes, or all nodes: 410 where these cannot be had any more."""
+        """Show a decision with its reasons and its best nodes, or all nodes: 410 where these are gone."""
         rows = reach.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
-            raise not_found("decision", decision_id)
+            raise self._gone(decision_id)
         nodes = _matrix(decision) if flag(request, "explain") else decision.top
         return answer(request, _detail(decision, nodes))
+
+    def _gone(self, decision_id: int) -> Refused:
+        rows = reach.forgotten(self.subject)
+        kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        if kept is None:
+            return not_found("decision", decision_id)
+        return Refused(410, "DecisionExpired", f"only its summary was kept: {kept.summary}")
 
 
 def _matrix(decision: Decision) -> tuple[NodeOutcome, ...]:

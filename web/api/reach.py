@@ -16,7 +16,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.placement.models import Decision, Pod, Workload
+from hetsched.placement.models import Decision, ForgottenDecision, Pod, Workload
 
 from .problems import Refused, not_found
 
@@ -55,6 +55,12 @@ def workloads(subject: Subject) -> QuerySet[Workload]:
 def decisions(subject: Subject) -> QuerySet[Decision]:
     """Return the decisions that the asker sees."""
     rows = Decision.objects.all()
+    return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
+
+
+def forgotten(subject: Subject) -> QuerySet[ForgottenDecision]:
+    """Return what was kept of forgotten decisions, as far as the asker would have seen these."""
+    rows = ForgottenDecision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
 

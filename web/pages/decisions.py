@@ -8,7 +8,7 @@ from django.http import Http404, HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.placement.lifecycle import LABELS, State
-from hetsched.placement.models import Decision
+from hetsched.placement.models import Decision, ForgottenDecision
 from hetsched.placement.topics import DECISIONS
 
 from .shell import Shell, page
@@ -57,6 +57,9 @@ def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
 def decision(shell: Shell, pk: int) -> HttpResponse:
     found = Decision.objects.select_related("cluster", "pod__node").defer("pod__spec").filter(pk=pk).first()
     if found is None:
+        kept = ForgottenDecision.objects.filter(pk=pk).first()
+        if kept is not None:
+            raise Http404(_("Only the summary of this decision was kept: %(summary)s") % {"summary": kept.summary})
         raise Http404(_("There is no decision %(id)s.") % {"id": pk})
     shell.cluster = found.cluster
     words = {**state_words(), **result_words()}

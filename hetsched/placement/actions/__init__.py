@@ -8,7 +8,7 @@ from hetsched.inventory.ledger import Conflict
 
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Result, record
-from .retention import forget_finished
+from .retention import forget_finished, forget_summaries
 from .submitting import Submission, submit
 from .transfer import export_cluster, import_cluster
 
@@ -21,6 +21,7 @@ __all__ = [
     "confirm",
     "export_cluster",
     "forget_finished",
+    "forget_summaries",
     "import_cluster",
     "record",
     "reject",

@@ -1,9 +1,9 @@
 """Forget what ended long ago.
 
-Rule: a finished workload goes with its pods, decisions, ended reservations and live topic; the audit trail stays. The
-latest decisions stay as long as the feed shows them. What is held does not change, so neither does the revision.
-Copies of the cluster's state that are older than what was forgotten cannot catch up by it, so the cluster remembers up
-to which revision that is.
+Rule: a finished workload goes with its pods, decisions, ended reservations and live topic; the audit trail stays, and
+of each decision its summary, for the permalinks. The latest decisions stay as long as the feed shows them. What is held
+does not change, so neither does the revision. Copies of the cluster's state that are older than what was forgotten
+cannot catch up by it, so the cluster remembers up to which revision that is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db.models import Max
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
 
-from ..models import Decision, Pod, Reservation, Workload
+from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
 from ..topics import LATEST, workload_topic
 
 
@@ -34,6 +34,18 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
         cluster.forgotten_revision = max(cluster.forgotten_revision, ended or 0)
         cluster.save(update_fields=["forgotten_revision"])
         Pod.objects.filter(workload_id__in=ids).update(decision=None)
+        _keep_summaries(ids)
         Workload.objects.filter(pk__in=ids).delete()
         forget([workload_topic(workload_id) for workload_id in ids])
     return len(ids)
+
+
+def _keep_summaries(workload_ids: list[str]) -> None:
+    fields = ("id", "cluster_id", "namespace", "verdict", "summary", "created_at")
+    rows = Decision.objects.filter(workload_id__in=workload_ids).values(*fields)
+    ForgottenDecision.objects.bulk_create([ForgottenDecision(**row) for row in rows], batch_size=500)
+
+
+def forget_summaries(*, decided_before: datetime) -> None:
+    """Delete what was kept of decisions that are older than this."""
+    ForgottenDecision.objects.filter(created_at__lt=decided_before).delete()
