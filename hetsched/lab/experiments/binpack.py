@@ -1,0 +1,120 @@
+"""Binpack: filling nodes keeps room for a large job where spreading leaves a hole on every node.
+
+Problem: two nodes of 4 cards and six 1-card jobs. Spread evenly, 3 + 3, one card is left on each node and a 2-card job
+waits; packed, 4 + 2, it runs.
+Rule: the six jobs and then the 2-card job go through real policies one by one. Then RequestedToCapacityRatio is asked
+for the score of one node, in both arithmetics, for each worked case; `plain` is shown as 0-10, `upstream` as 0-100.
+Source: the Scheduling Framework publication (fragment figure, formula); kube-scheduler
+`noderesources/requested_to_capacity_ratio.go` (upstream arithmetic).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.lab.bench.measure import Progress
+from hetsched.lab.plots import bar_chart
+
+from .outcome import Expectation, Experiment, Row
+
+_CARDS, _CPU_MILLIS = 4, 32_000
+_SMALL_JOBS = 6
+_METRICS = ("cards used on the fuller node", "cards used on the other node", "2-card jobs placed")
+_PUBLISHED = {"spread": (3, 3, 0), "default-kube": (3, 3, 0), "binpack": (4, 2, 1)}
+_RISING, _FALLING = ((0, 0), (100, 10)), ((0, 10), (100, 0))
+_KNEE = ((0, 0), (50, 8), (100, 10))
+
+
+class _Case(NamedTuple):
+    """One worked score: what is used on the node with the pod included, and both results."""
+
+    title: str
+    curve: tuple[tuple[int, int], ...]
+    cpu_percent: int
+    cards: int | None
+    plain: float
+    upstream: float
+
+
+_CASES = (
+    _Case("0:0 100:10, GPU 3 of 4, CPU 16 of 32", _RISING, 50, 3, 6.25, 63),
+    _Case("0:0 50:8 100:10, CPU 25 %", _KNEE, 25, None, 4, 40),
+    _Case("0:0 50:8 100:10, CPU 50 %", _KNEE, 50, None, 8, 80),
+    _Case("0:0 50:8 100:10, CPU 75 %", _KNEE, 75, None, 9, 90),
+    _Case("0:0 100:10, GPU 4 of 4, CPU 0 %", _RISING, 0, 4, 5, 100),
+    _Case("0:10 100:0, CPU 30 %", _FALLING, 30, None, 7, 70),
+)
+
+
+def run(progress: Progress) -> Experiment:
+    """Place the jobs under each policy and score the worked cases."""
+    rows: list[Row] = []
+    expectations: list[Expectation] = []
+    total = len(_PUBLISHED) + len(_CASES)
+    for done, (name, published) in enumerate(_PUBLISHED.items(), 1):
+        found = _fragments(name)
+        for metric, value, figure in zip(_METRICS, found, published, strict=True):
+            rows.append(Row(name, "2 nodes of 4 cards", metric, value, figure))
+        text = f"{name}: the six jobs lie {found[0]} + {found[1]}, the 2-card job {'runs' if found[2] else 'waits'}"
+        expectations.append(Expectation(text, found == published))
+        progress(done, total)
+    for done, case in enumerate(_CASES, len(_PUBLISHED) + 1):
+        plain, upstream = _score(case, "plain") / 10, _score(case, "upstream")
+        rows += [Row("plain", case.title, "score 0-10", plain), Row("upstream", case.title, "score 0-100", upstream)]
+        text = f"{case.title}: plain {plain:g} (worked {case.plain:g}), upstream {upstream:g} ({case.upstream:g})"
+        expectations.append(Expectation(text, abs(plain - case.plain) < 1e-9 and upstream == case.upstream))
+        progress(done, total)
+    bars = [(row.policy, row.value) for row in rows if row.metric == _METRICS[2]]
+    return Experiment(
+        name="binpack",
+        title="Binpack against spread: room for the next large job",
+        source="Kubernetes Scheduling Framework with scheduler-plugins; kube-scheduler RequestedToCapacityRatio",
+        reconstruction=False,
+        rows=tuple(rows),
+        expectations=tuple(expectations),
+        charts=(bar_chart("2-card jobs that run after six 1-card jobs", bars, y_label="jobs"),),
+    )
+
+
+def _fragments(policy: str) -> tuple[int, int, int]:
+    """Return how the small jobs lie, the fuller node first, and how many of the one large job were placed."""
+    nodes = [_node(f"node-{number}") for number in (1, 2)]
+    scheduler = Scheduler(ClusterState(nodes), compile_policy(BUILTIN[policy], load_registry()))
+    small = [_pod(f"small-{number}", 1000, 1) for number in range(_SMALL_JOBS)]
+    used = Counter({node.name: 0 for node in nodes})
+    used.update(node for pod in small if (node := scheduler.schedule(pod).node))
+    placed = scheduler.schedule(_pod("large", 2000, 2)).node is not None
+    most, least = sorted(used.values(), reverse=True)
+    return most, least, int(placed)
+
+
+def _score(case: _Case, mode: str) -> float:
+    """Return the binpack score of an empty node for a pod that brings it to the case's utilisation."""
+    resources = {"cpu": 1} if case.cards is None else {"cpu": 1, "nvidia.com/gpu": 1}
+    params = {"shape": case.curve, "resources": resources, "mode": mode}
+    policy = compile_policy(PolicySpec("score", (PluginUse("binpack", params=params),)), load_registry())
+    pod = _pod("pod", _CPU_MILLIS * case.cpu_percent // 100, case.cards or 0)
+    return Scheduler(ClusterState([_node("node")]), policy).schedule(pod).score
+
+
+def _node(name: str) -> NodeReport:
+    cards = tuple(GpuCard(index=index, vendor="nvidia") for index in range(_CARDS))
+    return NodeReport(name=name, allocatable={"cpu": _CPU_MILLIS, "memory": 2**37, "pods": 110}, gpus=cards)
+
+
+def _pod(name: str, cpu_millis: int, cards: int) -> PodSpec:
+    shape = Shape(
+        requests=(("cpu", cpu_millis), ("pods", 1)),
+        nonzero_cpu_millis=cpu_millis,
+        gpu=GpuDemand(cards) if cards else None,
+    )
+    return PodSpec(namespace="lab", name=name, shape=shape)

@@ -1,0 +1,43 @@
+"""The binpack experiment: what it measures and what it makes of it."""
+
+from __future__ import annotations
+
+from hetsched.lab.experiments import binpack
+from hetsched.lab.experiments.outcome import Row
+
+CASE = "2 nodes of 4 cards"
+
+
+def measured(policy: str) -> list[float | None]:
+    made = binpack.run(lambda done, total: None)
+    return [row.value for row in made.rows if (row.policy, row.case) == (policy, CASE)]
+
+
+def test_spreading_leaves_a_card_on_each_node_and_packing_two_on_one() -> None:
+    # Six 1-card jobs on 4 + 4 cards: 3 + 3 leaves 1 + 1, 4 + 2 leaves 0 + 2, and two cards are asked of one node.
+    assert measured("spread") == [3, 3, 0]
+    assert measured("default-kube") == [3, 3, 0]
+    assert measured("binpack") == [4, 2, 1]
+
+
+def test_the_worked_scores_stand_in_both_arithmetics() -> None:
+    made = binpack.run(lambda done, total: None)
+    case = "0:0 100:10, GPU 3 of 4, CPU 16 of 32"
+    # plain (7.5 + 5) / 2 = 6.25; upstream (75 + 50) / 2 = 62.5, half up
+    assert Row("plain", case, "score 0-10", 6.25) in made.rows
+    assert Row("upstream", case, "score 0-100", 63.0) in made.rows
+    assert len(made.expectations) == 9
+    assert made.held
+
+
+def test_an_expectation_that_a_policy_does_not_meet_is_told(monkeypatch) -> None:
+    monkeypatch.setitem(binpack.BUILTIN, "binpack", binpack.BUILTIN["spread"])
+    made = binpack.run(lambda done, total: None)
+    failed = [expectation.text for expectation in made.expectations if not expectation.held]
+    assert failed == ["binpack: the six jobs lie 3 + 3, the 2-card job waits"]
+
+
+def test_every_step_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    binpack.run(lambda done, total: told.append((done, total)))
+    assert told == [(step, 9) for step in range(1, 10)]
