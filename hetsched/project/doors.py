@@ -4,7 +4,7 @@ Problem: Django's ASGI handler stores a whole request body before any middleware
 a WebSocket handshake from any site.
 Rule: a body is counted while it streams and refused with 413 once it passes the cap of its path. A handshake with an
 `Origin` must name this very scheme, host and port (or a trusted origin); one without an `Origin` comes from a program
-and brings its token as the subprotocol `bearer.<token>`, never a cookie: without a token the socket itself answers 4401.
+and brings its token as the subprotocol `bearer.<token>`, never a cookie; without one the socket itself says 4401.
 """
 
 from __future__ import annotations
