@@ -49,12 +49,14 @@ class Machine(NamedTuple):
 class Verdict(NamedTuple):
     """What the kubelet says: `reason` is its error, empty when it admits the pod.
 
-    `cpus` are taken by zone while the pod runs; `aligned` are the zones it is held to, none where nothing holds it.
+    `cpus` and `cards` are taken by zone while the pod runs; `aligned` are the zones it is held to, none where nothing
+    holds it.
     """
 
     reason: str
     cpus: Counts = ()
     aligned: Counts = ()
+    cards: Counts = ()
 
 
 @lru_cache(maxsize=65536)
@@ -67,7 +69,7 @@ def verdict(policy: str, pod_scope: bool, machine: Machine, containers: tuple[Co
     if zones > MOST_ZONES:
         policy = "none"
     cpus, cards = _Pool(machine.cpus, machine.cpus_free), _Pool(machine.cards, machine.cards_free)
-    running = [0] * zones
+    running, running_cards = [0] * zones, [0] * zones
     aligned = 0
     whole_pod = Container(_peak((c.cpus, c.init) for c in containers), _peak((c.cards, c.init) for c in containers))
     for number, container in enumerate(containers):
@@ -77,13 +79,15 @@ def verdict(policy: str, pod_scope: bool, machine: Machine, containers: tuple[Co
         if hint is None:
             return Verdict(TOPOLOGY_AFFINITY_ERROR)
         taken = cpus.take(container.cpus, hint, container.init)
-        if taken is None or cards.take(container.cards, hint, container.init) is None:
+        taken_cards = cards.take(container.cards, hint, container.init)
+        if taken is None or taken_cards is None:
             return Verdict(UNEXPECTED_ADMISSION_ERROR)
         if not container.init:
             running = [a + b for a, b in zip(running, taken, strict=True)]
+            running_cards = [a + b for a, b in zip(running_cards, taken_cards, strict=True)]
             aligned |= hint
     held_to = () if aligned == (1 << zones) - 1 else tuple(zone for zone in range(zones) if aligned >> zone & 1)
-    return Verdict("", tuple(running), held_to)
+    return Verdict("", tuple(running), held_to, tuple(running_cards))
 
 
 def _peak(amounts: Iterable[tuple[int, bool]]) -> int:

@@ -32,7 +32,7 @@ def refused(policies: tuple[str, ...], *arguments: int, **machine: Counts) -> li
 
 def test_a_request_that_fits_one_zone_is_admitted_by_all() -> None:
     for policy in ALL:
-        assert says(policy, 4) == Verdict("", (4, 0), () if policy == "none" else (0,))
+        assert says(policy, 4) == Verdict("", (4, 0), () if policy == "none" else (0,), (0, 0))
 
 
 def test_an_empty_zone_would_hold_it_but_now_only_two_do() -> None:
@@ -58,6 +58,12 @@ def test_two_cards_on_two_zones_where_no_zone_has_two() -> None:
 def test_cpus_over_two_zones_and_a_card_of_one_do_not_agree() -> None:
     # The CPUs need both zones, the card one: the sets differ, so no merged hint is preferred.
     assert refused(ALL, 6, 1) == ["restricted", "single-numa-node"]
+
+
+def test_cards_come_from_the_zones_of_the_hint() -> None:
+    # Policy none holds to nothing: two of the three cards, zone 0 with its single card first, as the emptier one.
+    assert says("single-numa-node", 1, 2, cards_free=(1, 2)).cards == (0, 2)
+    assert says("none", 0, 2, cards_free=(1, 2)).cards == (1, 1)
 
 
 def test_cpus_and_card_must_be_free_in_the_same_zone() -> None:
