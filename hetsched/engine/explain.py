@@ -24,7 +24,7 @@ from .columns import Bools, Floats, Rows, Window
 from .points import Scope
 from .policy import ActivePlugin
 from .request import Request
-from .scoring import INFEASIBLE
+from .scoring import INFEASIBLE, scores_taking_part
 from .status import SKIP, Refusal
 
 if TYPE_CHECKING:
@@ -203,10 +203,11 @@ def _score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows
     """Return raw and normalised scores of the plugins that take part, over all rows or some."""
     state = scheduler.state
     columns: list[Column] = []
-    for plugin in scheduler.policy.scores:
-        if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
+    for plugin in scores_taking_part(scheduler.policy, request, state):
+        among_rows = plugin.info.scope is Scope.CLUSTER
+        if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
             continue
-        if plugin.serves("normalize-score") or plugin.info.scope is Scope.CLUSTER:
+        if plugin.serves("normalize-score") or among_rows:
             raw = plugin.instance.score(request, state.all_rows)
             normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
             if rows is not None:

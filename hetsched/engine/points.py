@@ -16,7 +16,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.workload import PodSpec
 
 from .columns import Bools, Floats, Rows, Window
-from .status import Allow, Eviction, Refusal, Skip, Wait
+from .status import Allow, Alone, Eviction, Refusal, Skip, Wait
 
 if TYPE_CHECKING:
     from .explain import Diagnosis
@@ -63,8 +63,8 @@ class PostFilter(Protocol):
 
 
 class PreScore(Protocol):
-    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        """Prepare `request.memo`; SKIP leaves this plugin's score out for the request."""
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip | Alone:
+        """Prepare `request.memo`; SKIP leaves this score out for the request, ALONE (row scope) all other scores."""
 
 
 class Score(Protocol):

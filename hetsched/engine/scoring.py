@@ -20,7 +20,7 @@ from .points import Scope
 from .policy import ActivePlugin, Policy
 from .request import Request
 from .state import ClusterState
-from .status import SKIP, Refusal
+from .status import ALONE, SKIP, Refusal
 
 INFEASIBLE = -np.inf
 _KEPT_SHAPES = 4096
@@ -116,7 +116,7 @@ class Evaluator:
                 evaluation.load_filters.append(plugin)
         evaluation.static_mask = mask
         evaluation.static_total = np.zeros(count)
-        for plugin in self.policy.scores:
+        for plugin in scores_taking_part(self.policy, request, state):
             self._prepare_score(request, plugin, evaluation)
         return evaluation
 
@@ -138,8 +138,6 @@ class Evaluator:
     def _prepare_score(self, request: Request, plugin: ActivePlugin, evaluation: Evaluation) -> None:
         if plugin.info.scope is Scope.CLUSTER:
             evaluation.cluster_scores.append(plugin)
-            return
-        if plugin.serves("pre-score") and plugin.instance.pre_score(request, self.state) is SKIP:
             return
         evaluation.weight_sum += plugin.weight
         if plugin.serves("normalize-score"):
@@ -242,6 +240,20 @@ class Evaluator:
             weight_sum += plugin.weight
         request.cluster_weight = weight_sum
         return total
+
+
+def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
+    """Return the scores of a request; cluster-scoped ones are not asked yet, and a score that decides ALONE is alone."""
+    chosen: list[ActivePlugin] = []
+    for plugin in policy.scores:
+        answer = None
+        if plugin.info.scope is not Scope.CLUSTER and plugin.serves("pre-score"):
+            answer = plugin.instance.pre_score(request, state)
+        if answer is ALONE:
+            return [plugin]
+        if answer is not SKIP:
+            chosen.append(plugin)
+    return chosen
 
 
 def _only(rows: Rows, count: int) -> Bools:

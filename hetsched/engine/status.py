@@ -25,11 +25,16 @@ class Skip(enum.Enum):
     SKIP = "skip"
 
 
+class Alone(enum.Enum):
+    ALONE = "alone"
+
+
 class Allow(enum.Enum):
     ALLOW = "allow"
 
 
 SKIP = Skip.SKIP
+ALONE = Alone.ALONE
 ALLOW = Allow.ALLOW
 
 
