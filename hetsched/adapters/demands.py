@@ -21,7 +21,7 @@ from hetsched import isa
 from hetsched.contracts.cards import model_tokens
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
-from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, NodeTerm, NumaDemand
+from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, NodeTerm, NumaDemand, PodGroup
 
 from . import keys
 from .documents import read_json
@@ -218,20 +218,25 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
     return ()
 
 
-def gang_member(labels: Texts, find_min_member: Callable[[str], int], problems: Problems) -> GangMember | None:
-    """Read the gang a pod belongs to; `find_min_member` knows the PodGroups of the pod's namespace."""
-    if keys.GANG_NAME in labels:
-        name = labels[keys.GANG_NAME]
-        least = _number(labels, keys.GANG_MIN_AVAILABLE, problems, "GangInvalid", 1, 2**31)
-    elif keys.POD_GROUP in labels:
-        name = labels[keys.POD_GROUP]
-        least = find_min_member(name)
-    else:
+def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:
+    """Read the gang a pod belongs to; `find_group` knows the PodGroups of the pod's namespace.
+
+    A size in the pod's own labels goes before that of a PodGroup of the same name.
+    """
+    key = keys.GANG_NAME if keys.GANG_NAME in labels else keys.POD_GROUP
+    if key not in labels:
         return None
+    name = labels[key]
     if not name:
-        problems.append(Problem("GangInvalid", keys.GANG_NAME, "the gang's name is empty"))
+        problems.append(Problem("GangInvalid", key, "the gang's name is empty"))
         return None
-    return GangMember(name, least or 0)
+    group = find_group(name)
+    least = group.min_member if group else 0
+    if key == keys.GANG_NAME and keys.GANG_MIN_AVAILABLE in labels:
+        least = _number(labels, keys.GANG_MIN_AVAILABLE, problems, "GangInvalid", 1, 2**31) or 0
+    if group is None:
+        return GangMember(name, least)
+    return GangMember(name, least, group.timeout_seconds, group.min_resources)
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:

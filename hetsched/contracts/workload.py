@@ -125,11 +125,24 @@ class ContainerDemand(msgspec.Struct, frozen=True):
     init: bool = False
 
 
+class PodGroup(msgspec.Struct, frozen=True):
+    """A gang as an object declares it; `timeout_seconds` null: the policy decides how long members wait."""
+
+    min_member: int = 1
+    timeout_seconds: int | None = None
+    min_resources: tuple[tuple[str, int], ...] = ()
+
+
 class GangMember(msgspec.Struct, frozen=True):
-    """The gang a pod belongs to, and how many members must be placed together."""
+    """The gang a pod belongs to, and how many members must be placed together; 0: nobody said how many.
+
+    `timeout_seconds` and `min_resources` are those of its PodGroup, where it has one.
+    """
 
     name: str
     min_available: int = 0
+    timeout_seconds: int | None = None
+    min_resources: tuple[tuple[str, int], ...] = ()
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -169,6 +182,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     """One pod: who it is, what it needs, and, if it already runs, where and with what.
 
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
+    `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it.
     """
 
     namespace: str
@@ -185,6 +199,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     controller: str = ""
     gang: GangMember | None = None
     preemptible: bool = True
+    preempts: bool = True
     node_name: str = ""
     allocation: Allocation | None = None
     images: tuple[str, ...] = ()

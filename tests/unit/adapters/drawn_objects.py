@@ -293,7 +293,10 @@ DEFINITIONS: list[Plain] = [
         "node.k8s.io/v1", "RuntimeClass", "kata", {}, handler="kata", overhead={"podFixed": {"cpu": "250m"}},
         scheduling={"nodeSelector": {"kata": "yes"}, "tolerations": [{"key": "kata", "operator": "Exists"}]},
     ),
-    _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {}, spec={"minMember": 3}),
+    _object(
+        "scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {},
+        spec={"minMember": 3, "scheduleTimeoutSeconds": 10, "minResources": {"cpu": "1500m", "memory": "2Gi"}},
+    ),
     _object(
         "hetsched.io/v1alpha1", "SchedulingPolicy", "mine", {},
         spec={"plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2, "params": {"shape": [[0, 0]]}}]},

@@ -1,5 +1,6 @@
 """NUMA, load profile, expected use, policy and gang."""
 
+import msgspec
 import pytest
 
 from hetsched.contracts.workload import GangMember, NumaDemand
@@ -107,3 +108,25 @@ def test_a_gang_finds_its_size_in_the_pod_group_of_its_namespace() -> None:
     )
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == GangMember("g", 4)
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "unknown"}, known=groups).gang == GangMember("unknown", 0)
+
+
+def test_a_gang_takes_time_out_and_resources_from_its_pod_group() -> None:
+    groups = content(
+        """\
+        apiVersion: scheduling.x-k8s.io/v1alpha1
+        kind: PodGroup
+        metadata: {name: g}
+        spec: {minMember: 2, scheduleTimeoutSeconds: 10, minResources: {cpu: "3"}}
+        """
+    )
+    found = GangMember("g", 2, timeout_seconds=10, min_resources=(("cpu", 3000),))
+    assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == found
+
+
+def test_a_gang_named_in_the_older_label_may_have_a_pod_group() -> None:
+    group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    groups = content(msgspec.json.encode({**group, "spec": {"minMember": 4}}).decode())
+    name = "pod-group.scheduling.sigs.k8s.io/name"
+    assert pod(labels={name: "g"}, known=groups).gang == GangMember("g", 4)
+    stated = {name: "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
+    assert pod(labels=stated, known=groups).gang == GangMember("g", 3)
