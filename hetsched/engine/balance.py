@@ -24,7 +24,8 @@ import numpy as np
 from hetsched.contracts.cards import model_accepted
 from hetsched.contracts.workload import PodSpec, Shape
 
-from .columns import USAGE_RESOURCES, WHOLE_CARD_MILLI, Bools, Floats, Ints, Window
+from . import nash
+from .columns import WHOLE_CARD_MILLI, Floats, Ints, Window
 from .state import ClusterState
 
 _MIX_SHARE = 0.95
@@ -43,26 +44,10 @@ class ClusterMetrics(msgspec.Struct, frozen=True, rename="camel"):
 
 def node_balance(state: ClusterState) -> Floats:
     """Return (N,) the balance degree of every node, 0.75-1."""
-    utilisation, present = _utilisations(state)
-    count = present.sum(axis=0)
-    divisor = np.maximum(count, 1)
-    mean = np.where(present, utilisation, 0.0).sum(axis=0) / divisor
-    variance = np.where(present, (utilisation - mean) ** 2, 0.0).sum(axis=0) / divisor
-    return np.where(count >= 2, 1.0 - variance, 1.0)
-
-
-def _utilisations(state: ClusterState) -> tuple[Floats, Bools]:
-    """Return (4, N) utilisations clamped to 0-1, and which of them exist."""
+    resources = nash.resources_of(state)
     nodes = state.all_rows
-    allocatable = nodes.static("allocatable")
-    capacity: Ints = np.zeros((len(USAGE_RESOURCES), nodes.n), np.int64)
-    for position, name in enumerate(USAGE_RESOURCES):
-        row = state.resources.index.get(name)
-        if row is not None:
-            capacity[position] = allocatable[row]
-    present = capacity > 0
-    utilisation = nodes.load("used") / np.maximum(capacity, 1)
-    return np.clip(utilisation, 0.0, 1.0), present
+    utilities, _ = nash.utility(nash.used(nodes, resources), nash.capacity(nodes, resources))
+    return utilities
 
 
 def cluster_balance(state: ClusterState) -> float:

@@ -25,6 +25,7 @@ from hetsched.contracts.workload import PodSpec
 from . import kernel
 from .columns import UNKNOWN, Floats, Ints
 from .cycle import Outcome, Scheduler
+from .policy import ActivePlugin
 from .request import CompiledShape, Request
 from .scoring import INFEASIBLE, Evaluation
 from .state import Booking, grant_card
@@ -35,6 +36,12 @@ _TERMS = {
     "least-allocated": kernel.LEAST_ALLOCATED,
     "balanced-allocation": kernel.BALANCED_ALLOCATION,
     "tightest-fit": kernel.TIGHTEST_FIT,
+}
+# The kernel has the formulas with these values of their parameters alone.
+_FORMS: dict[str, dict[str, str]] = {
+    "least-allocated": {"use": "requested"},
+    "balanced-allocation": {"use": "requested", "form": "std"},
+    "tightest-fit": {},
 }
 # These sit out while neither the shape nor any booked pod states a rule between pods.
 _NEIGHBOURLY = {"pod-affinity", "topology-spread", "host-ports"}
@@ -147,7 +154,7 @@ class BatchScheduler:
             return None
         if not {plugin.name for plugin in evaluation.load_filters} <= _LOAD_FILTERS:
             return None
-        if not {plugin.name for plugin in evaluation.load_scores} <= set(_TERMS):
+        if not all(map(_has_formula, evaluation.load_scores)):
             return None
         for plugin in (*evaluation.cluster_filters, *evaluation.cluster_scores):
             if plugin.name not in _NEIGHBOURLY:
@@ -303,6 +310,12 @@ class _Plan:
         self.tight_scale: Floats | None = None
         if "tightest-fit" in self.uses:
             self.tight_asked, self.tight_scale, _ = memo["tightest-fit"]
+
+
+def _has_formula(plugin: ActivePlugin) -> bool:
+    """Say whether the kernel has a score's formula as its parameters ask for it."""
+    params = plugin.instance.params
+    return plugin.name in _TERMS and all(getattr(params, name) == form for name, form in _FORMS[plugin.name].items())
 
 
 def _at(scheduler: Scheduler) -> kernel.At:

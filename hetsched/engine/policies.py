@@ -54,6 +54,20 @@ BUILTIN: dict[str, PolicySpec] = {
             (*_CASSINI_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
             description="cassini as published: every pod with whole CPUs gets zones with real room, few of them.",
         ),
+        PolicySpec(
+            "mbcgt",
+            (*_FILTERS, PluginUse("measured-fit"), PluginUse("mbcgt")),
+            description="MBCGT as published: the product of all nodes' balance over four measured resources.",
+        ),
+        PolicySpec(
+            "dynamic",
+            (
+                *_KUBE_FILTERS,
+                PluginUse("least-allocated", params={"use": "measured"}),
+                PluginUse("balanced-allocation", params={"use": "measured", "form": "difference"}),
+            ),
+            description="MBCGT's rival: the least and most evenly loaded node by measured CPU and memory.",
+        ),
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(
             "best-fit",

@@ -310,7 +310,7 @@ class ClusterState:
         """
         empty = self.columns.copy()
         layout = empty.layout
-        for field in ("requested", "nonzero"):
+        for field in ("requested", "nonzero", "used"):
             empty.load[layout.load[field]] = 0
         empty.field("card_milli_free")[:] = empty.field("card_milli")
         empty.field("card_memory_free")[:] = np.maximum(empty.field("card_memory"), 0)

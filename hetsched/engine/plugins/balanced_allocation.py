@@ -1,29 +1,57 @@
 """Prefer nodes where CPU and memory are used to the same degree.
 
-Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the resources the node has;
-std = |f_cpu - f_memory| / 2 (0 if the node has only one of them);  score = floor((1 - std) * 100). Pods that request
+Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the resources the node has.
+    std          std = |f_cpu - f_memory| / 2 (0 if the node has only one of them);  score = floor((1 - std) * 100)
+    difference   score = floor((1 - |f_cpu - f_memory|) * 100), a resource that the node lacks counts as full;
+                 0 where either is full by requests; measured use beyond the capacity counts for what it is
+With `use` "measured" the node's measured use and the pod's expected use take the place of requests. Pods that use
 neither CPU nor memory are left to the other scores.
-Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go). Its authors' advice:
+Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go); "difference" is that of
+version 1.18 (priorities/balanced_resource_allocation.go), which the publications compared with. Its authors' advice:
 never use it alone, always together with least-allocated.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+import msgspec
 import numpy as np
 
+from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.columns import Floats, Window
+from hetsched.engine import nash
+from hetsched.engine.columns import Bools, Floats, Ints, Window
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Skip
 
 
-@plugin("balanced-allocation", summary="Prefer nodes whose CPU and memory fill up evenly.")
+class BalancedAllocationParams(Params, frozen=True):
+    """Which formula, and which use."""
+
+    form: Annotated[
+        Literal["std", "difference"], msgspec.Meta(title="Formula", description="Today's, or that of version 1.18.")
+    ] = "std"
+    use: Annotated[Literal["requested", "measured"], msgspec.Meta(title="Use", description="What counts as used.")] = (
+        "requested"
+    )
+
+
+@plugin(
+    "balanced-allocation",
+    summary="Prefer nodes whose CPU and memory fill up evenly.",
+    params=BalancedAllocationParams,
+)
 class BalancedAllocation:
+    params: BalancedAllocationParams
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        asked = np.array([[request.shape.request(CPU)], [request.shape.request(MEMORY)]], np.int64)
-        if not asked.any():
+        shape = request.shape
+        asked = np.array([[shape.request(CPU)], [shape.request(MEMORY)]], np.int64)
+        expected = self.params.use == "measured" and request.compiled.expected_extra is not None
+        if not asked.any() and not expected:
             return SKIP
         lacking = bool((state.all_rows.static("allocatable")[:2] == 0).any())
         request.memo["balanced-allocation"] = (asked, lacking)
@@ -32,13 +60,28 @@ class BalancedAllocation:
     def score(self, request: Request, nodes: Window) -> Floats:
         asked, lacking = request.memo["balanced-allocation"]
         capacity = nodes.static("allocatable")[:2]
-        fraction: Floats = (nodes.load("requested")[:2] + asked) / (np.maximum(capacity, 1) if lacking else capacity)
+        use: Ints
+        if self.params.use == "measured":
+            both = nash.CPU_AND_MEMORY
+            use = nash.used(nodes, both) + nash.demand(request, nodes, both)
+        else:
+            use = nodes.load("requested")[:2] + asked
+        fraction: Floats = use / (np.maximum(capacity, 1) if lacking else capacity)
+        if self.params.form == "difference":
+            return self._by_difference(fraction, capacity == 0)
         np.minimum(fraction, 1.0, out=fraction)
-        std: Floats = fraction[0] - fraction[1]
-        np.abs(std, out=std)
-        std *= 0.5
+        apart: Floats = fraction[0] - fraction[1]
+        np.abs(apart, out=apart)
+        apart *= 0.5
         if lacking:
-            std[(capacity == 0).any(axis=0)] = 0.0
-        np.subtract(1.0, std, out=std)
-        std *= 100.0
-        return np.floor(std, out=std)
+            apart[(capacity == 0).any(axis=0)] = 0.0
+        np.subtract(1.0, apart, out=apart)
+        apart *= 100.0
+        return np.floor(apart, out=apart)
+
+    def _by_difference(self, fraction: Floats, lacking: Bools) -> Floats:
+        fraction[lacking] = 1.0
+        score: Floats = np.floor(np.maximum(1.0 - np.abs(fraction[0] - fraction[1]), 0.0) * 100.0)
+        if self.params.use == "requested":
+            score[(fraction >= 1.0).any(axis=0)] = 0.0
+        return score

@@ -2,18 +2,20 @@
 
 Rule, per resource with weight w:  score = floor((capacity - requested) * 100 / capacity), 0 if it does not fit or the
 capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without
-a request counts as 100m CPU and 200 MiB memory.
+a request counts as 100m CPU and 200 MiB memory. With `use` "measured" the node's measured use and the pod's expected
+use take the place of requests (requests where nobody measured).
 Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noderesources/least_allocated.go).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
+from hetsched.engine import nash
 from hetsched.engine.columns import Floats, Ints, Window
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -22,10 +24,13 @@ _Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class LeastAllocatedParams(Params, frozen=True):
-    """How much each resource counts."""
+    """How much each resource counts, and which use."""
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1
+    use: Annotated[Literal["requested", "measured"], msgspec.Meta(title="Use", description="What counts as used.")] = (
+        "requested"
+    )
 
 
 @plugin("least-allocated", summary="Prefer nodes with the most CPU and memory left.", params=LeastAllocatedParams)
@@ -34,7 +39,12 @@ class LeastAllocated:
 
     def score(self, request: Request, nodes: Window) -> Floats:
         capacity = nodes.static("allocatable")[:2]
-        left: Ints = capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None]
+        left: Ints
+        if self.params.use == "measured":
+            both = nash.CPU_AND_MEMORY
+            left = capacity - nash.used(nodes, both) - nash.demand(request, nodes, both)
+        else:
+            left = capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None]
         np.maximum(left, 0, out=left)
         left *= 100
         left //= np.maximum(capacity, 1)

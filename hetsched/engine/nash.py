@@ -1,0 +1,126 @@
+"""The balance game: how evenly a node is used, and what one more pod does to the product over all nodes.
+
+Problem: a node whose CPU is full while its network idles has lost both. Filling by one resource, or by two, cannot see
+that; the four together can.
+Rule, over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
+    u_k = used_k / C_k, clamped to 0-1     used: measured where a fresh sample exists, else requested
+    mu  = mean of u_k                      B = mean of (u_k - mu)^2, `variance`, or its root, `std`
+    S   = 1 - B                            the node's utility; one resource or none -> 1
+The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes one
+factor only, so the best node is the one with the greatest S_new / S_old. Equal gains: the lower mu after placement.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (2)-(6); (2) and (5) are reconstructed
+from its words ("the larger the variance, the smaller the utility").
+Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the least there is.
+Invariants: each row's result depends on that row alone, bit for bit (sums are taken in the order of the resources).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from .columns import USAGE_RESOURCES, Bools, Floats, Ints, Rows, Window
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .state import ClusterState
+
+Dispersion = Literal["variance", "std"]
+
+_QUANTUM = 1e-9
+
+
+class Resources(NamedTuple):
+    """Those of the four resources that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
+
+    used: Rows
+    allocatable: Rows
+
+
+CPU_AND_MEMORY = Resources(np.array([0, 1], np.intp), np.array([0, 1], np.intp))
+
+
+def resources_of(state: ClusterState) -> Resources:
+    """Find the four resources in a cluster's columns."""
+    known = [
+        (i, state.resources.index[name]) for i, name in enumerate(USAGE_RESOURCES) if name in state.resources.index
+    ]
+    return Resources(np.array([i for i, _ in known], np.intp), np.array([row for _, row in known], np.intp))
+
+
+def capacity(nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what the nodes have; 0 where they lack the resource."""
+    return nodes.static("allocatable")[resources.allocatable]
+
+
+def used(nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what is in use: measured, or requested where nobody measured.
+
+    A sample may hold less than what is expected of the pods that went since; nothing is used below 0.
+    """
+    in_use: Ints = np.maximum(nodes.load("used")[resources.used], 0)
+    return in_use
+
+
+def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what the pod adds to `used`: its expected use where a node is measured, else its request."""
+    compiled = request.compiled
+    requests = compiled.delta[nodes.columns.layout.load["used"]][resources.used]
+    if compiled.expected_extra is None:
+        return np.broadcast_to(requests[:, None], (len(requests), nodes.n))
+    extra = compiled.expected_extra[resources.used]
+    added: Ints = requests[:, None] + nodes.static("measured")[resources.used] * extra[:, None]
+    return added
+
+
+def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple[Floats, Floats]:
+    """Return (n,) the utilities S and (n,) the means mu of nodes that use (k, n) of (k, n)."""
+    has = room > 0
+    share: Floats = np.where(has, np.clip(use / np.maximum(room, 1), 0.0, 1.0), 0.0)
+    count: Floats = np.maximum(has.sum(axis=0), 1).astype(np.float64)
+    mean = _summed(share) / count
+    spread = _summed(np.where(has, (share - mean) ** 2, 0.0)) / count
+    return 1.0 - (np.sqrt(spread) if dispersion == "std" else spread), mean
+
+
+def gain(request: Request, nodes: Window, resources: Resources, dispersion: Dispersion) -> tuple[Floats, Floats]:
+    """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
+    room, use = capacity(nodes, resources), used(nodes, resources)
+    before, _ = utility(use, room, dispersion)
+    after, mean = utility(use + demand(request, nodes, resources), room, dispersion)
+    return after / before, mean
+
+
+def ranked(gains: Floats, mean: Floats) -> Floats:
+    """Return gains such that equal ones (to nine digits) are told apart by the lower mean."""
+    return (np.rint(gains / _QUANTUM) - 0.25 * mean) * _QUANTUM
+
+
+def all_equal(gains: Floats) -> bool:
+    """Tell whether ranked gains differ by their means alone."""
+    return float(gains.max()) - float(gains.min()) < 0.5 * _QUANTUM
+
+
+def overloaded(request: Request, nodes: Window, resources: Resources, free_percent: int = 0) -> Bools:
+    """Return (k, n) True where the pod would load a resource that it takes beyond what the node has.
+
+    `free_percent` of every capacity is kept free. Source: MBCGT, constraints (9)-(12).
+    """
+    added = demand(request, nodes, resources)
+    most = capacity(nodes, resources) * (100 - free_percent)
+    return (added > 0) & ((used(nodes, resources) + added) * 100 > most)
+
+
+def log_product(utilities: Floats) -> float:
+    """Return ln of the Nash product."""
+    return math.fsum(np.log(utilities).tolist())
+
+
+def _summed(rows: Floats) -> Floats:
+    """Add (k, n) rows up one after the other, so that a sum does not depend on how many columns there are."""
+    total: Floats = np.zeros(rows.shape[1])
+    for row in rows:
+        total = total + row
+    return total

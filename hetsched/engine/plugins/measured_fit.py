@@ -1,0 +1,58 @@
+"""Never load a node beyond what it measurably has.
+
+Rule: for CPU, memory, network and disk, as far as the pod uses them and the node has them:
+    used + expected use <= capacity * (1 - free share)
+`used` is measured where a fresh sample exists (the sample, plus the expected use of what was placed since, minus that
+of what went), else requested; the pod adds its expected use there, else its request. Requests themselves are the
+business of `resource-fit`.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), constraints (9)-(12), reconstructed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.contracts.units import format_amount
+from hetsched.engine import nash
+from hetsched.engine.columns import USAGE_RESOURCES, Bools, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import Refusal
+
+
+class MeasuredFitParams(Params, frozen=True):
+    """How much stays free."""
+
+    free_percent: Annotated[
+        int, msgspec.Meta(ge=0, le=99, title="Free share", description="Percent of every capacity to keep free.")
+    ] = 0
+
+
+@plugin("measured-fit", summary="Expected use must fit beside the measured use of a node.", params=MeasuredFitParams)
+class MeasuredFit:
+    params: MeasuredFitParams
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None:
+        request.memo["measured-fit"] = nash.resources_of(state)
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        over = nash.overloaded(request, nodes, request.memo["measured-fit"], self.params.free_percent)
+        fits: Bools = ~np.logical_or.reduce(over, axis=0)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        resources: nash.Resources = request.memo["measured-fit"]
+        over = nash.overloaded(request, nodes, resources, self.params.free_percent)
+        added = nash.demand(request, nodes, resources)
+        for position, rows, amounts in zip(resources.used.tolist(), over, added, strict=True):
+            name = USAGE_RESOURCES[position]
+            for amount in np.unique(amounts[rows]).tolist():
+                message = f"Insufficient {name} by measured use: {format_amount(name, amount)} more expected"
+                refusal = Refusal("MeasuredUseTooHigh", message, missing=(name,), resolvable=True)
+                yield refusal, rows & (amounts == amount)
