@@ -1,28 +1,24 @@
 """The labels, annotations and API groups that are read and written; each spelled in one place.
 
+What a pod wishes is spelled in `contracts.wishes`, because the engine names those fields again.
+
 Source: the public contract; gocrane/api well_known_annotations; scheduler-plugins coscheduling.
 """
 
 from __future__ import annotations
 
+from hetsched.contracts import wishes
+
 GROUP = "hetsched.io/v1alpha1"
 
-ISA = "hetsched.io/isa"
-ARCH = "ARCH"
-QEMU = "QEMU"
-KUBERNETES_ARCH = "kubernetes.io/arch"
-EMULATED_ISA = "hetsched.io/emulated-isa"
-CROSS_ISA = "hetsched.io/cross-isa"
+ISA, ARCH, QEMU, KUBERNETES_ARCH = wishes.ISA, wishes.ARCH, wishes.QEMU, wishes.KUBERNETES_ARCH
+EMULATED_ISA, CROSS_ISA = wishes.EMULATED_ISA, wishes.CROSS_ISA
 
-GPU_NUMBER = ("oks/gpu-number", "oks/gpunumber")
-GPU_MEMORY = "oks/gpu-memory"
-GPU_CORE = "oks/gpu-core"
-GPU_MODEL = "hetsched.io/gpu-model"
+GPU_NUMBER, GPU_MEMORY, GPU_CORE = wishes.GPU_NUMBER, wishes.GPU_MEMORY, wishes.GPU_CORE
+GPU_MODEL, GPU_MILLI = wishes.GPU_MODEL, wishes.GPU_MILLI
 GPU_MODEL_MATCH = "hetsched.io/gpu-model-match"
-GPU_MILLI = "hetsched.io/gpu-milli"
 
-AWARENESS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
-CPU_POLICY = ("topology.crane.io/cpu-policy", "hetsched.io/cpu-policy")
+AWARENESS, CPU_POLICY = wishes.AWARENESS, wishes.CPU_POLICY
 TOPOLOGY_RESULT = "topology.crane.io/topology-result"
 
 LOAD_PROFILE = "hetsched.io/load-profile"

@@ -89,14 +89,27 @@ def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
     return list(steps.items()) if steps.get("") else []
 
 
-class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """The smallest change of the request that would make it fit, checked by the real filters."""
+class FieldChange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    """One field of a request and its two values; an empty one is not stated there."""
+
+    field: str
+    from_: str
+    to: str
+
+
+class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
+    """The smallest change of the request that would make it fit, checked by the real filters.
+
+    `count` nodes would do, the first of them by name are `nodes`; `also` is the second field of a change of two.
+    """
 
     change: str
     field: str
     from_: str
     to: str
     nodes: tuple[str, ...]
+    count: int = 0
+    also: FieldChange | None = None
 
 
 class Unplaced(msgspec.Struct, frozen=True, rename="camel"):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NODE_NAME = "metadata.name"
 
+_SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _INT64 = 2**63
 
@@ -53,6 +54,15 @@ def _integer(text: str | None) -> int | None:
         return None
     number = int(text)
     return number if -_INT64 <= number < _INT64 else None
+
+
+def expression_text(expression: Expression) -> str:
+    """Write one requirement for people: `disk=ssd`, `rack > 2`, `no zone`."""
+    if expression.operator in ("Exists", "DoesNotExist"):
+        return expression.key if expression.operator == "Exists" else f"no {expression.key}"
+    if expression.operator == "In" and len(expression.values) == 1:
+        return f"{expression.key}={expression.values[0]}"
+    return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {', '.join(expression.values)}"
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.selectors import (
     NODE_NAME,
+    expression_text,
     nodes_named,
     nodes_of_term,
     nodes_of_terms,
@@ -28,8 +29,6 @@ from hetsched.engine.selectors import (
 )
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
-
-_SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
 
 
 @plugin("node-affinity", summary="Node selector, required and preferred node affinity.", reads=Reads.STATIC)
@@ -89,12 +88,4 @@ def _named(name: str) -> Expression:
 
 
 def _term_text(term: NodeTerm) -> str:
-    return " and ".join(_text(expression) for expression in (*term.expressions, *term.fields)) or "nothing"
-
-
-def _text(expression: Expression) -> str:
-    if expression.operator in ("Exists", "DoesNotExist"):
-        return expression.key if expression.operator == "Exists" else f"no {expression.key}"
-    if expression.operator == "In" and len(expression.values) == 1:
-        return f"{expression.key}={expression.values[0]}"
-    return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {', '.join(expression.values)}"
+    return " and ".join(expression_text(expression) for expression in (*term.expressions, *term.fields)) or "nothing"

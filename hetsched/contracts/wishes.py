@@ -1,0 +1,22 @@
+"""The labels and annotations by which a pod states its wishes, for whoever reads them and whoever names them again.
+
+Source: the public contract section 1, "What a pod may ask for".
+"""
+
+from __future__ import annotations
+
+ISA = "hetsched.io/isa"
+ARCH = "ARCH"
+QEMU = "QEMU"
+KUBERNETES_ARCH = "kubernetes.io/arch"
+EMULATED_ISA = "hetsched.io/emulated-isa"
+CROSS_ISA = "hetsched.io/cross-isa"
+
+GPU_NUMBER = ("oks/gpu-number", "oks/gpunumber")
+GPU_MEMORY = "oks/gpu-memory"
+GPU_CORE = "oks/gpu-core"
+GPU_MODEL = "hetsched.io/gpu-model"
+GPU_MILLI = "hetsched.io/gpu-milli"
+
+AWARENESS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
+CPU_POLICY = ("topology.crane.io/cpu-policy", "hetsched.io/cpu-policy")
