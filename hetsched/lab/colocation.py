@@ -1,0 +1,213 @@
+"""Machines whose zones are lent to online workloads, their kubelets, and what all that costs a pod.
+
+Problem: a scheduler that counts CPUs by node binds pods that the kubelet then rejects, and sends others to zones that
+online workloads use up. Neither is seen without a kubelet and a load, so both are modelled here.
+Rule: a kubelet has its own account of what its pods hold by zone and judges every bound pod by it, whoever sent it; it
+takes CPUs and cards itself. Online workloads leave `offline_capacity` of each zone: half of the zones are busy, with a
+daily wave. A pod with granted zones runs there; any other runs where CPU time is left, as a kernel's balancing would
+have it at best. Then, for a pod with the part s_z of its CPUs in zone z:
+    steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
+    steal     sum of s_z * steal_z
+    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the part of (CPU, card) pairs in unlike zones
+    speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote cards)
+A pod whose steal reaches `evict_steal_ratio` is evicted, the worst first, until none does.
+Source: machines are shaped like published sysfs and hwloc dumps; the publication gives neither its load nor a model.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.admission import kubelet_containers
+from hetsched.engine.kubelet import Counts, Machine, verdict
+from hetsched.engine.zones import setup_of, zones_of
+
+Shares = tuple[float, ...]
+
+
+class CostModel(msgspec.Struct, frozen=True):
+    """What remote memory, remote cards and stolen CPU time cost; `day_steps` steps are a day of the online load."""
+
+    memory_penalty: float = 0.6
+    card_penalty: float = 0.4
+    evict_steal_ratio: float = 0.3
+    busy_lent_ratio: float = 0.7
+    quiet_lent_ratio: float = 0.1
+    day_wave_ratio: float = 0.15
+    day_steps: int = 24
+
+
+class _Kind(NamedTuple):
+    zones: int
+    cpus: int  # of one zone, two threads a core
+    cards: int  # of one zone
+
+
+_KINDS = (
+    _Kind(2, 24, 4),  # two sockets with eight cards
+    _Kind(4, 10, 0),  # Xeon, two sockets of two nodes
+    _Kind(4, 32, 0),  # Kunpeng 920
+    _Kind(8, 12, 0),  # two EPYC 7451
+)
+_KUBELETS = (
+    ("static", "single-numa-node", "pod"),
+    ("none", "single-numa-node", "container"),
+    ("static", "restricted", "pod"),
+    ("none", "single-numa-node", "container"),
+)
+_GIB = 2**30
+
+
+def machines(count: int) -> list[NodeReport]:
+    """Return machines of all kinds; every other one shares its CPUs with online workloads and leaves pinning to us."""
+    return [_machine(number) for number in range(count)]
+
+
+def _machine(number: int) -> NodeReport:
+    kind = _KINDS[number % len(_KINDS)]
+    manager, policy, scope = _KUBELETS[(number + number // len(_KINDS)) % len(_KUBELETS)]
+    total, half = kind.zones * kind.cpus, kind.cpus // 2
+    zones = []
+    for position in range(kind.zones):
+        first = range(position * half, (position + 1) * half)
+        cpus = [*first, *(cpu + total // 2 for cpu in first)]
+        amounts = {"cpu": 1000 * kind.cpus, "memory": 4 * _GIB * kind.cpus}
+        siblings = ";".join(f"{cpu},{cpu + total // 2}" for cpu in first)
+        zones.append(NumaZone(f"node-{position}", format_cpuset(cpus), siblings, amounts, amounts))
+    cards = tuple(
+        GpuCard(
+            index, vendor="nvidia", model="A100-SXM4-40GB", memory_mib=40960, numa_zone=f"node-{index // kind.cards}"
+        )
+        for index in range(kind.zones * kind.cards)
+    )
+    return NodeReport(
+        name=f"host-{number:02}",
+        allocatable={"cpu": 1000 * total, "memory": 4 * _GIB * total, "pods": 110},
+        gpus=cards,
+        numa=NumaReport(tuple(zones), manager, policy, scope),
+    )
+
+
+def colocated(report: NodeReport) -> bool:
+    """Tell whether online workloads run beside our pods on a machine."""
+    return report.numa is not None and report.numa.cpu_manager_policy != "static"
+
+
+def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeReport:
+    """Return the report with what online workloads leave of each zone."""
+    assert report.numa is not None
+    zones = tuple(
+        msgspec.structs.replace(zone, offline_capacity_millis=millis)
+        for zone, millis in zip(report.numa.zones, capacity_millis, strict=True)
+    )
+    return msgspec.structs.replace(report, numa=msgspec.structs.replace(report.numa, zones=zones))
+
+
+def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) -> list[int]:
+    """Return what online workloads leave of each zone at one step; the same arguments give the same load."""
+    left = []
+    for zone in zones_of(report):
+        fixed = random.Random(f"{seed}/{report.name}/{zone.name}")
+        lent = model.busy_lent_ratio if fixed.random() < 0.5 else model.quiet_lent_ratio
+        phase = fixed.random()
+        wave = model.day_wave_ratio * math.sin(2 * math.pi * (step / model.day_steps + phase))
+        noise = random.Random(f"{seed}/{report.name}/{zone.name}/{step}").uniform(-0.03, 0.03)
+        ratio = min(max(1 - lent + lent * wave + noise, 0.0), 1.0)
+        left.append(int(zone.capacity["cpu"] * ratio))
+    return left
+
+
+class Held(NamedTuple):
+    """What a kubelet gave a pod: exclusive CPUs by zone, and cards by index."""
+
+    cpus: Counts
+    cards: tuple[int, ...]
+
+
+class Kubelet:
+    """One node's own account; it admits or rejects whatever is bound to it."""
+
+    def __init__(self, report: NodeReport) -> None:
+        self.setup = setup_of(report)
+        zones = zones_of(report)
+        self._cpus = tuple(len(parse_cpuset(zone.cpus or "")) for zone in zones)
+        self._cards = tuple(
+            tuple(card.index for card in report.gpus or () if card.numa_zone == zone.name) for zone in zones
+        )
+        self.held: dict[str, Held] = {}
+
+    def admit(self, pod: PodSpec) -> Held | str:
+        """Take the pod in, or return the reason of the rejection."""
+        containers = kubelet_containers(pod.shape)
+        if not self.setup.pins:
+            containers = tuple(container._replace(cpus=0) for container in containers)
+        taken = {card for held in self.held.values() for card in held.cards}
+        free = [[card for card in cards if card not in taken] for cards in self._cards]
+        cpus_free = list(self._cpus)
+        for held in self.held.values():
+            cpus_free = [left - used for left, used in zip(cpus_free, held.cpus, strict=True)]
+        cards = tuple(len(cards) for cards in self._cards)
+        machine = Machine(self._cpus, tuple(cpus_free), cards, tuple(len(cards) for cards in free))
+        said = verdict(self.setup.policy, self.setup.pod_scope, machine, containers)
+        if said.reason:
+            return said.reason
+        given = tuple(card for cards, count in zip(free, said.cards, strict=True) for card in cards[:count])
+        held = self.held[pod.key] = Held(said.cpus, given)
+        return held
+
+    def remove(self, key: str) -> None:
+        del self.held[key]
+
+
+class Running(NamedTuple):
+    """One pod on one machine: its CPUs, the zones it is bound to by position, and where its cards are."""
+
+    cpus: int
+    bound: Mapping[int, int]
+    card_zones: tuple[int, ...]
+
+
+def speeds(pods: Mapping[str, Running], capacity: Sequence[int], model: CostModel) -> dict[str, tuple[float, float]]:
+    """Return the speed and the steal of every pod of one machine; capacity is in millicores by zone."""
+    shares = {key: _shares(pod, capacity) for key, pod in pods.items()}
+    demand = [
+        sum(1000 * pods[key].cpus * share[zone] for key, share in shares.items()) for zone in range(len(capacity))
+    ]
+    stolen = [max(0.0, 1 - left / asked) if asked else 0.0 for left, asked in zip(capacity, demand, strict=True)]
+    found = {}
+    for key, share in shares.items():
+        steal = sum(part * lost for part, lost in zip(share, stolen, strict=True))
+        remote = 1 - sum(part * part for part in share)
+        zones = pods[key].card_zones
+        remote_cards = sum(1 - share[zone] for zone in zones) / len(zones) if zones else 0.0
+        slowdown = 1 + model.memory_penalty * remote + model.card_penalty * remote_cards
+        found[key] = ((1 - steal) / slowdown, steal)
+    return found
+
+
+def _shares(pod: Running, capacity: Sequence[int]) -> Shares:
+    if pod.bound:
+        total = sum(pod.bound.values())
+        return tuple(pod.bound.get(zone, 0) / total for zone in range(len(capacity)))
+    total = sum(capacity)
+    return tuple(left / total if total else 1 / len(capacity) for left in capacity)
+
+
+def evicted(pods: dict[str, Running], capacity: Sequence[int], model: CostModel) -> list[str]:
+    """Take out the pods that lose too much, one after the other, and return them."""
+    gone: list[str] = []
+    while True:
+        losing = [(-steal, key) for key, (_, steal) in speeds(pods, capacity, model).items()]
+        worst = min(losing, default=(0.0, ""))
+        if -worst[0] < model.evict_steal_ratio:
+            return gone
+        gone.append(worst[1])
+        del pods[worst[1]]

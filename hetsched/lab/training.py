@@ -1,0 +1,238 @@
+"""Training jobs on machines with zones, under one policy, step by step.
+
+Rule: synchronous jobs of equal workers, Guaranteed, with whole CPUs and some with cards, arrive on machines of
+`hetsched.lab.colocation`: half are dedicated and their kubelet pins, half are shared with online workloads and leave
+pinning to us. Every step: capacities change; pods that wait are tried in order; a rejected pod is made anew and tried
+at once, with nothing learnt, at most `RECREATED` times before its controller backs off; what a kubelet took is read
+back into the ledger; pods that lose too much are evicted and wait again. A job's speed is that of its slowest worker;
+it stands still while one of them waits.
+Invariant: the same seed gives every policy the same jobs and the same load.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState, grant_card
+from hetsched.engine.zones import overcommitted
+
+from .colocation import (
+    CostModel,
+    Held,
+    Kubelet,
+    Running,
+    capacity_millis,
+    colocated,
+    evicted,
+    machines,
+    speeds,
+    with_capacity,
+)
+
+MACHINES, STEPS = 12, 48
+JOBS, _ARRIVE_UNTIL = 50, 30
+RECREATED = 5
+_GIB = 2**30
+
+
+class Job(NamedTuple):
+    """Equal workers that train in step; `work` is how many steps they need at full speed."""
+
+    name: str
+    arrives: int
+    workers: int
+    cpus: int
+    cards: int
+    work: int
+
+    def pods(self) -> list[PodSpec]:
+        """Return the workers."""
+        memory = 2 * _GIB * self.cpus
+        shape = Shape(
+            requests=(("cpu", 1000 * self.cpus), ("memory", memory), ("pods", 1)),
+            nonzero_cpu_millis=1000 * self.cpus,
+            nonzero_memory_bytes=memory,
+            gpu=GpuDemand(self.cards, vendor="nvidia") if self.cards else None,
+            numa=NumaDemand(cpu_policy="exclusive"),
+            containers=(ContainerDemand(self.cpus, memory, self.cards),),
+            guaranteed=True,
+            load_profile="busy",
+        )
+        names = (f"{self.name}-{worker}" for worker in range(self.workers))
+        return [PodSpec(namespace="training", name=name, shape=shape, qos="Guaranteed") for name in names]
+
+
+def jobs(seed: int) -> list[Job]:
+    """Return the jobs of a seed in the order in which they come."""
+    draw = random.Random(seed)
+    drawn = []
+    for number in range(JOBS):
+        cards = draw.choice((0, 0, 0, 0, 1, 2))
+        cpus = draw.choice((4, 6, 8, 10))
+        arrives = 0 if number < JOBS // 3 else draw.randrange(1, _ARRIVE_UNTIL)
+        job = Job(f"job-{number:02}", arrives, draw.choice((2, 3, 4)), cpus, cards, draw.randrange(4, 11))
+        drawn.append(job)
+    return sorted(drawn, key=lambda job: (job.arrives, job.name))
+
+
+class Tally(msgspec.Struct):
+    """What one run counts.
+
+    `speed` are the mean speeds of the jobs while all their workers ran, `took` the steps from arrival to the end (of
+    the run, if the job did not finish); `so_far` are rejections and evictions after each step.
+    """
+
+    pods: int = 0
+    ran: int = 0
+    finished: int = 0
+    rejections: int = 0
+    loops: int = 0
+    evictions: int = 0
+    again: int = 0
+    short_zones: int = 0
+    at_risk: int = 0
+    freed: int = 0
+    into_short_zones: int = 0
+    doubled: int = 0
+    speed: dict[str, float] = {}
+    took: dict[str, int] = {}
+    so_far: list[tuple[int, int]] = []
+
+
+class World:
+    """One policy on one stream of jobs; `online` tells whether online workloads run beside them."""
+
+    def __init__(self, policy: str, seed: int, model: CostModel, *, online: bool = True) -> None:
+        self.model, self.seed, self.online = model, seed, online
+        self.reports = machines(MACHINES)
+        self.state = ClusterState(self.reports)
+        self.scheduler = Scheduler(self.state, compile_policy(BUILTIN[policy], load_registry()))
+        self.kubelets = {report.name: Kubelet(report) for report in self.reports}
+        self.capacity: dict[str, list[int]] = {}
+        self.jobs = {job.name: job for job in jobs(seed)}
+        self.work = {name: float(job.work) for name, job in self.jobs.items()}
+        self.waiting: list[PodSpec] = []
+        self.running: dict[str, dict[str, Running]] = {report.name: {} for report in self.reports}
+        self.where: dict[str, str] = {}
+        self.evicted: set[str] = set()
+        self.rejected: set[str] = set()
+        self.ran: set[str] = set()
+        self.pace: dict[str, list[float]] = {name: [] for name in self.jobs}
+        self.tally = Tally()
+
+    def run(self) -> Tally:
+        """Run all steps and return the counts."""
+        for step in range(STEPS):
+            self._online(step)
+            short = {(zone.node, zone.zone) for zone in overcommitted(self.state)}
+            self.waiting += [pod for job in self.jobs.values() if job.arrives == step for pod in job.pods()]
+            self.waiting = [pod for pod in self.waiting if not self._place(pod, short)]
+            self._check()
+            self._evict()
+            self._train(step)
+            self.tally.so_far.append((self.tally.rejections, self.tally.evictions))
+        tally = self.tally
+        tally.pods = sum(job.workers for job in self.jobs.values())
+        tally.ran, tally.loops = len(self.ran), len(self.rejected)
+        tally.speed = {name: sum(pace) / len(pace) for name, pace in self.pace.items() if pace}
+        return tally
+
+    def _online(self, step: int) -> None:
+        """Let the load change; what was granted must stay granted, whatever is left of its zone."""
+        before = {key: booking.allocation for key, booking in self.state.bookings.items()}
+        for report in self.reports:
+            full = [zone.capacity["cpu"] for zone in report.numa.zones] if report.numa else []
+            shared = self.online and colocated(report)
+            self.capacity[report.name] = capacity_millis(report, step, self.seed, self.model) if shared else full
+            if shared:
+                self.state.apply_report(with_capacity(report, self.capacity[report.name]))
+        after = {key: booking.allocation for key, booking in self.state.bookings.items()}
+        at_risk = list(overcommitted(self.state))
+        self.tally.freed += sum(after.get(key) != allocation for key, allocation in before.items())
+        self.tally.short_zones += len(at_risk)
+        self.tally.at_risk += len({pod for zone in at_risk for pod in zone.pods})
+
+    def _place(self, pod: PodSpec, short: set[tuple[str, str]]) -> bool:
+        """Schedule a pod, and make it anew as often as its kubelet rejects it."""
+        for _ in range(1 + RECREATED):
+            outcome = self.scheduler.schedule(pod)
+            if outcome.node is None:
+                return False
+            held = self.kubelets[outcome.node].admit(pod)
+            if isinstance(held, Held):
+                self._start(outcome, held, short)
+                return True
+            self.tally.rejections += 1
+            self.rejected.add(pod.key)
+            self.scheduler.undo(outcome)
+        return False
+
+    def _start(self, outcome: Outcome, held: Held, short: set[tuple[str, str]]) -> None:
+        """Read back what the kubelet took, and let the pod run."""
+        pod, node, row = outcome.pod, outcome.node or "", outcome.row
+        zones = self.state.zones.nodes[row]
+        cards = {card.index: card for card in self.state.cards[row]}
+        gpus = tuple(grant_card(cards[index], 1000, 0) for index in held.cards)
+        taken = outcome.allocation.zones
+        if any(held.cpus):
+            taken = tuple(ZoneGrant(zones.names[z], None, 1000 * n) for z, n in enumerate(held.cpus) if n)
+        self.tally.into_short_zones += sum((node, grant.name) in short for grant in outcome.allocation.zones)
+        policy = "static" if any(held.cpus) else outcome.allocation.cpu_policy
+        self.state.forget(pod.key)
+        self.state.assume(self.state.compile(pod), row, Allocation(gpus=gpus, zones=taken, cpu_policy=policy))
+        self.tally.again += pod.key in self.evicted
+        self.evicted.discard(pod.key)
+        self.ran.add(pod.key)
+        bound = {zones.positions[grant.name]: grant.cpu_millis // 1000 for grant in taken}
+        lying = tuple(int(self.state.columns.field("card_zone")[index, row]) for index in held.cards)
+        self.running[node][pod.key] = Running(pod.shape.containers[0].cpus, bound, lying)
+        self.where[pod.key] = node
+
+    def _check(self) -> None:
+        """Count CPUs that the ledger gave to two pods."""
+        self.tally.doubled += sum(
+            len(holders) > 1 for held in self.state.zones.held.values() for holders in held.values()
+        )
+
+    def _evict(self) -> None:
+        for node, pods in self.running.items():
+            for key in evicted(pods, self.capacity[node], self.model):
+                booking = self.state.bookings[key]
+                self._leave(key)
+                self.tally.evictions += 1
+                self.evicted.add(key)
+                self.waiting.append(booking.pod)
+
+    def _leave(self, key: str) -> None:
+        node = self.where.pop(key)
+        self.running[node].pop(key, None)
+        self.kubelets[node].remove(key)
+        self.state.forget(key)
+
+    def _train(self, step: int) -> None:
+        found = {
+            key: speed
+            for node, pods in self.running.items()
+            for key, speed in speeds(pods, self.capacity[node], self.model).items()
+        }
+        for name, job in self.jobs.items():
+            keys = [pod.key for pod in job.pods()] if self.work[name] > 0 else []
+            if keys:
+                self.tally.took[name] = step + 1 - job.arrives
+            if keys and all(key in found for key in keys):
+                pace = min(found[key][0] for key in keys)
+                self.pace[name].append(pace)
+                self.work[name] -= pace
+                if self.work[name] <= 0:
+                    self.tally.finished += 1
+                    for key in keys:
+                        self._leave(key)
