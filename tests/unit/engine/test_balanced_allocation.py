@@ -31,3 +31,22 @@ def test_requests_count_as_they_are_stated() -> None:
     # A best-effort pod there adds nothing: cpu 2/8 = 0.25, memory 8/32 = 0.25: 100
     running = [a_pod("r").best_effort().running_on("n")]
     assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), [a_node("n")], running) == {"n": 100}
+
+
+def test_version_1_18_took_the_whole_difference() -> None:
+    # cpu 6/8 = .75, memory 12/32 = .375: (1 - .375) * 100 = 62.5 -> 62;  full CPU 8/8 -> 0;  no memory counts as full
+    fleet = [a_node("n").cpu(8).memory("32Gi"), a_node("full").cpu(6).memory("32Gi"), a_node("bare").memory(0)]
+    asking = a_pod().cpu(6).memory("12Gi")
+    found = score("balanced-allocation", asking, fleet, params={"form": "difference"})
+    assert found == {"n": 62, "full": 0, "bare": 0}
+
+
+def test_measured_use_takes_the_place_of_requests() -> None:
+    # measured 3 of 8 CPUs + 3 expected = .75, 8 of 32 GiB + 4 expected = .375; requests are 1 CPU and 1 GiB
+    # std: floor((1 - .375 / 2) * 100) = 81;  difference: 62
+    # above the capacity: 13 of 8 CPUs = 1.625, memory .375: 1 - 1.25 < 0 -> 0 by difference; std cuts at 1: 68
+    asking = a_pod().expecting(cpu="3", memory="4Gi")
+    fleet = [a_node("n").cpu(8).using(cpu="3", memory="8Gi"), a_node("over").cpu(8).using(cpu="10", memory="8Gi")]
+    for form, expected in (("std", {"n": 81, "over": 68}), ("difference", {"n": 62, "over": 0})):
+        params = {"form": form, "use": "measured"}
+        assert score("balanced-allocation", asking, fleet, params=params) == expected

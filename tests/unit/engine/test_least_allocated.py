@@ -32,3 +32,13 @@ def test_pods_without_requests_count_as_a_little() -> None:
 def test_a_resource_that_does_not_fit_scores_0() -> None:
     # cpu short -> 0, memory 31/32 = 96.8 -> 96: floor(96 / 2) = 48
     assert score("least-allocated", a_pod().cpu(9).memory("1Gi"), [a_node("n").cpu(8).memory(GIB_32)]) == {"n": 48}
+
+
+def test_measured_use_takes_the_place_of_requests() -> None:
+    # measured: cpu (8 - 3 - 3) / 8 = 25, memory (32 - 8 - 4) / 32 = 62.5 -> 62: floor(87 / 2) = 43
+    # unmeasured: cpu (8 - 1 booked - 1 asked) / 8 = 75, memory (32 - 1 - 1) / 32 = 93.75 -> 93: 84
+    asking = a_pod().cpu(1).memory("1Gi").expecting(cpu="3", memory="4Gi")
+    fleet = [a_node("measured").cpu(8).using(cpu="3", memory="8Gi"), a_node("unmeasured").cpu(8)]
+    running = [a_pod(f"on-{name}").cpu(1).memory("1Gi").running_on(name) for name in ("measured", "unmeasured")]
+    found = score("least-allocated", asking, fleet, running, params={"use": "measured"})
+    assert found == {"measured": 43, "unmeasured": 84}

@@ -1,0 +1,42 @@
+"""The measured-fit plugin: nothing is loaded beyond what it measurably has."""
+
+from hetsched.engine.explain import diagnose
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask, scheduler
+
+NETWORK = "hetsched.io/network-mbps"
+
+
+def test_expected_use_must_fit_beside_the_measured_use() -> None:
+    # 8 CPUs: 5 measured + 3 expected = 8 fits, 6 + 3 = 9 does not; requests (1 CPU each) would fit on both
+    nodes = [a_node("a").cpu(8).using(cpu="5"), a_node("b").cpu(8).using(cpu="6")]
+    found = ask("measured-fit", a_pod().cpu(1).expecting(cpu="3"), nodes)
+    assert found.feasible == ["a"]
+    (refusal,) = found.reasons["b"]
+    assert (refusal.code, refusal.missing, refusal.resolvable) == ("MeasuredUseTooHigh", ("cpu",), True)
+    assert refusal.message == "Insufficient cpu by measured use: 3 more expected"
+
+
+def test_network_and_disk_count_too() -> None:
+    node = a_node("n").offering(NETWORK, 100).using(cpu="0", **{NETWORK: "60"})
+    found = ask("measured-fit", a_pod().expecting(**{NETWORK: "50"}), [node])
+    assert found.codes("n") == ["MeasuredUseTooHigh"]
+    assert ask("measured-fit", a_pod().expecting(**{NETWORK: "40"}), [node]).feasible == ["n"]
+
+
+def test_a_resource_that_the_pod_does_not_take_does_not_refuse_it() -> None:
+    assert ask("measured-fit", a_pod().cpu(0).memory("1Gi"), [a_node("n").cpu(8).using(cpu="9")]).feasible == ["n"]
+
+
+def test_a_share_can_be_kept_free() -> None:
+    # 10 % of 8 CPUs kept: 7.2 may be used; 5 + 2 = 7 fits, 5 + 2.5 = 7.5 does not
+    node = a_node("n").cpu(8).using(cpu="5")
+    params = {"free_percent": 10}
+    assert ask("measured-fit", a_pod().expecting(cpu="2"), [node], params=params).feasible == ["n"]
+    assert ask("measured-fit", a_pod().expecting(cpu="2500m"), [node], params=params).feasible == []
+
+
+def test_a_pod_that_measured_load_keeps_out_fits_later_and_one_too_large_never() -> None:
+    engine = scheduler([a_node("n").cpu(8).using(cpu="6")], policy="mbcgt")
+    assert diagnose(engine, a_pod().cpu(1).expecting(cpu="3").build()).verdict == "not-now"
+    assert diagnose(engine, a_pod().cpu(1).expecting(cpu="9").build()).verdict == "never-fits"
