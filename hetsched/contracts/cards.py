@@ -39,6 +39,7 @@ class CardFacts(msgspec.Struct, frozen=True):
     bandwidth_gbs: float | None = None
     boost_mhz: int | None = None
     fp32_tflops: float | None = None
+    compute_capability: str | None = None
     aliases: tuple[str, ...] = ()
 
     @property

@@ -36,6 +36,11 @@ _CASSINI_FILTERS = tuple(
 )
 _ZONES = PluginUse("zone-count", weight=2)
 
+_PUBLISHED_ISA = {"mode": "paper", "passes": "qemu-first"}
+_ISAMATCH_FILTERS = tuple(
+    PluginUse("isa-match", weight=100, params=_PUBLISHED_ISA) if use.name == "isa-match" else use for use in _FILTERS
+)
+
 BUILTIN: dict[str, PolicySpec] = {
     policy.name: policy
     for policy in (
@@ -48,6 +53,31 @@ BUILTIN: dict[str, PolicySpec] = {
             "default-kube",
             (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
             description="kube-scheduler's default filters and scores: blind to ISA and zones, counts cards by model.",
+        ),
+        PolicySpec(
+            "isamatch",
+            (
+                *_ISAMATCH_FILTERS,
+                PluginUse("isa-affinity", params=_PUBLISHED_ISA),
+                PluginUse("least-allocated"),
+                PluginUse("balanced-allocation"),
+            ),
+            description="ISAMatch as published: QEMU, then ARCH, by affinity, shared ISA, use; others by the default.",
+        ),
+        PolicySpec(
+            "ihep",
+            (*_FILTERS, PluginUse("ihep")),
+            description="IHEP as published: good, tightly fitting cards to GPU pods; CPU pods to CPU nodes first.",
+        ),
+        PolicySpec(
+            "split-clusters",
+            (
+                *_KUBE_FILTERS,
+                PluginUse("class-split"),
+                PluginUse("least-allocated"),
+                PluginUse("balanced-allocation"),
+            ),
+            description="kube-scheduler's default on a fleet split in two: CPU pods never run on GPU nodes.",
         ),
         PolicySpec(
             "cassini",

@@ -243,7 +243,7 @@ class Evaluator:
 
 
 def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
-    """Return the scores of a request; cluster-scoped ones are not asked yet, and a score that decides ALONE is alone."""
+    """Return the scores of a request, one alone if it decides ALONE; cluster-scoped ones are not asked yet."""
     chosen: list[ActivePlugin] = []
     for plugin in policy.scores:
         answer = None

@@ -42,6 +42,11 @@ def modules(label: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def is_letters(label: str) -> bool:
+    """Say whether a label is of the form that the publication reads, and names a module."""
+    return _LABEL.fullmatch(label.strip().upper()) is not None and bool(modules(label))
+
+
 def letters_subset(pod_label: str, node_label: str) -> bool:
     """Say whether the node's modules include the pod's; a node without modules is no candidate."""
     return bool(modules(node_label)) and modules(pod_label) <= modules(node_label)

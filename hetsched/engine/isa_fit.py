@@ -1,0 +1,201 @@
+"""How a pod's instructions run on a node: natively, by emulation, not at all, or nobody can tell.
+
+Problem: the filter, the affinity and the grant must give one answer, for the lattice and for the publication's letters.
+Rule: a native need is compared with what the node runs natively; a need that allows emulation with its emulators (for
+`cross-isa` its cross toolchains, for the label QEMU either). `passes` says which comes first:
+    native-first  native outranks emulated, and a pod that names no native need may run natively all the same;
+    qemu-first    emulation outranks the native need, and without one a pod runs only where it is emulated.
+What runs natively on the chosen node is granted as native, whichever pass found the node.
+`mode` says how strings are compared: `lattice` knows what an extension implies; `paper` compares the letters of two
+RISC-V labels and looks for other labels inside the node's, as published, and asks the lattice about what the
+publication has no rule for (profiles, levels, other spellings of an architecture).
+A node whose ISA nobody stated is unknown, not "no"; so is what lies beyond a lower bound (`complete` false).
+Source: public contract section 1; ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from hetsched.contracts.allocation import IsaGrant
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.params import Params
+from hetsched.contracts.workload import IsaDemand
+from hetsched.isa import Isa, match, parse
+from hetsched.isa.paper import is_letters, modules, paper_affinity
+
+from .status import Refusal
+
+NO, UNKNOWN_ISA, SECOND, FIRST = 0, 1, 2, 3
+IS_UNKNOWN = Refusal("IsaUnknown", "the node's instruction set is unknown", unknown=True)
+
+Mode = Literal["lattice", "paper"]
+Passes = Literal["native-first", "qemu-first"]
+
+
+class IsaParams(Params, frozen=True):
+    """How instruction sets are compared, and whether native or emulated comes first."""
+
+    mode: Annotated[
+        Mode,
+        msgspec.Meta(
+            title="Comparison",
+            description="lattice: knows what extensions imply. paper: compares the letters of RISC-V labels.",
+        ),
+    ] = "lattice"
+    passes: Annotated[
+        Passes,
+        msgspec.Meta(
+            title="First pass",
+            description="native-first, or qemu-first: emulation where the pod allows it, native only if no node can.",
+        ),
+    ] = "native-first"
+
+
+class Run(NamedTuple):
+    """How a demand runs on an offer; the texts are empty and the affinity 0 where it does not."""
+
+    rank: int
+    mode: str = ""
+    required: str = ""
+    offered: str = ""
+    affinity: float = 0.0
+
+
+@lru_cache(maxsize=65536)
+def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Run:
+    """Return how `demand` runs on a node with `offer`."""
+    native, emulated = _native(mode, passes, demand, offer), _emulated(mode, demand, offer)
+    order = (native, emulated)
+    if passes == "qemu-first":
+        order = (emulated and _as_it_runs(mode, emulated, offer), native)
+    for rank, found in zip((FIRST, SECOND), order, strict=True):
+        if found is not None:
+            return found._replace(rank=rank)
+    return Run(UNKNOWN_ISA if offer.native is None or _could_be_more(passes, demand, offer) else NO)
+
+
+def grant_of(run: Run) -> IsaGrant:
+    """Return the grant of a demand that runs."""
+    required = required_isa(run.required).canonical
+    return IsaGrant(run.mode, required, run.offered)
+
+
+def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Refusal:
+    """Say why `demand` does not run on a node with `offer`."""
+    if run_on(mode, passes, demand, offer).rank == UNKNOWN_ISA:
+        return IS_UNKNOWN
+    needs = _native_needs(passes, demand)
+    if not needs:
+        asked = next(text for text, _ in _emulated_needs(demand, offer) if text)
+        return Refusal(
+            "IsaNotEmulated",
+            f"the node emulates no {asked}, and the pod states no native need",
+            missing=(asked,),
+        )
+    required, native = required_isa(needs[0]), offered_isa(offer.native or "")
+    if required.arch != native.arch or required.xlen != native.xlen:
+        return Refusal(
+            "IsaArchMismatch",
+            f"the node runs {_machine(native)}, {required.canonical} is needed",
+            missing=(required.arch,),
+        )
+    missing = match(required, native).missing
+    if mode == "paper" and is_letters(needs[0]) and is_letters(offer.native or ""):
+        missing = tuple(sorted(name.lower() for name in modules(needs[0]) - modules(offer.native or "")))
+    return Refusal("IsaMissingExtension", f"the node lacks {', '.join(missing)}", missing=missing)
+
+
+def same_isa(mode: Mode, offered: str) -> Hashable:
+    """Return what two offers of one instruction set have in common."""
+    if mode == "paper" and is_letters(offered):
+        return offered.strip().upper()[:4], modules(offered)
+    isa = offered_isa(offered)
+    return isa.arch, isa.xlen, isa.base, isa.extensions
+
+
+def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Run | None:
+    if offer.native is None:
+        return None
+    for text in _native_needs(passes, demand):
+        affinity = _affinity(mode, text, offer.native)
+        if affinity is not None:
+            return Run(NO, "native", text, offer.native, affinity)
+    return None
+
+
+def _emulated(mode: Mode, demand: IsaDemand, offer: IsaReport) -> Run | None:
+    """Return the closest of the emulators or toolchains that do, the first of equals."""
+    found: Run | None = None
+    for text, offers in _emulated_needs(demand, offer):
+        for offered in offers if text else ():
+            affinity = _affinity(mode, text, offered)
+            if affinity is not None and (found is None or affinity > found.affinity):
+                found = Run(NO, "emulated", text, offered, affinity)
+    return found
+
+
+def _as_it_runs(mode: Mode, emulated: Run, offer: IsaReport) -> Run:
+    """Return the run as native where the node needs no emulator for it."""
+    if offer.native is None or _affinity(mode, emulated.required, offer.native) is None:
+        return emulated
+    return emulated._replace(mode="native", offered=offer.native)
+
+
+def _affinity(mode: Mode, required: str, offered: str) -> float | None:
+    """Return the affinity, 0-1, None where the offer does not cover the requirement."""
+    if mode == "paper":
+        if is_letters(required) and is_letters(offered):
+            return paper_affinity(required, offered)
+        if "RV" not in required.upper() and required.strip().upper() in offered.upper():
+            return 1.0
+    return match(required_isa(required), offered_isa(offered)).affinity
+
+
+def _could_be_more(passes: Passes, demand: IsaDemand, offer: IsaReport) -> bool:
+    """Tell whether the node states a lower bound only and is of an architecture that the demand names."""
+    if offer.complete or offer.native is None:
+        return False
+    native = offered_isa(offer.native)
+    needs = [required_isa(text) for text in _native_needs(passes, demand)]
+    return any((need.arch, need.xlen) == (native.arch, native.xlen) for need in needs)
+
+
+def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
+    if demand.native:
+        return [demand.native]
+    if passes == "qemu-first":
+        return []
+    return [text for text in (demand.emulated, demand.cross, demand.qemu) if text]
+
+
+def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...]]]:
+    return [
+        (demand.emulated, offer.emulated),
+        (demand.cross, offer.cross),
+        (demand.qemu, offer.emulated + offer.cross),
+    ]
+
+
+def _machine(native: Isa) -> str:
+    """Name the kind of machine in a word: rv64, x86, arm."""
+    return f"rv{native.xlen}" if native.arch == "riscv" else native.arch
+
+
+@lru_cache(maxsize=65536)
+def required_isa(text: str) -> Isa:
+    return parse(text, source="pod-label")
+
+
+@lru_cache(maxsize=65536)
+def offered_isa(text: str) -> Isa:
+    """Read a node's string; adapters have checked it, machine sources may hold names that only they accept."""
+    try:
+        return parse(text, source="node-label")
+    except InputError:
+        return parse(text, source="cpuinfo")

@@ -1,0 +1,65 @@
+"""Keep pods without cards off nodes with cards: as a rule, or as a wish.
+
+Problem: CPU pods fill the CPUs of GPU nodes, and cards stand idle that no pod can reach any more.
+Rule: a node with a card is a GPU node, a pod that asks for a card is a GPU pod.
+    strict   a CPU pod runs on CPU nodes only, as in a fleet split into two clusters: their room is never shared
+    wish     a CPU node scores 100 for a CPU pod, a GPU node 0: it overflows only when the other scores say so
+GPU pods are left to `gpu-fit`.
+Source: IHEP (Liu et al., Computer Engineering 2023(2)) compares itself with split clusters; the wish is its class rule
+without the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.engine.columns import Bools, Floats, Window
+from hetsched.engine.node_class import gpu_nodes, is_gpu_pod
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+GPU_NODE = Refusal("ClassSplit", "the node has cards and the pod asks for none")
+
+
+class ClassSplitParams(Params, frozen=True):
+    """Whether the split is a rule or a wish."""
+
+    strict: Annotated[
+        bool, msgspec.Meta(title="Strict", description="Refuse GPU nodes to CPU pods; else only prefer CPU nodes.")
+    ] = True
+
+
+@plugin(
+    "class-split",
+    summary="CPU pods stay off GPU nodes, strictly or as a preference.",
+    params=ClassSplitParams,
+    reads=Reads.STATIC,
+)
+class ClassSplit:
+    params: ClassSplitParams
+
+    def static_key(self, request: Request) -> bool:
+        return is_gpu_pod(request.shape)
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        return None if self.params.strict and not is_gpu_pod(request.shape) else SKIP
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        return ~gpu_nodes(nodes)
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        yield GPU_NODE, gpu_nodes(nodes)
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        return SKIP if self.params.strict or is_gpu_pod(request.shape) else None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        return np.where(gpu_nodes(nodes), 0.0, 100.0)

@@ -1,0 +1,191 @@
+"""Good cards to the pods they fit most tightly; CPU pods to CPU nodes while these have room.
+
+Problem: CPU pods fill the CPUs of GPU nodes, and cards are given without a look at what they are.
+Rule: a pod with cards scores a node, N its free vector and R the request, by
+    S_card = (w1*compute + w2*bandwidth + w3*clock) / (w1 + w2 + w3), the mean over the cards that would do; each fact
+             divided by the largest of the cluster's cards, 0 where nobody states it
+    S_sim  = ratio: mean over k of R_k / N_k;   cosine: R.N / (|R| |N|)      k: cards, MiB and cores per card,
+             CPU cores, memory GiB; a k with N_k = 0 is left out, none left: 0
+    score  = mean: 100 * (S_card + S_sim) / 2;   product: 100 * S_card * S_sim
+and a pod without cards, with a = GPU nodes / nodes that take pods and S = 100 * (w*free share of CPU + v*free share of
+memory after placement) / (w + v), by
+    CPU node: 100*a + (1 - a) * S  (100*a to 100)          GPU node: a * S  (0 to below 100*a)
+so that a full CPU node still outranks an empty GPU node. Scores are never rounded: 33.33 and 33.30 must stay apart.
+A fact that the card's node does not state is looked up by the card's model.
+Source: IHEP (Liu et al., Computer Engineering 2023(2)), equations (1)-(5), reconstructed.
+Worked: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.cards import CardFacts, facts_of
+from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.params import Params
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.engine.cards import CardDemand
+from hetsched.engine.columns import Floats, Window
+from hetsched.engine.node_class import gpu_node_ratio, gpu_nodes, is_gpu_pod
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Skip
+
+_GIB = 2**30
+_Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class IhepParams(Params, frozen=True):
+    """Which reading of the equations, what counts, and for which pods."""
+
+    similarity: Annotated[
+        Literal["ratio", "cosine"],
+        msgspec.Meta(title="Similarity", description="ratio prefers the tightest fit, cosine the same proportions."),
+    ] = "ratio"
+    combine: Annotated[
+        Literal["mean", "product"],
+        msgspec.Meta(title="Combination", description="Mean or product of card quality and similarity."),
+    ] = "mean"
+    compute: Annotated[
+        Literal["capability", "fp32", "cores"],
+        msgspec.Meta(title="Compute", description="A card's compute: CUDA compute capability, FP32 TFLOPS or cores."),
+    ] = "capability"
+    compute_weight: Annotated[_Weight, msgspec.Meta(title="Compute weight", description="Share of compute.")] = 1.0
+    bandwidth_weight: Annotated[
+        _Weight, msgspec.Meta(title="Bandwidth weight", description="Share of memory bandwidth.")
+    ] = 1.0
+    clock_weight: Annotated[_Weight, msgspec.Meta(title="Clock weight", description="Share of the clock.")] = 1.0
+    cpu_weight: Annotated[_Weight, msgspec.Meta(title="CPU weight", description="Share of free CPU.")] = 1.0
+    memory_weight: Annotated[_Weight, msgspec.Meta(title="Memory weight", description="Share of free memory.")] = 1.0
+    pods: Annotated[
+        Literal["all", "cpu", "gpu"],
+        msgspec.Meta(title="Pods", description="Score all pods, or only those without or with cards."),
+    ] = "all"
+
+
+@plugin(
+    "ihep",
+    summary="Good cards to the pods they fit most tightly; CPU pods on CPU nodes while these have room.",
+    params=IhepParams,
+)
+class Ihep:
+    params: IhepParams
+
+    def __init__(self) -> None:
+        self._known: tuple[weakref.ref[ClusterState], int, Floats] | None = None
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        with_cards = is_gpu_pod(request.shape)
+        if self.params.pods == ("cpu" if with_cards else "gpu"):
+            return SKIP
+        if with_cards:
+            assert request.shape.gpu is not None
+            request.memo["ihep"] = (CardDemand(request.shape.gpu, state), self._quality(state))
+        else:
+            request.memo["ihep"] = gpu_node_ratio(state)
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        return self._for_cards(request, nodes) if is_gpu_pod(request.shape) else self._for_cpus(request, nodes)
+
+    # -- pods without cards: equations (1) and (5) ------------------------------------------------------------------
+
+    def _for_cpus(self, request: Request, nodes: Window) -> Floats:
+        ratio: float = request.memo["ihep"]
+        capacity = nodes.static("allocatable")[:2]
+        left = np.maximum(capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None], 0)
+        share = left / np.maximum(capacity, 1)
+        spare = 100.0 * _weighted((self.params.cpu_weight, share[0]), (self.params.memory_weight, share[1]))
+        score: Floats = np.where(gpu_nodes(nodes), ratio * spare, 100.0 * ratio + (1.0 - ratio) * spare)
+        return score
+
+    # -- pods with cards: equations (2) to (4) ----------------------------------------------------------------------
+
+    def _for_cards(self, request: Request, nodes: Window) -> Floats:
+        wanted: CardDemand
+        quality: Floats
+        wanted, quality = request.memo["ihep"]
+        shape, demand = request.shape, wanted.demand
+        usable = wanted.usable(nodes)
+        cards = np.add.reduce(usable, axis=0, dtype=np.int64)
+        some = np.maximum(cards, 1)
+        if nodes.rows is not None:
+            quality = quality.take(nodes.rows, axis=1)
+        # Card by card, so that a sum never depends on how many nodes are looked at.
+        card = sum((np.where(usable[i], quality[i], 0.0) for i in range(len(usable))), np.zeros(nodes.n)) / some
+        memory_mib = np.add.reduce(usable * nodes.load("card_memory_free"), axis=0) / some
+        cores = np.add.reduce(usable * np.maximum(nodes.static("card_cores"), 0), axis=0) / some
+        free = nodes.static("allocatable")[:2] - nodes.load("requested")[:2]
+        similar = (_mean_ratio if self.params.similarity == "ratio" else _cosine)(
+            (demand.count, cards.astype(np.float64)),
+            (demand.memory_mib, memory_mib),
+            (demand.cores, cores),
+            (shape.request(CPU) / 1000, free[0] / 1000),
+            (shape.request(MEMORY) / _GIB, free[1] / _GIB),
+        )
+        score: Floats = 50.0 * (card + similar) if self.params.combine == "mean" else 100.0 * card * similar
+        return score
+
+    def _quality(self, state: ClusterState) -> Floats:
+        """Return (G, N) the quality of every card, 0-1."""
+        if self._known is None or self._known[0]() is not state or self._known[1] != state.epoch:
+            self._known = (weakref.ref(state), state.epoch, self._qualities(state))
+        return self._known[2]
+
+    def _qualities(self, state: ClusterState) -> Floats:
+        facts = np.zeros((3, *state.columns.field("card_model").shape))
+        for row, cards in enumerate(state.cards):
+            for card in cards:
+                facts[:, card.index, row] = _facts(card, self.params.compute)
+        largest = facts.max(axis=(1, 2), initial=0.0)
+        facts /= np.where(largest > 0, largest, 1.0)[:, None, None]
+        weights = (self.params.compute_weight, self.params.bandwidth_weight, self.params.clock_weight)
+        return _weighted(*zip(weights, facts, strict=True))
+
+
+def _facts(card: GpuCard, compute: str) -> tuple[float, float, float]:
+    """Return compute, bandwidth and clock of a card as its node states them, else as its model has them, else 0."""
+    model = (facts_of(card.model) if card.model else None) or CardFacts("", "")
+    if compute == "capability":
+        power: float | None = float(model.compute_capability) if model.compute_capability else None
+    elif compute == "fp32":
+        power = card.fp32_tflops or model.fp32_tflops
+    else:
+        power = card.cores or model.cores
+    return power or 0.0, card.bandwidth_gbs or model.bandwidth_gbs or 0.0, card.clock_mhz or model.boost_mhz or 0.0
+
+
+def _weighted(*parts: tuple[float, Floats]) -> Floats:
+    """Return the weighted mean, 0 where all weights are 0."""
+    total = sum(weight for weight, _ in parts)
+    mean: Floats = sum((weight * values for weight, values in parts), np.zeros_like(parts[0][1])) / (total or 1.0)
+    return mean
+
+
+def _mean_ratio(*pairs: tuple[float, Floats]) -> Floats:
+    """Return the mean of request / free over what the node has, each at most 1."""
+    total, counted = np.zeros_like(pairs[0][1]), np.zeros_like(pairs[0][1])
+    for asked, free in pairs:
+        has = free > 0
+        total += np.minimum(asked / np.where(has, free, 1.0), 1.0) * has
+        counted += has
+    mean: Floats = total / np.maximum(counted, 1.0)
+    return mean
+
+
+def _cosine(*pairs: tuple[float, Floats]) -> Floats:
+    """Return the cosine of the angle between request and free."""
+    product, asked_square, free_square = np.zeros_like(pairs[0][1]), 0.0, np.zeros_like(pairs[0][1])
+    for asked, free in pairs:
+        left = np.maximum(free, 0.0)
+        product += asked * left
+        asked_square += asked * asked
+        free_square += left * left
+    length = np.sqrt(asked_square * free_square)
+    cosine: Floats = np.minimum(product / np.where(length > 0, length, 1.0), 1.0)
+    return cosine

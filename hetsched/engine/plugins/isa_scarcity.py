@@ -1,0 +1,98 @@
+"""Keep nodes with rare instruction sets free for the pods that need them.
+
+Problem: a plain program on one of the few wide cores takes a place that nothing else in the fleet can offer.
+Rule: with c(x) = how many nodes of the fleet could stand in for x,
+    c(pod)  = nodes on which the pod's instructions run       c(node) = nodes that run everything the node runs
+    share: score = 100 * min(1, c(node) / c(pod))             log: score = 100 * min(1, ln c(node) / ln c(pod))
+so a node that offers nothing rarer than the pod needs scores 100, and the score falls with what nobody else could do.
+`log` measures the surplus in bits, as information theory does, and tells rare from very rare; c(pod) = 1 scores 100.
+`ratio` is the publication's affinity alone: 100 * modules the pod names / modules the node names.
+The fleet is the inventory, whatever is placed on it: the answer is kept until a node changes.
+Source: the opportunity cost of a placement; ISAMatch (Jiang et al. 2022) for the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.params import Params
+from hetsched.engine.columns import Floats, Window
+from hetsched.engine.isa_fit import SECOND, offered_isa, run_on
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Skip
+from hetsched.isa import match
+
+
+class IsaScarcityParams(Params, frozen=True):
+    """How the surplus of a node is measured."""
+
+    measure: Annotated[
+        Literal["log", "share", "ratio"],
+        msgspec.Meta(
+            title="Measure",
+            description="log or share: how few nodes could stand in. ratio: how many modules the pod leaves unused.",
+        ),
+    ] = "log"
+
+
+@plugin(
+    "isa-scarcity",
+    summary="Keep nodes whose instruction set is rare in the fleet free for pods that need it.",
+    params=IsaScarcityParams,
+    reads=Reads.STATIC,
+)
+class IsaScarcity:
+    params: IsaScarcityParams
+
+    def static_key(self, request: Request) -> Hashable:
+        return request.shape.isa
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        demand = request.shape.isa
+        if demand is None:
+            return SKIP
+        offers = tuple(state.offers.values)
+        nodes = tuple(np.bincount(state.all_rows.static("isa_offer"), minlength=len(offers)).tolist())
+        runs = [run_on("lattice", "native-first", demand, offer) for offer in offers]
+        if self.params.measure == "ratio":
+            table = [100.0 * run.affinity for run in runs]
+        else:
+            for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
+            table = [_score(self.params.measure, count, for_pod) for count in _stand_ins(offers, nodes)]
+        request.memo["isa-scarcity"] = np.array(table, np.float64)
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        table: Floats = request.memo["isa-scarcity"]
+        scores: Floats = table[nodes.static("isa_offer")]
+        return scores
+
+
+def _score(measure: str, for_node: int, for_pod: int) -> float:
+    if for_node >= for_pod:
+        return 100.0
+    if measure == "log":
+        return 100.0 * math.log(for_node) / math.log(for_pod)
+    return 100.0 * for_node / for_pod
+
+
+@lru_cache(maxsize=16)
+def _stand_ins(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return, per offer, how many nodes run all that it runs; one that states nothing is not rare for anything."""
+    native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
+    return tuple(
+        max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))
+        if isa
+        else sum(nodes)
+        for isa in native
+    )
