@@ -19,7 +19,7 @@ import numpy as np
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
-from hetsched.contracts.node_report import CONDITION_TAINTS, GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
 
@@ -35,6 +35,7 @@ from .columns import (
     Vocabulary,
     Window,
 )
+from .gangs import Gangs
 from .neighbours import Neighbours
 from .request import CompiledShape, Request
 from .zones import KUBELET, Setup, Zones, setup_of, zones_of
@@ -77,6 +78,7 @@ class ClusterState:
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
         self.neighbours = Neighbours()
+        self.gangs = Gangs()
         self.zones = Zones()
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
@@ -102,7 +104,8 @@ class ClusterState:
     def _lay_out(self) -> None:
         most_cards = max((card.index + 1 for cards in self.cards for card in cards), default=0)
         most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
-        layout = Layout(len(self.resources), most_cards, most_zones)
+        power = int(any(report.power is not None for report in self.reports))
+        layout = Layout(len(self.resources), most_cards, most_zones, power)
         self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
             self._write_facts(row)
@@ -119,6 +122,10 @@ class ClusterState:
         field("taint_set")[row] = self.taint_sets.id(report.taints)
         field("isa_offer")[row] = self.offers.id(report.isa)
         field("topology_setup")[row] = self.setups.id(setup_of(report))
+        power = report.power
+        field("power_state")[:, row] = 1 + POWER_STATES.index(power.state) if power and power.state else 0
+        headroom = power.headroom_watts if power else None
+        field("power_headroom")[:, row] = UNKNOWN if headroom is None else headroom
         held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
         held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
         for name in ("card_model", "card_vendor", "card_milli"):
@@ -145,6 +152,7 @@ class ClusterState:
             field("measured")[position, row] = name in sample
             requested = field("requested")[self.resources.index[name], row] if name in self.resources.index else 0
             field("used")[position, row] = sample.get(name, requested)
+        field("power_placed")[:, row] = 0
 
     def apply_report(self, report: NodeReport) -> None:
         """Take in a changed report of a known node whose resources and cards fit the present layout."""
@@ -170,6 +178,7 @@ class ClusterState:
             and all(resource in self.resources.index for resource in report.allocatable)
             and all(card.index < layout.cards for card in cards_of(report))
             and len(zones_of(report)) <= layout.zones
+            and (report.power is None or layout.power > 0)
         )
 
     def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
@@ -206,7 +215,7 @@ class ClusterState:
         old = self.columns
         for name in names:
             self.resources.id(name)
-        layout = Layout(len(self.resources), old.layout.cards, old.layout.zones)
+        layout = Layout(len(self.resources), old.layout.cards, old.layout.zones, old.layout.power)
         wider = Columns(old.names, layout)
         for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
             for name in fields:
@@ -264,6 +273,8 @@ class ClusterState:
             self.zones.charge(booking, sign, columns)
         if compiled.has_rules:
             self.neighbours.charge(booking, sign)
+        if booking.pod.gang is not None:
+            self.gangs.charge(booking.pod, sign)
         self.log.append(row)
         self._bound_log()
 
@@ -274,6 +285,8 @@ class ClusterState:
             if key in self.bookings:
                 raise ValueError(f"{key} is booked already")
             self.bookings[key] = self.on_row[booking.row][key] = booking
+            if booking.pod.gang is not None:
+                self.gangs.charge(booking.pod, 1)
         self.log.extend([booking.row for booking in bookings])
         self._bound_log()
 
@@ -306,7 +319,8 @@ class ClusterState:
     def emptied(self) -> Window:
         """Return all rows as they would be with every pod gone, nodes Ready and uncordoned, condition taints off.
 
-        Zones have all that is allocatable: what online workloads leave of it today may be more tomorrow.
+        Zones have all that is allocatable: what online workloads leave of it today may be more tomorrow. Nodes are
+        powered, and what their supplies would leave is unknown.
         """
         empty = self.columns.copy()
         layout = empty.layout
@@ -317,6 +331,8 @@ class ClusterState:
         empty.field("zone_cpu")[:] = empty.field("zone_cpu_free")[:] = empty.field("zone_cpu_allocatable")
         empty.field("zone_memory_free")[:] = np.maximum(empty.field("zone_memory"), 0)
         empty.field("zone_cpus_free")[:] = empty.field("zone_cpus_usable")
+        empty.field("power_state")[:] = 0
+        empty.field("power_headroom")[:] = UNKNOWN
         empty.field("ready")[:] = 1
         empty.field("unschedulable")[:] = 0
         stay = [
@@ -336,6 +352,7 @@ class ClusterState:
         other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy(self)
+        other.gangs = self.gangs.copy()
         other.zones = self.zones.copy()
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)

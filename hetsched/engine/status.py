@@ -6,11 +6,15 @@ import enum
 
 import msgspec
 
+from hetsched.contracts.decision import Reason, Verdict
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """Why something was refused.
 
-    `unknown`: the node might do, but nobody stated the fact. `resolvable`: removing other pods could help.
+    `unknown`: the node might do, but nobody stated the fact. `resolvable`: removing other pods could help. `verdict`
+    stands where the answer is about the pod as a whole, whatever the nodes say; `because` are another pod's reasons
+    that led to it.
     """
 
     code: str
@@ -19,6 +23,8 @@ class Refusal(msgspec.Struct, frozen=True):
     field: str | None = None
     unknown: bool = False
     resolvable: bool = False
+    verdict: Verdict | None = None
+    because: tuple[Reason, ...] = ()
 
 
 class Skip(enum.Enum):
@@ -39,9 +45,13 @@ ALLOW = Allow.ALLOW
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Hold the placement until someone allows it, at the latest `until_seconds` on the caller's clock."""
+    """Hold the placement until someone allows it, at the latest `until_seconds` on the caller's clock.
+
+    `late` is the answer once that time is over.
+    """
 
     until_seconds: float
+    late: Refusal | None = None
 
 
 class Eviction(msgspec.Struct, frozen=True):
