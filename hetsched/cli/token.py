@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
 
 from .output import Output, OutputFormat, console, note, print_json
 
@@ -54,7 +55,7 @@ def create(
                 "name": token.name,
                 "role": token.role,
                 "namespaces": token.namespaces,
-                "expires": token.expiry.isoformat() if token.expiry else None,
+                "expires": rfc3339(token.expiry) if token.expiry else None,
             }
         )
         return

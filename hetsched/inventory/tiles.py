@@ -15,6 +15,7 @@ import msgspec
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.times import rfc3339
 from hetsched.isa import parse
 
 from .models import Cluster, Node
@@ -81,7 +82,7 @@ def node_facts(node: Node) -> dict[str, Any]:
         "name": node.name,
         "cluster": node.cluster.name,
         "cordonedByOperator": node.cordoned_by_operator,
-        "reportedAt": node.updated_at.isoformat(),
+        "reportedAt": rfc3339(node.updated_at),
         "report": plain(node.report),
     }
 

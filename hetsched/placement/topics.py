@@ -18,6 +18,7 @@ import msgspec
 from django.db.models import Count
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
@@ -50,7 +51,7 @@ def workload_topic(workload_id: str) -> str:
 
 
 def _time(value: datetime | None) -> str | None:
-    return value.isoformat() if value else None
+    return rfc3339(value) if value else None
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetsched.contracts.times import rfc3339
+
 from .models import Policy, PolicyRevision
 
 TOPIC = "policies"
@@ -25,8 +27,8 @@ def revision_document(revision: PolicyRevision) -> dict[str, Any]:
         "state": revision.state,
         "author": revision.author,
         "reason": revision.reason,
-        "createdAt": revision.created_at.isoformat(),
-        "activatedAt": revision.activated_at.isoformat() if revision.activated_at else None,
+        "createdAt": rfc3339(revision.created_at),
+        "activatedAt": rfc3339(revision.activated_at) if revision.activated_at else None,
     }
 
 

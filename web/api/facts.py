@@ -15,6 +15,7 @@ import msgspec
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, NumaZone, Taint
+from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Node
 from hetsched.isa import parse
@@ -144,13 +145,13 @@ def quantities(amounts: dict[str, int]) -> dict[str, str]:
 
 def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = "") -> Origin:
     """Return who stated facts of this node; without its own time a fact is as old as the report."""
-    at = observed_at or node.report.observed_at or node.updated_at.isoformat()
+    at = observed_at or node.report.observed_at or rfc3339(node.updated_at)
     try:
         seen = msgspec.convert(at, type=datetime)
     except msgspec.ValidationError:
-        seen, at = node.updated_at, node.updated_at.isoformat()
+        seen, at = node.updated_at, rfc3339(node.updated_at)
     if seen.tzinfo is None:
-        seen, at = node.updated_at, node.updated_at.isoformat()
+        seen, at = node.updated_at, rfc3339(node.updated_at)
     age = round(max((now - seen).total_seconds(), 0.0), 1)
     return Origin(source or node.report.source or "file", at, age)
 

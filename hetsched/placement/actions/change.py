@@ -17,6 +17,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import Conflict, Load, add_loads
 from hetsched.inventory.models import Cluster
@@ -147,7 +148,7 @@ class Change:
             return False
         workload.state = state.value
         workload.revision += 1
-        workload.history = [*workload.history, [state.value, self.now.isoformat()]]
+        workload.history = [*workload.history, [state.value, rfc3339(self.now)]]
         if workload.decided_at is None and state is not State.PENDING:
             workload.decided_at = self.now
         workload.finished_at = self.now if state in FINISHED else None

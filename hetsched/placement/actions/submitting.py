@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
@@ -181,7 +182,7 @@ def _write(
         submitted_by=actor.name[:255],
         owner=owner,
         callback_url=callback_url,
-        history=[[State.PENDING.value, now.isoformat()]],
+        history=[[State.PENDING.value, rfc3339(now)]],
         created_at=now,
     )
     for pod in pods:
