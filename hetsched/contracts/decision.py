@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -163,8 +163,28 @@ class Balance(msgspec.Struct, frozen=True, rename="camel"):
     after: float
 
 
+class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
+    """The weight `at` which `node` would win instead, on one side of the present weight of one plugin."""
+
+    plugin: str
+    weight: float
+    at: float
+    side: Literal["above", "below"]
+    node: str
+
+
+class Tipping(msgspec.Struct, frozen=True, rename="camel"):
+    """By how much a placed pod's node won, over whom, and at which weights another would have won."""
+
+    pod: str
+    node: str
+    runner_up: str | None
+    margin: float | None
+    points: tuple[TippingPoint, ...]
+
+
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole answer; `nodes` is null (and left out of the JSON) unless an explanation was asked for."""
+    """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for."""
 
     verdict: Verdict
     summary: str
@@ -177,10 +197,12 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
     displaced: tuple[Displaced, ...]
     evictions: tuple[Evicted, ...]
     balance: Balance
+    tipping: tuple[Tipping, ...] | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the contract."""
         built: dict[str, Any] = msgspec.to_builtins(self)
-        if self.nodes is None:
-            del built["nodes"]
+        for explained in ("nodes", "tipping"):
+            if built[explained] is None:
+                del built[explained]
         return built

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Unplaced, Verdict
+from hetsched.contracts.decision import NearestFit, NodeOutcome, PluginScore, Reason, Unplaced, Verdict
 from hetsched.contracts.workload import PodSpec
 
 from .columns import Bools, Floats, Rows, Window
@@ -48,8 +48,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     summary: str
     resolvable: tuple[int, ...] = ()
 
-    def unplaced(self, pod: PodSpec) -> Unplaced:
-        return Unplaced(pod.key, self.verdict, self.reasons)
+    def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
+        return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)
 
 
 class _Sweep:
@@ -153,7 +153,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
-    columns = _score_columns(scheduler, request, feasible)
+    columns = score_columns(scheduler, request, feasible)
     # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
     order = np.argsort(-total, kind="stable")[:limit]
     refused = {} if limit is not None and limit <= int(feasible.sum()) else _first_refusal(scheduler, request)
@@ -180,7 +180,7 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
         rows = np.flatnonzero(total >= least)
     rows = rows[np.argsort(-total[rows], kind="stable")[:limit]]
     rows = rows[total[rows] > INFEASIBLE]
-    columns = _score_columns(scheduler, request, total > INFEASIBLE, rows)
+    columns = score_columns(scheduler, request, total > INFEASIBLE, rows)
     return tuple(
         NodeOutcome(
             state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
@@ -199,7 +199,7 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
     )
 
 
-def _score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows: Rows | None = None) -> list[Column]:
+def score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows: Rows | None = None) -> list[Column]:
     """Return raw and normalised scores of the plugins that take part, over all rows or some."""
     state = scheduler.state
     columns: list[Column] = []

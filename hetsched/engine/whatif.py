@@ -7,15 +7,18 @@ of drained nodes are placed first, as they would have to move before anything ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from hetsched.contracts.decision import (
     Balance,
     Displaced,
+    NearestFit,
     NodeOutcome,
     Placement,
     PolicyRef,
+    Tipping,
     Unplaced,
     Verdict,
     WhatIfAnswer,
@@ -26,9 +29,11 @@ from hetsched.contracts.workload import PodSpec
 from .balance import cluster_balance
 from .cycle import ANY_ISA, Outcome, Scheduler
 from .explain import Diagnosis, diagnose, matrix
+from .nearest import Budget, nearest_fit
 from .pinning import pairings
 from .policy import Policy
 from .state import ClusterState
+from .tipping import tipping
 
 _SCORE_DIGITS = 6
 
@@ -54,17 +59,23 @@ def what_if(
     placements: list[Placement] = []
     unplaced: list[Unplaced] = []
     nodes: list[NodeOutcome] = []
+    margins: list[Tipping] = []
     refusals: list[Diagnosis] = []
+    nearest = _Nearest(scheduler)
     for pod in sorted(pods, key=policy.sort_key):
+        margin = tipping(scheduler, pod) if explain else None
         if explain:
             nodes.extend(matrix(scheduler, pod))
         outcome = scheduler.schedule(pod)
         if outcome.node is None:
             diagnosis = diagnose(scheduler, pod)
-            unplaced.append(diagnosis.unplaced(pod))
+            unplaced.append(diagnosis.unplaced(pod, nearest.to(pod, booked=len(placements))))
             refusals.append(diagnosis)
         else:
             placements.append(placement(outcome, fork))
+            # A node that refused the reservation in the end won by no margin.
+            if margin is not None and margin.node == outcome.node:
+                margins.append(margin)
     verdict = Verdict.worst([item.verdict for item in unplaced])
     return WhatIfAnswer(
         verdict=verdict,
@@ -78,7 +89,23 @@ def what_if(
         displaced=displaced,
         evictions=(),
         balance=Balance(round(before, _SCORE_DIGITS), round(cluster_balance(fork), _SCORE_DIGITS)),
+        tipping=tuple(margins) if explain else None,
     )
+
+
+class _Nearest:
+    """Nearest fits of one what-if, on one budget; alike pods with nothing booked in between share theirs."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._budget = Budget()
+        self._known: dict[Any, tuple[NearestFit, ...]] = {}
+
+    def to(self, pod: PodSpec, booked: int) -> tuple[NearestFit, ...]:
+        key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
+        if key not in self._known:
+            self._known[key] = nearest_fit(self._scheduler, pod, self._budget)
+        return self._known[key]
 
 
 def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:

@@ -1,0 +1,187 @@
+"""Nearest fit: the smallest change of a request that would make it fit.
+
+Problem: "no" is half an answer; the other half is "with 7 GiB instead of 8 it would run on gpu-3".
+Rule: every field of the request that could ask for less is given up alone; where that opens a node, the smallest
+change of the field that still does is an answer. Only where no single field helps, pairs of fields are tried the same
+way. Every answer is applied to the request and goes through the real cycle, Reserve included, before it is told.
+Answers are sorted by size (see `relaxations`), then by how many nodes would do, then by field: at most five, and of
+each field the smallest. The search evaluates filters over windows of nodes, and ends when it has looked at
+`Budget.rows` of them: what it found until then is told.
+Invariants: the state is left as it was; same state, policy and pod give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.decision import FieldChange, NearestFit
+from hetsched.contracts.workload import PodSpec, Shape
+
+from .columns import Bools, Rows, Window
+from .relaxations import Fits, Relaxation, Step, numbers
+from .relaxed_isa import instruction_sets
+from .relaxed_rules import rules
+from .status import SKIP, Refusal
+
+if TYPE_CHECKING:
+    from .cycle import Scheduler
+
+MOST_ANSWERS = 5
+MOST_NODES = 10
+_ROWS = 1_500_000
+# What one evaluation costs at least, in rows: small clusters do not get endless searches either.
+_LEAST_ROWS = 500
+
+
+class Budget:
+    """How many rows may still be evaluated; one budget may serve several searches."""
+
+    def __init__(self, rows: int = _ROWS) -> None:
+        self.rows = rows
+
+
+class _Exhausted(Exception):
+    """The budget is used up; what was found so far stands."""
+
+
+class _Candidate(NamedTuple):
+    steps: tuple[Step, ...]
+    shape: Shape
+    rows: Rows
+
+    @property
+    def order(self) -> tuple[float, int, tuple[str, ...], tuple[str, ...]]:
+        fields, values = tuple(step.field for step in self.steps), tuple(step.to for step in self.steps)
+        return sum(step.size for step in self.steps), -len(self.rows), fields, values
+
+
+def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[NearestFit, ...]:
+    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the present state."""
+    if pod.problems:
+        return ()
+    # Its own permit room: nobody who waits in the other one may hear of a trial.
+    trial = type(scheduler)(scheduler.state, scheduler.policy)
+    trial.evaluator = scheduler.evaluator
+    search = _Search(scheduler, pod, budget or Budget())
+    names = scheduler.state.columns.names
+    answers: list[NearestFit] = []
+    told: set[tuple[str, ...]] = set()
+    for candidate in sorted(search.candidates(), key=lambda candidate: candidate.order):
+        fields = tuple(step.field for step in candidate.steps)
+        if fields not in told and _placed(trial, pod, candidate.shape):
+            told.add(fields)
+            answers.append(_answer(candidate, names))
+        if len(answers) == MOST_ANSWERS:
+            break
+    return tuple(answers)
+
+
+def _placed(trial: Scheduler, pod: PodSpec, shape: Shape) -> bool:
+    """Run the real cycle with the changed request, and take the booking back."""
+    outcome = trial.schedule(msgspec.structs.replace(pod, shape=shape))
+    placed = outcome.node is not None
+    trial.undo(outcome)
+    return placed
+
+
+def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
+    first, *others = candidate.steps
+    return NearestFit(
+        change=" and ".join(step.words for step in candidate.steps),
+        field=first.field,
+        from_=first.from_,
+        to=first.to,
+        nodes=tuple(names[row] for row in candidate.rows[:MOST_NODES].tolist()),
+        count=len(candidate.rows),
+        also=FieldChange(others[0].field, others[0].from_, others[0].to) if others else None,
+    )
+
+
+class _Search:
+    """One search: the fields of one request, and the filters they are tried on."""
+
+    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget) -> None:
+        state = scheduler.state
+        self._scheduler, self._pod, self._budget = scheduler, pod, budget
+        self._relaxations: list[Relaxation] = [
+            *numbers(pod.shape, zoned=state.columns.layout.zones > 0),
+            *instruction_sets(pod.shape, state),
+            *rules(pod.shape, state),
+        ]
+
+    def candidates(self) -> list[_Candidate]:
+        """Return what fits: changes of one field, or else of two."""
+        found: list[_Candidate] = []
+        for search in (self._singles, self._pairs):
+            try:
+                for candidate in search():
+                    found.append(candidate)
+            except _Exhausted:
+                break
+            if found:
+                break
+        return found
+
+    def _singles(self) -> Iterator[_Candidate]:
+        shape = self._pod.shape
+        for relaxation in self._relaxations:
+            for step in self._steps(relaxation, shape, relaxation.loosest(shape)):
+                yield self._candidate(step)
+
+    def _pairs(self) -> Iterator[_Candidate]:
+        """Yield changes of two fields: the first as small as the second given up allows, then the second."""
+        shape = self._pod.shape
+        for one, other in combinations(self._relaxations, 2):
+            loosest = other.loosest(one.loosest(shape))
+            if not self.fits(loosest, None).size:
+                continue
+            for first, second in ((one, other), (other, one)):
+                for step in self._steps(first, second.loosest(shape), loosest):
+                    changed = step.apply(shape)
+                    for further in self._steps(second, changed, second.loosest(changed)):
+                        yield self._candidate(step, further)
+
+    def _steps(self, relaxation: Relaxation, shape: Shape, loosest: Shape) -> Iterator[Step]:
+        rows = self.fits(loosest, None)
+        fits: Fits = self.fits
+        yield from relaxation.steps(shape, fits, rows)
+
+    def _candidate(self, *steps: Step) -> _Candidate:
+        shape = self._pod.shape
+        for step in steps:
+            shape = step.apply(shape)
+        return _Candidate(tuple(sorted(steps, key=lambda step: step.field)), shape, self.fits(shape, None))
+
+    def fits(self, shape: Shape, rows: Rows | None) -> Rows:
+        """Return on which of some rows, or of all, every filter of the policy would let the shape in."""
+        scheduler = self._scheduler
+        state = scheduler.state
+        request = state.compile(msgspec.structs.replace(self._pod, shape=shape))
+        nodes = state.all_rows if rows is None else Window(state.columns, rows)
+        self._budget.rows -= max(nodes.n, _LEAST_ROWS)
+        if self._budget.rows < 0:
+            raise _Exhausted
+        left: Bools = np.ones(nodes.n, np.bool_)
+        for plugin in scheduler.policy.gates:
+            answer = plugin.instance.pre_filter(request, state) if plugin.serves("pre-filter") else None
+            if answer is SKIP:
+                continue
+            if isinstance(answer, Refusal):
+                left[:] = False
+            elif answer is not None:
+                only: Bools = np.zeros(len(state.reports), np.bool_)
+                only[answer] = True
+                left &= nodes.pick(only)
+            if not left.any():
+                break
+            if plugin.static and plugin.serves("filter"):
+                left &= nodes.pick(scheduler.evaluator.static_filter(request, plugin))
+            elif plugin.serves("filter"):
+                left &= plugin.instance.filter(request, nodes)
+        found: Rows = np.flatnonzero(left)
+        return found if rows is None else rows[found]
