@@ -53,6 +53,16 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
     reserved_cpus: str | None = None
 
 
+POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
+
+
+class PowerReport(msgspec.Struct, frozen=True, rename="camel"):
+    """What a node's power supply allows: one of `POWER_STATES`, and the watts it could draw on top of what it does."""
+
+    state: str | None = None
+    headroom_watts: int | None = None
+
+
 class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
     """ISA strings checked by `hetsched.isa`: native, and what emulation or a cross toolchain adds.
 
@@ -89,6 +99,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     isa: IsaReport = IsaReport()
     gpus: tuple[GpuCard, ...] | None = None
     numa: NumaReport | None = None
+    power: PowerReport | None = None
     usage: Usage | None = None
     problems: tuple[str, ...] = ()
     source: str = ""

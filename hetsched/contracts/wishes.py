@@ -20,3 +20,5 @@ GPU_MILLI = "hetsched.io/gpu-milli"
 
 AWARENESS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
 CPU_POLICY = ("topology.crane.io/cpu-policy", "hetsched.io/cpu-policy")
+
+EXPECTED_WATTS = "hetsched.io/expected-watts"

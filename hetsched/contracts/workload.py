@@ -149,7 +149,8 @@ class Shape(msgspec.Struct, frozen=True):
     """Everything about a pod that can change which nodes fit it or how they score.
 
     `containers` are those that ask for whole CPUs or cards, in start order. `guaranteed`: the pod is of that class and
-    has a container with whole CPUs, so that a kubelet that pins gives it CPUs of its own.
+    has a container with whole CPUs, so that a kubelet that pins gives it CPUs of its own. `expected_watts` None: nobody
+    said what it will draw.
     """
 
     requests: tuple[tuple[str, int], ...] = ()
@@ -171,6 +172,7 @@ class Shape(msgspec.Struct, frozen=True):
     guaranteed: bool = False
     expected_usage: tuple[tuple[str, int], ...] = ()
     load_profile: str = ""
+    expected_watts: int | None = None
     required_node: str = ""
 
     def request(self, resource: str) -> int:

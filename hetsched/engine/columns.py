@@ -63,25 +63,29 @@ class Layout:
     same before what online workloads use), `zone_memory` (MiB, -1 unknown), `zone_cpus` (how many), `zone_cpus_usable`
     (not reserved), `card_zone` (G; position of a card's zone, -1 unknown); load `zone_cpu_free` (below 0 where capacity
     fell), `zone_memory_free`, `zone_cpus_free` (CPUs that can still be pinned).
+    Power, 0 rows in a cluster whose nodes say nothing about it, else 1: static `power_state` (0 unknown, else 1 + the
+    position in `POWER_STATES`), `power_headroom` (watts, -1 unknown); load `power_placed` (watts of the pods that came
+    since the node's report, less those that went).
     """
 
-    __slots__ = ("cards", "load", "load_rows", "resources", "static", "static_rows", "zones")
+    __slots__ = ("cards", "load", "load_rows", "power", "resources", "static", "static_rows", "zones")
 
-    def __init__(self, resources: int, cards: int, zones: int = 0) -> None:
+    def __init__(self, resources: int, cards: int, zones: int = 0, power: int = 0) -> None:
         self.resources = resources
         self.cards = cards
         self.zones = zones
+        self.power = power
         self.static, self.static_rows = _slices(
             ("allocatable", resources), ("card_model", cards), ("card_vendor", cards), ("card_memory", cards),
             ("card_cores", cards), ("card_milli", cards), ("measured", len(USAGE_RESOURCES)),
             *((name, 1) for name in _SINGLE), ("zone_cpu", zones), ("zone_cpu_allocatable", zones),
             ("zone_memory", zones), ("zone_cpus", zones), ("zone_cpus_usable", zones),
-            ("card_zone", cards if zones else 0),
+            ("card_zone", cards if zones else 0), ("power_state", power), ("power_headroom", power),
         )  # fmt: skip
         self.load, self.load_rows = _slices(
             ("requested", resources), ("nonzero", 2), ("card_milli_free", cards), ("card_memory_free", cards),
             ("used", len(USAGE_RESOURCES)), ("zone_cpu_free", zones), ("zone_memory_free", zones),
-            ("zone_cpus_free", zones),
+            ("zone_cpus_free", zones), ("power_placed", power),
         )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class CompiledShape:
         self.delta[layout.load["nonzero"]] = self.nonzero
         requests = np.array([shape.request(name) for name in USAGE_RESOURCES], np.int64)
         self.delta[layout.load["used"]] = requests
+        self.delta[layout.load["power_placed"]] = shape.expected_watts or 0
         self.expected_extra: Ints | None = None
         if shape.expected_usage:
             expected = dict(shape.expected_usage)

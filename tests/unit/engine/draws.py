@@ -10,7 +10,17 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Taint, Usage
+from hetsched.contracts.node_report import (
+    POWER_STATES,
+    GpuCard,
+    IsaReport,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    PowerReport,
+    Taint,
+    Usage,
+)
 from hetsched.contracts.workload import (
     ContainerDemand,
     Expression,
@@ -250,6 +260,7 @@ def numa_reports(draw: st.DrawFn) -> NumaReport:
     )
 
 
+power_reports = st.builds(PowerReport, st.none() | st.sampled_from(POWER_STATES), st.none() | st.integers(0, 900))
 numa_demands = st.builds(
     NumaDemand, st.sampled_from([None, True, False]), st.sampled_from(["none", "exclusive", "immovable", "numa"])
 )
@@ -264,6 +275,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
             isa=draw(isa_reports),
             usage=draw(st.none() | st.builds(Usage, amounts)),
             numa=draw(st.none() | numa_reports()),
+            power=draw(rarely(power_reports, None)),
             gpus=tuple(
                 msgspec.structs.replace(
                     card,
@@ -290,6 +302,7 @@ def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
                 pod.shape,
                 isa=draw(rarely(isa_demands, None)),
                 gpu=draw(rarely(card_demands, None)),
+                expected_watts=draw(rarely(st.integers(0, 400), None)),
                 expected_usage=draw(rarely(amounts.map(lambda use: tuple(sorted(use.items()))), ())),
                 **draw(rarely(aligned(pod.shape), {})),
             ),

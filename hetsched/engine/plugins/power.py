@@ -1,0 +1,111 @@
+"""Keep off nodes whose power does not allow the pod, and prefer those with much of it left.
+
+Problem: a rack at its power limit slows everything down that runs there, and a node that is being switched off takes
+its pods along; neither shows in CPU or memory.
+Rule: a node whose state is `off` or `maintenance` takes nothing. left = headroom at the node's report - watts of the
+pods that came since (+ of those that went); a pod fits where left >= its expected watts. What nobody stated (the
+headroom of a node, the draw of a pod) does not keep a pod off, unless `unknown` is "refuse".
+    score = 100 * state * part,   state: on 1, saving and capped as the parameters say, not stated 1
+                                  part: (left - watts) / headroom between 0 and 1, 0.5 where the headroom is not stated
+Facts: attributes `powerState` (on, saving, capped, off, maintenance) and `powerHeadroomWatts` of a node's
+NodeResourceTopology, put there by whoever knows the racks; a pod's draw is its annotation `hetsched.io/expected-watts`.
+Source: cassini (Tencent 2022) has a power-aware plugin and does not publish it: reconstruction.
+Worked: headroom 1000 W, 200 W placed since, a pod of 300 W: left 800, it fits; on: 100 * (800 - 300) / 1000 = 50,
+capped at 0.5: 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.node_report import POWER_STATES
+from hetsched.contracts.params import Params
+from hetsched.contracts.wishes import EXPECTED_WATTS
+from hetsched.engine.columns import UNKNOWN, Bools, Floats, Ints, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+_TAKES_NOTHING = [1 + POWER_STATES.index(state) for state in ("off", "maintenance")]
+_SAVING, _CAPPED = (1 + POWER_STATES.index(state) for state in ("saving", "capped"))
+OFF = Refusal("PowerOff", "the node is switched off or about to be")
+DRAW_UNKNOWN = Refusal("PowerDrawUnknown", f"nobody said what the pod draws ({EXPECTED_WATTS})", unknown=True)
+HEADROOM_UNKNOWN = Refusal("PowerHeadroomUnknown", "the node's power headroom is unknown", unknown=True)
+
+_Part = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class PowerParams(Params, frozen=True):
+    """What a state is worth, and what an unknown fact means."""
+
+    saving: Annotated[
+        _Part,
+        msgspec.Meta(title="Saving", description="Worth of a node that saves power, against 1 of one that is on."),
+    ] = 0.5
+    capped: Annotated[
+        _Part, msgspec.Meta(title="Capped", description="Worth of a node whose power is capped, against 1.")
+    ] = 0.5
+    unknown: Annotated[
+        Literal["allow", "refuse"],
+        msgspec.Meta(title="Unknown facts", description="Whether an unknown draw or headroom keeps a pod off."),
+    ] = "allow"
+
+
+@plugin("power", summary="Nodes whose power allows the pod, those with much of it left first.", params=PowerParams)
+class Power:
+    params: PowerParams
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        return None if state.columns.layout.power else SKIP
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        watts = request.shape.expected_watts
+        fits = ~_off(nodes)
+        if watts is None:
+            return fits if self.params.unknown == "allow" else fits & False
+        known = _known(nodes)
+        enough = _left(nodes) >= watts
+        return fits & (enough | ~known if self.params.unknown == "allow" else enough & known)
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        watts = request.shape.expected_watts
+        off, known = _off(nodes), _known(nodes)
+        yield OFF, off
+        if self.params.unknown == "refuse":
+            yield (DRAW_UNKNOWN, ~off) if watts is None else (HEADROOM_UNKNOWN, ~off & ~known)
+        if watts is not None:
+            short = ~off & known & (_left(nodes) < watts)
+            most = int(_left(nodes)[short].max(initial=0))
+            text = f"it draws {watts} W and the node can spare {max(most, 0)} W at most"
+            yield Refusal("PowerInsufficient", text, (EXPECTED_WATTS,), EXPECTED_WATTS, resolvable=True), short
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        return None if state.columns.layout.power else SKIP
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        state, headroom = nodes.static("power_state")[0], nodes.static("power_headroom")[0]
+        worth = np.ones(1 + len(POWER_STATES))
+        worth[_SAVING], worth[_CAPPED] = self.params.saving, self.params.capped
+        left = _left(nodes) - (request.shape.expected_watts or 0)
+        part = np.where(headroom == UNKNOWN, 0.5, np.clip(left / np.maximum(headroom, 1), 0.0, 1.0))
+        score: Floats = 100.0 * worth[state] * part
+        return score
+
+
+def _off(nodes: Window) -> Bools:
+    return np.isin(nodes.static("power_state")[0], _TAKES_NOTHING)
+
+
+def _known(nodes: Window) -> Bools:
+    known: Bools = nodes.static("power_headroom")[0] != UNKNOWN
+    return known
+
+
+def _left(nodes: Window) -> Ints:
+    left: Ints = nodes.static("power_headroom")[0] - nodes.load("power_placed")[0]
+    return left
