@@ -22,7 +22,7 @@ from hetsched.contracts.units import CPU, format_amount
 
 from . import keys
 from .nodes import ZONE_PROBLEM, isa_report
-from .pod_objects import pod_object, tolerations
+from .pod_objects import label_selector, pod_object, tolerations
 
 Plain = dict[str, Any]
 
@@ -46,6 +46,8 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
         yield _object("v1", "Namespace", meta | ({"annotations": {keys.POLICY: policy}} if policy else {}))
     for name, priority in sorted(content.priority_classes.items()):
         body: Plain = {"value": priority.value, "globalDefault": priority.default}
+        if not priority.preempts:
+            body["preemptionPolicy"] = "Never"
         yield _object("scheduling.k8s.io/v1", "PriorityClass", {"name": name}, body)
     for name, runtime in sorted(content.runtime_classes.items()):
         yield _object(
@@ -61,10 +63,25 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
                 },
             },
         )
-    for key, least in sorted(content.pod_groups.items()):
+    for key, group in sorted(content.pod_groups.items()):
         namespace, _, name = key.partition("/")
         meta = {"name": name, "namespace": namespace}
-        yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": {"minMember": least}})
+        stated: Plain = {"minMember": group.min_member}
+        if group.timeout_seconds is not None:
+            stated["scheduleTimeoutSeconds"] = group.timeout_seconds
+        if group.min_resources:
+            stated["minResources"] = amounts(dict(group.min_resources))
+        yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": stated})
+    for quota in content.quotas:
+        bounds = {"min": amounts(dict(quota.min)), "max": amounts(dict(quota.max))}
+        meta = {"name": quota.name, "namespace": quota.namespace}
+        yield _object("scheduling.x-k8s.io/v1alpha1", "ElasticQuota", meta, {"spec": bounds})
+    for budget in content.budgets:
+        wanted: Plain = {"minAvailable": budget.desired_healthy}
+        if budget.selector is not None:
+            wanted["selector"] = label_selector(budget.selector)
+        meta = {"name": budget.name, "namespace": budget.namespace}
+        yield _object("policy/v1", "PodDisruptionBudget", meta, {"spec": wanted})
     for policy_spec in content.policies:
         yield policy_object(policy_spec)
     for node in content.nodes:

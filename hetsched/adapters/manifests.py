@@ -15,16 +15,22 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
+from hetsched.contracts.cluster import (
+    ClusterContent,
+    DisruptionBudget,
+    ElasticQuota,
+    PriorityClass,
+    RuntimeClass,
+)
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import PodGroup, PodSpec
 
-from . import controllers, keys, nodes, selectors
+from . import controllers, guarantees, keys, nodes, selectors
 from .documents import Document
 from .fields import View, metadata
-from .pods import Names, PodReader, namespace_of
+from .pods import Names, PodReader, namespace_of, preempts
 
 
 def read_content(
@@ -43,7 +49,11 @@ def read_content(
     names = Names.of(own) if known is None else Names.of(known, own)
     reading.read_pods(PodReader(names))
     return msgspec.structs.replace(
-        own, nodes=reading.read_nodes(), running=tuple(reading.running), pending=tuple(reading.pending)
+        own,
+        nodes=reading.read_nodes(),
+        running=tuple(reading.running),
+        pending=tuple(reading.pending),
+        budgets=reading.read_budgets(),
     )
 
 
@@ -94,11 +104,11 @@ class _Reading:
         return found
 
     def definitions(self) -> ClusterContent:
-        groups: dict[str, int] = {}
+        groups: dict[str, PodGroup] = {}
         for document, root in self._sorted.get("PodGroup", ()):
             with _Placed(document):
                 meta = root.view("metadata")
-                groups[f"{namespace_of(meta)}/{meta.text('name')}"] = root.view("spec").integer("minMember", 1, least=1)
+                groups[f"{namespace_of(meta)}/{meta.text('name')}"] = _pod_group(root.view("spec"))
         return ClusterContent(
             policies=tuple(self._each("SchedulingPolicy", _policy).values()),
             namespaces=self._each("Namespace", lambda root: root.view("metadata").labels()),
@@ -108,7 +118,27 @@ class _Reading:
             priority_classes=self._each("PriorityClass", _priority_class),
             runtime_classes=self._each("RuntimeClass", _runtime_class),
             pod_groups=groups,
+            quotas=self._quotas(),
         )
+
+    def _quotas(self) -> tuple[ElasticQuota, ...]:
+        found: dict[str, ElasticQuota] = {}
+        for document, root in self._sorted.get("ElasticQuota", ()):
+            with _Placed(document):
+                quota = guarantees.elastic_quota(root)
+                if quota.namespace in found:
+                    message = f"namespace {quota.namespace} has a quota already: {found[quota.namespace].name}"
+                    root.view("metadata").fail(message, "namespace", code="QuotaDuplicate")
+                found[quota.namespace] = quota
+        return tuple(found.values())
+
+    def read_budgets(self) -> tuple[DisruptionBudget, ...]:
+        pods = [*self.running, *self.pending]
+        found = []
+        for document, root in self._sorted.get("PodDisruptionBudget", ()):
+            with _Placed(document):
+                found.append(guarantees.disruption_budget(root, pods))
+        return tuple(found)
 
     def read_pods(self, reader: PodReader) -> None:
         own = [(document, root) for document, root in self._sorted.get("Pods", ()) if root.value["kind"] == "Pod"]
@@ -165,7 +195,8 @@ class _Placed:
 
 
 def _priority_class(root: View) -> PriorityClass:
-    return PriorityClass(root.integer("value", least=-(2**31), most=2**31 - 1), root.flag("globalDefault"))
+    value = root.integer("value", least=-(2**31), most=2**31 - 1)
+    return PriorityClass(value, root.flag("globalDefault"), preempts(root))
 
 
 def _runtime_class(root: View) -> RuntimeClass:
@@ -174,6 +205,14 @@ def _runtime_class(root: View) -> RuntimeClass:
         overhead=tuple(sorted(root.view("overhead").amounts("podFixed").items())),
         node_selector=selectors.node_selector(scheduling),
         tolerations=selectors.tolerations(scheduling),
+    )
+
+
+def _pod_group(spec: View) -> PodGroup:
+    return PodGroup(
+        min_member=spec.integer("minMember", 1, least=1, most=2**31 - 1),
+        timeout_seconds=spec.maybe_integer("scheduleTimeoutSeconds", most=2**31 - 1),
+        min_resources=tuple(sorted(spec.amounts("minResources").items())),
     )
 
 
@@ -198,12 +237,14 @@ def _policy(root: View) -> PolicySpec:
     return policy
 
 
-_NAMESPACED = {"Pod", "PodGroup", *controllers.KINDS}
+_NAMESPACED = {"Pod", "PodGroup", "ElasticQuota", "PodDisruptionBudget", *controllers.KINDS}
 _CRANE = "topology.crane.io"
 _READ = {
     ("Node", ""), ("Pod", ""), ("Namespace", ""),
     ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
     ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
+    ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
+    ("PodDisruptionBudget", "policy"),
     ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),
     ("NodeGpu", "hetsched.io"), ("NodeUsage", "hetsched.io"), ("SchedulingPolicy", "hetsched.io"),
     *((kind, group.rstrip("/")) for kind, group in controllers.KINDS.items()),

@@ -26,7 +26,7 @@ from hetsched.contracts.workload import (
 
 from . import keys
 from .allocation import write_allocation
-from .pods import ExportedContainers
+from .pods import MIRROR, ExportedContainers
 from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 
 Plain = dict[str, Any]
@@ -55,6 +55,8 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["schedulerName"] = pod.scheduler_name
     if pod.priority or not compact:
         spec["priority"] = pod.priority
+    if not pod.preempts:
+        spec["preemptionPolicy"] = "Never"
     spec |= _constraints(shape)
     plain: Plain = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     if not compact:
@@ -130,6 +132,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
             for key, text in ((keys.EMULATED_ISA, shape.isa.emulated), (keys.CROSS_ISA, shape.isa.cross))
             if text
         }
+    if not pod.preemptible:
+        found[MIRROR] = "true"
     found |= _gpu_annotations(shape)
     if shape.numa is not None:
         if shape.numa.aware is not None:
@@ -222,18 +226,19 @@ def _node_term(term: NodeTerm) -> Plain:
     return {name: _expressions(part) for name, part in parts if part}
 
 
-def _selector(selector: LabelSelector) -> Plain:
+def label_selector(selector: LabelSelector) -> Plain:
+    """Write a label selector."""
     return {"matchExpressions": _expressions(selector.expressions)} if selector.expressions else {}
 
 
 def _pod_term(term: PodTerm) -> Plain:
     plain: Plain = {"topologyKey": term.topology_key}
     if term.selector is not None:
-        plain["labelSelector"] = _selector(term.selector)
+        plain["labelSelector"] = label_selector(term.selector)
     if term.namespaces:
         plain["namespaces"] = list(term.namespaces)
     if term.namespace_selector is not None:
-        plain["namespaceSelector"] = _selector(term.namespace_selector)
+        plain["namespaceSelector"] = label_selector(term.namespace_selector)
     return plain
 
 
@@ -251,7 +256,7 @@ def _spread(constraint: SpreadConstraint) -> Plain:
         "nodeTaintsPolicy": "Honor" if constraint.honor_taints else "Ignore",
     }
     if constraint.selector is not None:
-        plain["labelSelector"] = _selector(constraint.selector)
+        plain["labelSelector"] = label_selector(constraint.selector)
     if constraint.min_domains != 1:
         plain["minDomains"] = constraint.min_domains
     return plain

@@ -19,13 +19,14 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import MEMORY
-from hetsched.contracts.workload import ContainerDemand, HostPort, NumaDemand, PodSpec, Shape
+from hetsched.contracts.workload import ContainerDemand, HostPort, NumaDemand, PodGroup, PodSpec, Shape
 
 from . import demands, keys, selectors
 from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
 from .requests import pod_amounts
 
+MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
 MAX_UID = 64  # characters; they are 36 where the API server makes them
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
@@ -46,7 +47,7 @@ class Names(NamedTuple):
 
     priority_classes: dict[str, PriorityClass]
     runtime_classes: dict[str, RuntimeClass]
-    pod_groups: dict[str, int]
+    pod_groups: dict[str, PodGroup]
 
     @staticmethod
     def of(*contents: ClusterContent) -> Names:
@@ -147,11 +148,13 @@ class PodReader:
             shape=self._shapes.setdefault(shape, shape),
             labels=labels,
             priority=self._priority(spec, problems),
+            preemptible=MIRROR not in annotations,
+            preempts=preempts(spec, self._class(spec)),
             qos=amounts.qos,
             scheduler_name=scheduler_name,
             policy=policy,
             policy_rule=policy_rule,
-            gang=demands.gang_member(labels, lambda group: self._min_member(namespace, group), problems),
+            gang=demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems),
             node_name=node_name,
             allocation=_allocation(annotations, problems) if node_name else None,
             images=tuple(dict.fromkeys(_images(spec))),
@@ -164,12 +167,15 @@ class PodReader:
         name = spec.text("priorityClassName")
         if not name:
             return self._default_priority
-        found = self.names.priority_classes.get(name)
+        found = self._class(spec)
         if found is None:
             message = f"there is no PriorityClass {name[:80]!r}"
             problems.append(Problem("PriorityClassUnknown", "spec.priorityClassName", message))
             return 0
         return found.value
+
+    def _class(self, spec: View) -> PriorityClass | None:
+        return self.names.priority_classes.get(spec.text("priorityClassName"))
 
     def _runtime_class(self, spec: View, problems: list[Problem]) -> RuntimeClass:
         name = spec.text("runtimeClassName")
@@ -182,8 +188,14 @@ class PodReader:
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
         return RuntimeClass()
 
-    def _min_member(self, namespace: str, group: str) -> int:
-        return self.names.pod_groups.get(f"{namespace}/{group}", 0)
+    def _pod_group(self, namespace: str, group: str) -> PodGroup | None:
+        return self.names.pod_groups.get(f"{namespace}/{group}")
+
+
+def preempts(spec: View, found: PriorityClass | None = None) -> bool:
+    """Read `preemptionPolicy` of a pod or a class; a pod that does not say has that of its class."""
+    default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
+    return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
 
 
 def _namespace(meta: View) -> str:

@@ -6,14 +6,15 @@ import msgspec
 
 from .node_report import NodeReport
 from .policy import PolicySpec
-from .workload import PodSpec, Toleration
+from .workload import LabelSelector, PodGroup, PodSpec, Toleration
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
-    """A named priority; the `default` one is for pods that name none."""
+    """A named priority; the `default` one is for pods that name none. `preempts` false: its pods evict nobody."""
 
     value: int
     default: bool = False
+    preempts: bool = True
 
 
 class RuntimeClass(msgspec.Struct, frozen=True):
@@ -24,11 +25,32 @@ class RuntimeClass(msgspec.Struct, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
 
 
+class ElasticQuota(msgspec.Struct, frozen=True):
+    """What one namespace is guaranteed (`min`) and may use at most (`max`), in base units, by resource name.
+
+    A resource that `min` leaves out is guaranteed 0, one that `max` leaves out is not limited.
+    """
+
+    namespace: str
+    name: str
+    min: tuple[tuple[str, int], ...] = ()
+    max: tuple[tuple[str, int], ...] = ()
+
+
+class DisruptionBudget(msgspec.Struct, frozen=True):
+    """The pods of one namespace of which at least `desired_healthy` should keep running."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None = None
+    desired_healthy: int = 0
+
+
 class ClusterContent(msgspec.Struct, frozen=True):
     """What a cluster file or workload file holds, converted and checked.
 
     `namespaces` maps a namespace to its labels, `namespace_policies` to the policy its pods use when they name none,
-    `pod_groups` (keys `namespace/name`) to the smallest number of members that may run.
+    `pod_groups` (keys `namespace/name`) to what is declared about each gang.
     """
 
     nodes: tuple[NodeReport, ...] = ()
@@ -39,4 +61,6 @@ class ClusterContent(msgspec.Struct, frozen=True):
     namespace_policies: dict[str, str] = {}
     priority_classes: dict[str, PriorityClass] = {}
     runtime_classes: dict[str, RuntimeClass] = {}
-    pod_groups: dict[str, int] = {}
+    pod_groups: dict[str, PodGroup] = {}
+    quotas: tuple[ElasticQuota, ...] = ()
+    budgets: tuple[DisruptionBudget, ...] = ()

@@ -1,0 +1,62 @@
+"""What namespaces and applications are promised: ElasticQuota and PodDisruptionBudget objects.
+
+Rule: a quota states `min` and `max` as resource lists, one quota a namespace. How many pods of a budget should keep
+running is the status' `desiredHealthy`; where there is no status it follows from the pods of the same file that the
+selector means, n of them:
+    minAvailable 2 -> 2;   minAvailable 50% -> ceil(n / 2);   maxUnavailable 1 -> n - 1;   30% -> n - ceil(0.3 n)
+Source: scheduler-plugins capacity scheduling; Kubernetes policy/v1 and its disruption controller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.selectors import selects
+
+from .fields import View, metadata
+from .pods import namespace_of
+from .selectors import label_selector
+
+_PERCENT = re.compile(r"([0-9]{1,3})%", re.ASCII)
+_MOST = 2**31 - 1
+
+
+def elastic_quota(root: View) -> ElasticQuota:
+    """Read an ElasticQuota."""
+    meta, spec = metadata(root), root.view("spec")
+    bounds = (tuple(sorted(spec.amounts(key).items())) for key in ("min", "max"))
+    return ElasticQuota(namespace_of(meta), meta.text("name"), *bounds)
+
+
+def disruption_budget(root: View, pods: Iterable[PodSpec]) -> DisruptionBudget:
+    """Read a PodDisruptionBudget that may mean some of `pods`."""
+    meta, spec, status = metadata(root), root.view("spec"), root.view("status")
+    namespace, selector = namespace_of(meta), label_selector(spec, "selector")
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        spec.fail("cannot stand beside minAvailable", "maxUnavailable")
+    stated = status.maybe_integer("desiredHealthy", most=_MOST)
+    least, most = (_amount(spec, key) for key in ("minAvailable", "maxUnavailable"))
+    if stated is None:
+        count = sum(pod.namespace == namespace and selects(selector, pod.labels) for pod in pods)
+        stated = _of(least, count) if least is not None else max(0, count - _of(most or 0, count))
+    return DisruptionBudget(namespace, meta.text("name"), selector, stated)
+
+
+def _amount(spec: View, key: str) -> int | str | None:
+    """Return a count, or a percentage as it stands."""
+    if not isinstance(spec.value.get(key), str):
+        return spec.maybe_integer(key, most=_MOST)
+    text = spec.text(key)
+    match = _PERCENT.fullmatch(text)
+    if match is None or int(match[1]) > 100:
+        spec.fail(f"must be a whole number or a percentage up to 100%, it is {text[:80]!r}", key)
+    return text
+
+
+def _of(amount: int | str, count: int) -> int:
+    if isinstance(amount, int):
+        return amount
+    return -(-int(amount.rstrip("%")) * count // 100)
