@@ -104,13 +104,14 @@ def all_equal(gains: Floats) -> bool:
 
 
 def overloaded(request: Request, nodes: Window, resources: Resources, free_percent: int = 0) -> Bools:
-    """Return (k, n) True where the pod would load a resource that it takes beyond what the node has.
+    """Return (k, n) True where the pod would load a resource that it takes beyond what the node has of it.
 
-    `free_percent` of every capacity is kept free. Source: MBCGT, constraints (9)-(12).
+    `free_percent` of every capacity is kept free; a resource that a node does not state is nobody's limit.
+    Source: MBCGT, constraints (9)-(12).
     """
-    added = demand(request, nodes, resources)
-    most = capacity(nodes, resources) * (100 - free_percent)
-    return (added > 0) & ((used(nodes, resources) + added) * 100 > most)
+    added, room = demand(request, nodes, resources), capacity(nodes, resources)
+    after = used(nodes, resources) + added
+    return (added > 0) & (room > 0) & (after * 100 > room * (100 - free_percent))
 
 
 def log_product(utilities: Floats) -> float:

@@ -40,3 +40,8 @@ def test_a_pod_that_measured_load_keeps_out_fits_later_and_one_too_large_never()
     engine = scheduler([a_node("n").cpu(8).using(cpu="6")], policy="mbcgt")
     assert diagnose(engine, a_pod().cpu(1).expecting(cpu="3").build()).verdict == "not-now"
     assert diagnose(engine, a_pod().cpu(1).expecting(cpu="9").build()).verdict == "never-fits"
+
+
+def test_a_resource_that_nobody_stated_is_no_limit() -> None:
+    nodes = [a_node("n").using(cpu="0"), a_node("m").offering(NETWORK, 100).using(cpu="0")]
+    assert ask("measured-fit", a_pod().expecting(**{NETWORK: "50"}), nodes).feasible == ["m", "n"]

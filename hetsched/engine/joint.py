@@ -1,0 +1,316 @@
+"""Place a batch of pods together: the Nash product over all of them, not pod by pod.
+
+Problem: the published algorithm takes the pods in the order they came and gives each the best node of the moment; a pod
+that comes later may have needed that node more.
+Rule: maximise first the number of placed pods, then the product of the nodes' utilities (see `engine.nash`), so that no
+node is given more than it has left by requests, nor loaded beyond its capacity by expected use (constraints (8)-(12)).
+    greedy     as published: in queue order, each where the product grows most
+    exact      the product falls into one factor per node, and a factor depends only on how many pods of each kind the
+               node takes; so the best split of the kinds over the first i nodes follows from that over i - 1:
+               best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).  Every split is looked at: the optimum
+    improved   from the greedy plan and one that always takes the best pair of pod and node, pods move to other nodes
+               and change places as long as the product grows
+Pods with cards, zones, or rules between pods are not for this module: what these take is more than amounts.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); exact and improved are our own.
+Invariants: exact >= improved >= greedy; same problem, same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.workload import PodSpec
+
+from . import nash
+from .columns import Bools, Floats, Ints, Rows, Window
+from .cycle import Scheduler
+from .request import Request
+from .scoring import INFEASIBLE
+
+_MOST_STEPS = 60_000
+_LEAST_GROWTH = 1e-12
+
+
+class Problem(NamedTuple):
+    """What is to be placed and what there is. Shapes: N Ready nodes, k of the four resources, R resources, C kinds.
+
+    `rows` (N,) node rows; `used`, `room` (k, N); `free` (R, N) still unrequested; `added` (C, k, N) what a pod adds to
+    `used`; `needs` (C, R); `allowed` (C, N) nodes that the policy's filters leave; `kinds` the kind of each pod, in
+    queue order.
+    """
+
+    rows: Rows
+    used: Ints
+    room: Ints
+    free: Ints
+    added: Ints
+    needs: Ints
+    allowed: Bools
+    kinds: tuple[int, ...]
+    dispersion: nash.Dispersion
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many pods there are of each kind."""
+        return tuple(self.kinds.count(kind) for kind in range(len(self.added)))
+
+
+class Plan(NamedTuple):
+    """Where each pod goes (a node's row, -1 for nowhere), and what that makes of the cluster.
+
+    `log_product` is ln of the Nash product, `before` and `after` the cluster's balance degree.
+    """
+
+    rows: tuple[int, ...]
+    log_product: float
+    before: float
+    after: float
+
+    @property
+    def worth(self) -> tuple[int, float]:
+        """What plans are compared by: pods placed, then the product."""
+        return len(self.rows) - self.rows.count(-1), self.log_product
+
+
+def is_plain(pod: PodSpec) -> bool:
+    """Tell whether a pod takes amounts alone, so that it can be part of a problem."""
+    shape = pod.shape
+    apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports
+    rules = shape.affinity or shape.anti_affinity or shape.preferred_affinity
+    return not (pod.problems or apart or rules)
+
+
+def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> Problem:
+    """Return the problem of placing `pods`, in queue order, as the scheduler's policy lets them.
+
+    Raises: ValueError for a pod that is not plain.
+    """
+    state = scheduler.state
+    for pod in pods:
+        if not is_plain(pod):
+            raise ValueError(f"{pod.key} takes more than amounts")
+    requests = [state.compile(pod) for pod in pods]
+    requests = [state.compile(pod) for pod in pods]  # the first round may have widened the columns
+    known: dict[int, Request] = {}
+    for request in requests:
+        known.setdefault(id(request.compiled), request)
+    position = {key: kind for kind, key in enumerate(known)}
+    rows = np.flatnonzero(state.all_rows.static("ready"))
+    nodes, resources = Window(state.columns, rows), nash.resources_of(state)
+    free = nodes.static("allocatable") - nodes.load("requested")
+    amounts = state.columns.layout.load["requested"]
+    added = [nash.demand(request, nodes, resources) for request in known.values()]
+    needs = [request.compiled.delta[amounts] for request in known.values()]
+    allowed = [scheduler.evaluator.evaluate(request)[1][rows] > INFEASIBLE for request in known.values()]
+    return Problem(
+        rows=rows,
+        used=nash.used(nodes, resources),
+        room=nash.capacity(nodes, resources),
+        free=free,
+        added=np.array(added, np.int64).reshape(len(known), len(resources.used), len(rows)),
+        needs=np.array(needs, np.int64).reshape(len(known), len(free)),
+        allowed=np.array(allowed, np.bool_).reshape(len(known), len(rows)),
+        kinds=tuple(position[id(request.compiled)] for request in requests),
+        dispersion=dispersion,
+    )
+
+
+def optimise(problem: Problem) -> tuple[Plan, bool]:
+    """Return the best plan that can be had in a moment, and whether it is proven to be the best there is."""
+    if steps(problem) <= _MOST_STEPS:
+        return exact(problem), True
+    return improved(problem), False
+
+
+def greedy(problem: Problem) -> Plan:
+    """Give each pod, in queue order, the node where the product grows most (lower mean, then first node)."""
+    ground = _Ground(problem)
+    for kind in problem.kinds:
+        ground.put(kind, ground.best_node(kind)[0])
+    return ground.plan()
+
+
+# -- exact -----------------------------------------------------------------------------------------------------------
+
+
+def steps(problem: Problem) -> int:
+    """Return how many array operations `exact` takes, which its time grows with."""
+    return math.prod(count + 1 for count in problem.counts) * len(problem.rows)
+
+
+def exact(problem: Problem) -> Plan:
+    """Return the best plan there is."""
+    counts = problem.counts
+    if not counts:
+        return greedy(problem)
+    shape = tuple(count + 1 for count in counts)
+    takes = np.array(list(product(*map(range, shape))), np.int64).reshape(math.prod(shape), len(counts))
+    best: Floats = np.full(shape, -np.inf)
+    best[(0,) * len(counts)] = 0.0
+    chosen: list[Ints] = []
+    for node in range(len(problem.rows)):
+        factors = _factors(problem, node, takes)
+        wider: Floats = np.full(shape, -np.inf)
+        choice: Ints = np.zeros(shape, np.int64)
+        for number in np.flatnonzero(factors > -np.inf).tolist():
+            take = takes[number].tolist()
+            above = tuple(slice(amount, None) for amount in take)
+            below = tuple(slice(0, size - amount) for size, amount in zip(shape, take, strict=True))
+            value = best[below] + factors[number]
+            better = value > wider[above]
+            wider[above][better] = value[better]
+            choice[above][better] = number
+        best = wider
+        chosen.append(choice)
+    placed = takes.sum(axis=1)
+    flat = best.reshape(-1)
+    most = placed[flat > -np.inf].max()
+    left = takes[int(np.where(placed == most, flat, -np.inf).argmax())]
+    ground = _Ground(problem)
+    for node in reversed(range(len(problem.rows))):
+        take = takes[chosen[node][tuple(left)]]
+        for kind, amount in enumerate(take.tolist()):
+            for _ in range(amount):
+                ground.put(kind, node)
+        left = left - take
+    return ground.plan()
+
+
+def _factors(problem: Problem, node: int, takes: Ints) -> Floats:
+    """Return (T,) ln S of one node with each combination of pods, -inf where they do not fit."""
+    added = takes @ problem.added[:, :, node]
+    room = problem.room[:, node, None]
+    use = problem.used[:, node, None] + added.T
+    over = (added.T > 0) & (room > 0) & (use > room)
+    needs = takes @ problem.needs
+    short = (needs > 0) & (needs > problem.free[:, node])
+    fits = ~over.any(axis=0) & ~short.any(axis=1) & ~(takes[:, ~problem.allowed[:, node]] > 0).any(axis=1)
+    utilities, _ = nash.utility(use, np.broadcast_to(room, use.shape), problem.dispersion)
+    return np.where(fits, np.log(utilities), -np.inf)
+
+
+# -- better than greedy ------------------------------------------------------------------------------------------------
+
+
+def improved(problem: Problem) -> Plan:
+    """Return the best of two starts, each moved about until nothing grows any more."""
+    starts = [_Ground(problem), _Ground(problem)]
+    for kind in problem.kinds:
+        starts[0].put(kind, starts[0].best_node(kind)[0])
+    starts[1].fill()
+    for ground in starts:
+        while ground.moved() or ground.exchanged():
+            pass
+        ground.fill()
+    return max((ground.plan() for ground in starts), key=lambda plan: plan.worth)
+
+
+class _Ground:
+    """The cluster while a plan is made: what is used, what is free, and which kinds lie where."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.used, self.free = problem.used.copy(), problem.free.copy()
+        self.held: Ints = np.zeros((len(problem.added), len(problem.rows)), np.int64)
+        self.waiting = list(problem.counts)
+        self.logs = self._logs(self.used, slice(None))
+
+    def _logs(self, used: Ints, nodes: slice | Rows) -> Floats:
+        utilities, self._mean = nash.utility(used, self.problem.room[:, nodes], self.problem.dispersion)
+        return np.log(utilities)
+
+    def put(self, kind: int, node: int, sign: int = 1) -> None:
+        """Put a pod on a node, or with sign -1 take it off; node -1 is nowhere."""
+        if node < 0:
+            return
+        self.used[:, node] += sign * self.problem.added[kind, :, node]
+        self.free[:, node] -= sign * self.problem.needs[kind]
+        self.held[kind, node] += sign
+        self.waiting[kind] -= sign
+        self.logs[node] = self._logs(self.used[:, [node]], np.array([node]))[0]
+
+    def _after(self, kind: int, nodes: Rows, less: int = -1) -> Floats:
+        """Return ln S of the nodes with one more pod of `kind`, one less of `less`; -inf where they are full."""
+        problem = self.problem
+        used, free = self.used[:, nodes], self.free[:, nodes]
+        if less >= 0:
+            used = used - problem.added[less][:, nodes]
+            free = free + problem.needs[less][:, None]
+        added, needs, room = problem.added[kind][:, nodes], problem.needs[kind][:, None], problem.room[:, nodes]
+        use = used + added
+        full = ((added > 0) & (room > 0) & (use > room)).any(axis=0) | ((needs > 0) & (needs > free)).any(axis=0)
+        logs = self._logs(use, nodes)
+        return np.where(full | ~problem.allowed[kind, nodes], -np.inf, logs)
+
+    def best_node(self, kind: int) -> tuple[int, float]:
+        """Return the node that a pod of `kind` raises most and by how much, -1 where it fits nowhere."""
+        every = np.arange(len(self.problem.rows))
+        growth = self._after(kind, every) - self.logs
+        if not growth.size or growth.max() == -np.inf:
+            return -1, -np.inf
+        ranked = np.where(growth > -np.inf, nash.ranked(np.maximum(growth, -9.0), self._mean), -np.inf)
+        node = int(ranked.argmax())
+        return node, float(growth[node])
+
+    def fill(self) -> None:
+        """Place what waits, always the pair of kind and node that grows most."""
+        while True:
+            offers = [(self.best_node(kind), kind) for kind, count in enumerate(self.waiting) if count]
+            offers = [offer for offer in offers if offer[0][0] >= 0]
+            if not offers:
+                return
+            (node, _), kind = max(offers, key=lambda offer: offer[0][1])
+            self.put(kind, node)
+
+    def moved(self) -> bool:
+        """Move each pod to where the product grows most; tell whether any moved."""
+        grew = False
+        for kind, node in np.argwhere(self.held > 0).tolist():
+            before = self.logs[node]
+            self.put(kind, node, -1)
+            target, growth = self.best_node(kind)
+            if growth <= before - self.logs[node] + _LEAST_GROWTH:
+                target = node
+            self.put(kind, target)
+            grew |= target != node
+        return grew
+
+    def exchanged(self) -> bool:
+        """Let one pair of pods change places so that the product grows most; tell whether one did."""
+        best, pair = _LEAST_GROWTH, None
+        for kind, node in np.argwhere(self.held > 0).tolist():
+            here = np.array([node])
+            for other in range(kind + 1, len(self.held)):
+                there = np.flatnonzero(self.held[other])
+                there = there[there != node]
+                mine = self._after(other, here, kind)[0] - self.logs[node]
+                if not there.size or mine == -np.inf:
+                    continue
+                growth = mine + self._after(kind, there, other) - self.logs[there]
+                at = int(growth.argmax())
+                if growth[at] > best:
+                    best, pair = float(growth[at]), (kind, node, other, int(there[at]))
+        if pair is None:
+            return False
+        kind, node, other, target = pair
+        self.put(kind, node, -1)
+        self.put(other, target, -1)
+        self.put(kind, target)
+        self.put(other, node)
+        return True
+
+    def plan(self) -> Plan:
+        """Give the pods of a kind, in queue order, the nodes that hold it, in node order."""
+        nodes = [iter(np.repeat(self.problem.rows, held).tolist()) for held in self.held]
+        placed = tuple(next(nodes[kind], -1) for kind in self.problem.kinds)
+        before = self._logs(self.problem.used, slice(None))
+        return Plan(placed, math.fsum(self.logs.tolist()), _degree(before), _degree(self.logs))
+
+
+def _degree(logs: Floats) -> float:
+    return float(np.exp(logs).mean()) if logs.size else 1.0
