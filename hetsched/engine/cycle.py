@@ -2,13 +2,15 @@
 
 Rule: the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score, NormalizeScore, pick,
 Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after Reserve runs Unreserve and
-forgets the booking. Equal totals go to the lowest node name, or to a draw that depends on the seed and the pod alone.
+forgets the booking; permit plugins then say who else must go, and those go in the same cycle. Equal totals go to the
+lowest node name, or to a draw that depends on the seed and the pod alone.
 Source: Kubernetes documentation, "Scheduling Framework".
 Invariants: a refused pod leaves the state as it was; same state, policy and pod give the same outcome.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -27,23 +29,24 @@ from .status import Eviction, Refusal, Wait
 from .waiting import PermitRoom
 
 ANY_ISA = IsaGrant("any")
+NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed yet")
 
 
-class Outcome:
-    """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit."""
+class Outcome(msgspec.Struct, eq=False, gc=False):
+    """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit.
 
-    __slots__ = ("allocation", "eviction", "held", "node", "pod", "refusal", "request", "row", "score")
+    `request` is kept where a cycle made one.
+    """
 
-    def __init__(self, pod: PodSpec) -> None:
-        self.pod = pod
-        self.request: Request | None = None
-        self.node: str | None = None
-        self.row = -1
-        self.allocation: Allocation = EMPTY
-        self.score = 0.0
-        self.held = False
-        self.refusal: tuple[str, Refusal] | None = None
-        self.eviction: Eviction | None = None
+    pod: PodSpec
+    node: str | None = None
+    row: int = -1
+    allocation: Allocation = EMPTY
+    score: float = 0.0
+    held: bool = False
+    refusal: tuple[str, Refusal] | None = None
+    eviction: Eviction | None = None
+    request: Request | None = None
 
 
 class Scheduler:
@@ -53,13 +56,14 @@ class Scheduler:
         self.state = state
         self.policy = policy
         self.evaluator = Evaluator(state, policy)
-        self.room = PermitRoom()
+        self.room = PermitRoom(state)
 
     def schedule(self, pod: PodSpec) -> Outcome:
         """Decide where `pod` runs and book it there; a pod with problems of its own is not tried."""
         outcome = Outcome(pod)
         if pod.problems:
             return outcome
+        self.state.gangs.try_now(pod)
         request = outcome.request = self.state.compile(pod)
         evaluation, total = self.evaluator.evaluate(request)
         row = self._pick(request, total)
@@ -76,6 +80,8 @@ class Scheduler:
             if evaluation.refusal is not None:
                 outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
             self._post_filter(outcome, request)
+            if outcome.eviction is None:
+                self._missed(request)
             return outcome
         self._book(outcome, request, row, reserved)
         weights = evaluation.weight_sum + request.cluster_weight
@@ -107,6 +113,14 @@ class Scheduler:
             if outcome.eviction is not None:
                 return
 
+    def _missed(self, request: Request) -> None:
+        """Have those go who waited for this pod in vain."""
+        for plugin in self.policy.permits_for(request.pod):
+            missed = getattr(plugin.instance, "missed", None)
+            if missed is not None:
+                missed(request, self.room, partial(diagnose, self, request.pod))
+        self._undo_rejected()
+
     def _reserve(self, request: Request, row: int) -> Allocation | Refusal:
         allocation = EMPTY
         for position, plugin in enumerate(self.policy.reserves):
@@ -122,30 +136,53 @@ class Scheduler:
     def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
         outcome.row, outcome.node = row, self.state.columns.names[row]
         outcome.allocation = self.state.assume(request, row, allocation).allocation
-        holders: set[str] = set()
-        until = 0.0
-        for plugin in self.policy.permits:
+        waits: dict[str, Wait] = {}
+        for plugin in self.policy.permits_for(outcome.pod):
             answer = plugin.instance.permit(request, row, self.room)
             if isinstance(answer, Refusal):
                 outcome.refusal = (plugin.name, answer)
                 self.undo(outcome)
                 return
             if isinstance(answer, Wait):
-                holders.add(plugin.name)
-                until = min(until or answer.until_seconds, answer.until_seconds)
-        if holders:
+                waits[plugin.name] = answer
+        if waits:
             outcome.held = True
-            self.room.hold(outcome, holders, until)
+            self.room.hold(outcome, waits)
+
+    def settle(self) -> None:
+        """Take back what a permit still holds: the queue is over, so nobody comes whom it could wait for."""
+        for key, held in list(self.room.held.items()):
+            self.room.reject(key, (min(held.holders), NOBODY_ELSE))
+        self._undo_rejected()
+
+    def expire(self, now_seconds: float) -> None:
+        """Take back what waited too long by the caller's clock, and end the back-offs that are over."""
+        self.state.gangs.wake(now_seconds)
+        self.room.expire(now_seconds)
+        self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Take a booking back, whatever came after it; a second call changes nothing."""
-        if outcome.row < 0 or outcome.request is None:
+        """Take a booking back, whatever came after it, and those that waited for it; a second call changes nothing."""
+        self._take_back(outcome)
+        self._undo_rejected()
+
+    def _undo_rejected(self) -> None:
+        while self.room.to_undo:
+            self._take_back(self.room.to_undo.popleft())
+
+    def _take_back(self, outcome: Outcome) -> None:
+        if outcome.row < 0:
             return
+        request = outcome.request or self.state.compile(outcome.pod)
         for plugin in self.policy.reserves:
-            plugin.instance.unreserve(outcome.request, outcome.row, self.state)
+            plugin.instance.unreserve(request, outcome.row, self.state)
         self.state.forget(outcome.pod.key)
         self.room.leave(outcome.pod.key)
         outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
+        for plugin in self.policy.permits_for(outcome.pod):
+            withdrawn = getattr(plugin.instance, "withdrawn", None)
+            if withdrawn is not None:
+                withdrawn(outcome.request, self.room)
 
     def bind(self, outcome: Outcome) -> Refusal | None:
         """Run the binding cycle of a booked pod; a refusal undoes the booking.

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from .cycle import Scheduler
 
 
+_HEADS = {
+    Verdict.MISCONFIGURED: "{pod} is misconfigured",
+    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty",
+    Verdict.NOT_NOW: "{pod} does not fit now",
+}
+
+
 class Step(msgspec.Struct, frozen=True, rename="camel"):
     """One step of the funnel: how many nodes were left before and after one filter."""
 
@@ -112,7 +119,8 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     """Explain a pod whose own request is wrong."""
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{pod.key} is misconfigured: {first.message}")
+    head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {first.message}")
 
 
 def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
@@ -121,6 +129,9 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
         return misconfigured(pod)
     state = scheduler.state
     request = state.compile(pod)
+    whole = _about_the_pod(scheduler, request)
+    if whole is not None:
+        return whole
     now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
     empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
     never = bool(empty.definite.all())
@@ -131,11 +142,21 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     return Diagnosis(verdict, reasons, tuple(sweep.funnel), _sentence(pod, verdict, reasons, len(state.reports)), rows)
 
 
+def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
+    """Return the answer of a plugin that refuses the pod as a whole, so that no node need be looked at."""
+    nodes = len(scheduler.state.reports)
+    for plugin in scheduler.policy.pre_filters:
+        if plugin.info.scope is Scope.CLUSTER:
+            answer = plugin.instance.pre_filter(request, scheduler.state)
+            if isinstance(answer, Refusal) and answer.verdict is not None:
+                reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
+                head = _HEADS[answer.verdict].format(pod=request.pod.key)
+                return Diagnosis(answer.verdict, (reason, *answer.because), (), f"{head}: {answer.message}")
+    return None
+
+
 def _sentence(pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int) -> str:
-    head = {
-        Verdict.NEVER_FITS: f"{pod.key} never fits this cluster, not even empty",
-        Verdict.NOT_NOW: f"{pod.key} does not fit now",
-    }[verdict]
+    head = _HEADS[verdict].format(pod=pod.key)
     if not nodes:
         return f"{head}: the cluster has no nodes"
     parts = [f"{r.nodes} {r.message}" for r in sorted(reasons, key=lambda reason: -reason.nodes)[:4]]

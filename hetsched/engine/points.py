@@ -9,7 +9,7 @@ Source: Kubernetes documentation, "Scheduling Framework" (stable since 1.19).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from hetsched.contracts.allocation import Allocation
@@ -42,6 +42,11 @@ class Scope(enum.StrEnum):
 class QueueSort(Protocol):
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
         """Order waiting pods, smallest first; submission order breaks ties."""
+
+    def arrange(
+        self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
+    ) -> Iterator[PodSpec]:
+        """Optional: yield the pods in an order that `state` decides; `placed` says what became of those yielded."""
 
 
 class PreFilter(Protocol):
@@ -89,6 +94,15 @@ class Permit(Protocol):
     def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
         """Allow the placement, refuse it, or hold it in the room."""
 
+    def concerns(self, pod: PodSpec) -> bool:
+        """Optional: tell whether the plugin has a say about this pod; where it has none, it is not asked."""
+
+    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
+        """Optional: a pod found no node, and nobody will leave for it: say what becomes of those who wait for it."""
+
+    def withdrawn(self, request: Request, room: PermitRoom) -> None:
+        """Optional: a booking was undone: say what becomes of those who wait for it."""
+
 
 class PreBind(Protocol):
     def pre_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
@@ -120,4 +134,11 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bind": ("bind", ("pod", "node", "allocation")),
     "post-bind": ("post_bind", ("pod", "node", "allocation")),
 }
-COMPANIONS = {"refusals": ("request", "nodes"), "static_key": ("request",)}
+COMPANIONS = {
+    "refusals": ("request", "nodes"),
+    "static_key": ("request",),
+    "arrange": ("pods", "state", "placed"),
+    "concerns": ("pod",),
+    "missed": ("request", "room", "diagnose"),
+    "withdrawn": ("request", "room"),
+}

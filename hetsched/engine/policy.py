@@ -1,14 +1,15 @@
 """A policy made ready to run: plugins found, parameters checked, extension points filled in order.
 
 Rule: the order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is off. Exactly one plugin
-sorts the queue; a policy that names none gets priority, then submission order.
+sorts the queue; a policy that names none gets priority, then submission order. Under a policy that can hold
+placements, the members of a gang are tried one right after the other: nobody else is refused for what they hold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +18,12 @@ from hetsched.contracts.params import check_params
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodSpec
 
+from .gangs import together
 from .points import Reads, Scope
 from .registry import PluginInfo, Registry
+
+if TYPE_CHECKING:
+    from .state import ClusterState
 
 MAX_WEIGHT = 1000.0
 
@@ -37,6 +42,11 @@ class ActivePlugin:
 
     def serves(self, point: str) -> bool:
         return point in self.info.points
+
+    def concerns(self, pod: PodSpec) -> bool:
+        """Tell whether the plugin has a say about this pod; only those that declare it have none."""
+        concerns = getattr(self.instance, "concerns", None)
+        return concerns is None or bool(concerns(pod))
 
 
 class Policy:
@@ -61,6 +71,8 @@ class Policy:
                 names = " and ".join(plugin.name for plugin in group)
                 raise InputError("PolicyPointDoubled", f"policy {spec.name}: {names} would both {point}")
         self._sorter = sorters[0].instance if sorters else None
+        self._arrange = getattr(self._sorter, "arrange", None)
+        self._together = bool(self.permits) or getattr(self._sorter, "together", False)
 
     def _serving(self, point: str) -> tuple[ActivePlugin, ...]:
         return tuple(plugin for plugin in self.plugins if plugin.serves(point))
@@ -71,6 +83,36 @@ class Policy:
             return (-pod.priority,)
         key: tuple[Any, ...] = self._sorter.sort_key(pod)
         return key
+
+    @property
+    def follows_placements(self) -> bool:
+        """Tell whether the queue's order depends on what became of the pods before, so that it is drawn one by one."""
+        return self._arrange is not None
+
+    def queue(self, pods: Sequence[PodSpec], state: ClusterState) -> Iterator[PodSpec]:
+        """Announce pods, given in submission order, and yield them in the order in which to try them on `state`.
+
+        Where the order follows placements, decide for each pod before drawing the next.
+        """
+        state.gangs.announce(pods)
+        return self._ordered(pods, state, lambda pod: pod.key in state.bookings)
+
+    def forecast(self, pods: Sequence[PodSpec], state: ClusterState) -> list[PodSpec]:
+        """Return the order in which `queue` would have these pods tried, were each of them placed."""
+        return list(self._ordered(pods, state, lambda pod: True))
+
+    def _ordered(
+        self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
+    ) -> Iterator[PodSpec]:
+        if self._arrange is not None:
+            arranged: Iterator[PodSpec] = self._arrange(pods, state, placed)
+            return arranged
+        ordered = sorted(pods, key=self.sort_key)
+        return iter(together(ordered) if self._together else ordered)
+
+    def permits_for(self, pod: PodSpec) -> tuple[ActivePlugin, ...]:
+        """Return the plugins that may hold a placement of this pod."""
+        return tuple(plugin for plugin in self.permits if plugin.concerns(pod))
 
 
 def compile_policy(spec: PolicySpec, registry: Registry) -> Policy:

@@ -1,0 +1,200 @@
+"""All members of a gang, or none (coscheduling).
+
+Rule, for a pod that belongs to a gang of which `min` members must run together:
+    PreFilter   refused while the gang rests after a failure, was given up in this queue, has fewer than `min` members
+                in existence (booked or waiting), or could not be had whole: the members by which it falls short of
+                `min` must fit into what all nodes have free, and its PodGroup's minResources into the whole cluster
+    Permit      `booked` counts this member; booked >= min: allowed, with all members that wait for it; else it waits
+                for the PodGroup's scheduleTimeoutSeconds, or `timeout_seconds`
+    no node     (PostFilter) booked >= min: nothing happens. Where the queue was announced, it is known who can still
+                come: booked + untried >= min: the others wait on; else all that wait are sent away and the rest of
+                the gang is not tried any more. Where it was not: a gap (min - booked) / min of at most `gap_percent`
+                is waited for, a wider one sends all away
+    Unreserve   one member's booking is undone, by a time-out or otherwise: all that wait for it are sent away
+A gang that was sent away rests for `backoff_seconds`. Members whose priorities or sizes differ are misconfigured, all
+of them.
+No deadlock: a member waits only for members that were announced and not tried yet, each of which is tried once, so
+every wait ends with the queue; unannounced members wait until their time is over. Whoever waits no longer is undone in
+the same cycle, so two gangs never keep what the other needs.
+Invariant: after an announced queue, no gang has gained members and stands below `min`.
+Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go); that it looks at who
+can still come, and at what one gang needs as a whole, is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+
+from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.params import Params
+from hetsched.contracts.workload import GangMember, PodSpec
+from hetsched.engine.explain import Diagnosis
+from hetsched.engine.gangs import Roll, gang_key, room_for, short_of
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
+from hetsched.engine.waiting import PermitRoom
+
+_NAME = "gang"
+_TOP_REASONS = 3
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class GangParams(Params, frozen=True):
+    """How long members wait for each other, and when a gang is given up."""
+
+    timeout_seconds: Annotated[
+        _Seconds, msgspec.Meta(title="Time-out", description="How long members wait where no PodGroup says it.")
+    ] = 60.0
+    backoff_seconds: Annotated[
+        _Seconds, msgspec.Meta(title="Back-off", description="How long a gang rests after it was sent away.")
+    ] = 0.0
+    gap_percent: Annotated[
+        _Percent,
+        msgspec.Meta(title="Gap", description="Share of missing members that is waited for, where queues have no end."),
+    ] = 10
+
+
+@plugin("gang", summary="All members of a gang are placed together, or none.", params=GangParams, scope=Scope.CLUSTER)
+class Gang:
+    params: GangParams
+
+    def concerns(self, pod: PodSpec) -> bool:
+        return pod.gang is not None
+
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
+        gang, gangs = request.pod.gang, state.gangs
+        if gang is None:
+            return SKIP
+        key = f"{request.pod.namespace}/{gang.name}"
+        if gang.min_available < 1:
+            message = f"gang {key}: there is no PodGroup of that name, and no label says how many members it needs"
+            return _refusal("GangUnknown", message)
+        roll = gangs.roll_of(request.pod)
+        if roll is not None and roll.refusal is not None:
+            return roll.refusal
+        if key in gangs.resting:
+            return _refusal("GangBackOff", f"gang {key} rests after it could not be placed whole")
+        if roll is None:
+            return None if gangs.members_booked(key) else _without_least_resources(key, gang, state)
+        if not roll.checked:
+            roll.checked = True
+            roll.refusal = _hopeless(key, gang, roll, state)
+        return roll.refusal
+
+    def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
+        gang, gangs = request.pod.gang, room.state.gangs
+        if gang is None:
+            return ALLOW
+        key = f"{request.pod.namespace}/{gang.name}"
+        members = gangs.booked[key]
+        if len(members) >= gang.min_available:
+            for member in members:
+                room.allow(member, _NAME)
+            return ALLOW
+        roll = gangs.roll_of(request.pod)
+        if roll is not None and len(members) + len(roll.untried) < gang.min_available:
+            roll.refusal = _incomplete(key, gang, roll, state=room.state)
+            return roll.refusal
+        seconds = self.params.timeout_seconds if gang.timeout_seconds is None else gang.timeout_seconds
+        late = _refusal("GangTimedOut", f"gang {key}: the other members did not come within {seconds:g} s")
+        return Wait(room.now_seconds + seconds, late)
+
+    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
+        pod, gangs = request.pod, room.state.gangs
+        key, gang, roll = gang_key(pod), pod.gang, gangs.roll_of(pod)
+        if key is None or gang is None:
+            return
+        booked = gangs.members_booked(key)
+        if booked >= gang.min_available or (roll is not None and roll.refusal is not None):
+            return
+        if roll is None:
+            if (gang.min_available - booked) * 100 > self.params.gap_percent * gang.min_available:
+                message = f"gang {key} has {booked} of {gang.min_available} members placed: {pod.key} found no node"
+                self._send_away(key, _refusal("GangIncomplete", message), room)
+            return
+        roll.missed(pod, None if roll.knows(pod.shape) else diagnose())
+        if booked + len(roll.untried) < gang.min_available:
+            roll.refusal = _incomplete(key, gang, roll, state=room.state)
+            self._send_away(key, roll.refusal, room)
+
+    def withdrawn(self, request: Request, room: PermitRoom) -> None:
+        key, gang, roll = gang_key(request.pod), request.pod.gang, room.state.gangs.roll_of(request.pod)
+        if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
+            return
+        refusal = roll.refusal if roll is not None else None
+        message = f"gang {key}: {request.pod.key} was taken back"
+        self._send_away(key, refusal or _refusal("GangIncomplete", message), room)
+
+    def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
+        """Reject all members that wait, and let the gang rest."""
+        for member in room.state.gangs.booked.get(key, ()):
+            room.reject(member, (_NAME, refusal))
+        if self.params.backoff_seconds:
+            room.state.gangs.resting[key] = room.now_seconds + self.params.backoff_seconds
+
+
+def _refusal(code: str, message: str, verdict: Verdict = Verdict.NOT_NOW, because: tuple[Reason, ...] = ()) -> Refusal:
+    return Refusal(code, message, verdict=verdict, because=because)
+
+
+def _without_least_resources(key: str, gang: GangMember, state: ClusterState) -> Refusal | None:
+    short = short_of(gang.min_resources, state)
+    if not short:
+        return None
+    message = f"gang {key}: the cluster has less free than its minResources ({', '.join(short)})"
+    return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
+
+
+def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Refusal | None:
+    """Say why an announced gang need not be tried at all, None if it must be."""
+    for what, values in (
+        ("priorities", {pod.priority for pod in roll.members.values()}),
+        ("sizes", {pod.gang.min_available for pod in roll.members.values() if pod.gang is not None}),
+    ):
+        if len(values) > 1:
+            listed = ", ".join(map(str, sorted(values)))
+            return _refusal(
+                "GangMixed", f"gang {key}: its members have different {what}: {listed}", Verdict.MISCONFIGURED
+            )
+    booked = state.gangs.members_booked(key)
+    if booked >= gang.min_available:
+        return None
+    existing = _existing(key, roll, state)
+    if existing < gang.min_available:
+        message = f"gang {key} has {existing} of {gang.min_available} members"
+        wrong = f"; {roll.unfit[0]} is misconfigured" if roll.unfit else ""
+        return _refusal("GangTooSmall", message + wrong)
+    refusal = None if booked else _without_least_resources(key, gang, state)
+    if refusal is not None:
+        return refusal
+    lacking = gang.min_available - booked
+    room = room_for(roll, state)
+    if room >= lacking:
+        return None
+    never = room_for(roll, state, empty=True) < lacking
+    message = f"gang {key} needs room for {lacking} more members at once, the cluster has room for {room}"
+    return _refusal("GangTooBig", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW)
+
+
+def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) -> Refusal:
+    """Say which member a gang failed on, and why that one found no node."""
+    booked = state.gangs.members_booked(key)
+    message = f"gang {key}: {booked} of {gang.min_available} members could be placed"
+    because: tuple[Reason, ...] = ()
+    if roll.breaker is not None:
+        member, diagnosis = roll.breaker
+        because = tuple(sorted(diagnosis.reasons, key=lambda reason: -reason.nodes)[:_TOP_REASONS])
+        message += f"; {diagnosis.summary}" if because else f"; {member} found no node"
+    never = _existing(key, roll, state) - roll.never < gang.min_available
+    return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)
+
+
+def _existing(key: str, roll: Roll, state: ClusterState) -> int:
+    return len(state.gangs.booked.get(key, set()) | roll.members.keys())

@@ -1,0 +1,24 @@
+"""Order the queue by priority, the members of a gang side by side.
+
+Rule: higher priority first; among equals submission order, where a gang stands in the place of its first member and
+the other members follow it in submission order. That is the key (-priority, time of the gang or pod, number of the
+gang or pod, time of the pod, its name) with time read as submission: the first attempt of a plain pod and the
+creation of a group are both the moment at which the queue learnt of them, no two of which are equal, so the later
+parts of the key never come to decide. Without gangs the order is that of `priority-sort`.
+Source: Kubernetes scheduler-plugins, coscheduling's Less (KEP-2 and KEP-42); derived, because its published
+tie-breaks differ and the latest can interleave two groups of one second.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+
+
+@plugin("gang-sort", summary="Higher priority first, gangs side by side, then submission order.", reads=Reads.STATIC)
+class GangSort:
+    together = True
+
+    def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
+        return (-pod.priority,)

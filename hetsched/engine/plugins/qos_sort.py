@@ -1,0 +1,20 @@
+"""Order the queue by priority, then by class of service.
+
+Rule: higher priority first; among equals Guaranteed > Burstable > BestEffort; among those submission order.
+Source: Kubernetes scheduler-plugins, qos/queue_sort.go, which mends the published comparison: that one answered true
+both ways for two Guaranteed pods and was no order.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.points import Reads
+from hetsched.engine.registry import plugin
+
+_RANK = {"Guaranteed": 0, "Burstable": 1}
+
+
+@plugin("qos-sort", summary="Higher priority first, then Guaranteed > Burstable > BestEffort.", reads=Reads.STATIC)
+class QosSort:
+    def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
+        return (-pod.priority, _RANK.get(pod.qos, 2))
