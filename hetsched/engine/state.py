@@ -11,14 +11,16 @@ node-name order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
 from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
@@ -36,24 +38,25 @@ from .columns import (
     Window,
 )
 from .gangs import Gangs
+from .mix import Mix, mix_of
 from .neighbours import Neighbours
+from .quotas import Quotas
 from .request import CompiledShape, Request
 from .zones import KUBELET, Setup, Zones, setup_of, zones_of
 
 _COMPILED_LIMIT = 20_000
 _LOG_LIMIT = 1_000_000
 
+T = TypeVar("T")
 
-class Booking:
+
+class Booking(msgspec.Struct, eq=False, gc=False):
     """One pod on one node and what it holds there."""
 
-    __slots__ = ("allocation", "compiled", "pod", "row")
-
-    def __init__(self, pod: PodSpec, compiled: CompiledShape, row: int, allocation: Allocation) -> None:
-        self.pod = pod
-        self.compiled = compiled
-        self.row = row
-        self.allocation = allocation
+    pod: PodSpec
+    compiled: CompiledShape
+    row: int
+    allocation: Allocation
 
 
 class ClusterState:
@@ -64,6 +67,9 @@ class ClusterState:
         nodes: Iterable[NodeReport],
         running: Iterable[PodSpec] = (),
         namespaces: dict[str, dict[str, str]] | None = None,
+        *,
+        quotas: Iterable[ElasticQuota] = (),
+        budgets: Iterable[DisruptionBudget] = (),
     ) -> None:
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
@@ -79,12 +85,16 @@ class ClusterState:
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
         self.neighbours = Neighbours()
         self.gangs = Gangs()
+        self.quotas = Quotas(quotas)
+        self.budgets = tuple(budgets)
+        self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
         self.zones = Zones()
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
         self._row_digests: list[bytes] = []
         self._digested = (-1, 0)  # the epoch and the length of the log they are of
+        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._compiled: dict[Shape, CompiledShape] = {}
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
@@ -98,6 +108,7 @@ class ClusterState:
                 self.assume(self.compile(pod), row, pod.allocation or EMPTY)
         for row in range(len(self.reports)):
             self._write_usage(row)
+        self.mix = mix_of(booking.pod for booking in self.bookings.values())
 
     # -- inventory -----------------------------------------------------------------------------------------------
 
@@ -169,6 +180,22 @@ class ClusterState:
         self._labels.clear()
         self._compiled.clear()
         self._compiled_by_id.clear()
+
+    def use_mix(self, mix: Mix) -> None:
+        """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
+        if mix != self.mix:
+            self.mix = mix
+            self.epoch += 1
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` computes of the inventory and the mix, computed once as long as neither changes."""
+        epoch, known = self._once
+        if epoch != self.epoch:
+            epoch, known = self._once = (self.epoch, {})
+        if key not in known:
+            known[key] = make()
+        found: T = known[key]
+        return found
 
     def fits_layout(self, report: NodeReport) -> bool:
         """Tell whether `apply_report` can take this report in, or the state must be built anew."""
@@ -253,41 +280,36 @@ class ClusterState:
             self._charge(booking, -1)
         return booking
 
+    def restore(self, booking: Booking) -> None:
+        """Book again, exactly as it was, what `forget` returned."""
+        key = booking.pod.key
+        if key in self.bookings:
+            raise ValueError(f"{key} is booked already")
+        self._charge(booking, 1)
+        self.bookings[key] = self.on_row[booking.row][key] = booking
+
     def _charge(self, booking: Booking, sign: int) -> None:
-        columns, row, compiled = self.columns, booking.row, booking.compiled
-        layout = columns.layout
-        if sign > 0:
-            columns.load[:, row] += compiled.delta
-        else:
-            columns.load[:, row] -= compiled.delta
-        if compiled.expected_extra is not None:
-            measured = columns.static[layout.static["measured"], row]
-            columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
-        if booking.allocation.gpus:
-            milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
-            for card in booking.allocation.gpus:
-                if card.index < layout.cards:
-                    columns.load[milli + card.index, row] -= sign * card.milli
-                    columns.load[memory + card.index, row] -= sign * card.memory_mib
-        if booking.allocation.zones or booking.allocation.predicted:
-            self.zones.charge(booking, sign, columns)
-        if compiled.has_rules:
+        charge_amounts(booking, sign, self.columns, self.zones)
+        if booking.compiled.has_rules:
             self.neighbours.charge(booking, sign)
-        if booking.pod.gang is not None:
-            self.gangs.charge(booking.pod, sign)
-        self.log.append(row)
+        self._charge_group(booking.pod, sign)
+        self.log.append(booking.row)
         self._bound_log()
 
-    def adopt(self, bookings: list[Booking]) -> None:
-        """Take in bookings, in order, that the compiled loop has already charged to the columns."""
-        for booking in bookings:
-            key = booking.pod.key
-            if key in self.bookings:
-                raise ValueError(f"{key} is booked already")
-            self.bookings[key] = self.on_row[booking.row][key] = booking
-            if booking.pod.gang is not None:
-                self.gangs.charge(booking.pod, 1)
-        self.log.extend([booking.row for booking in bookings])
+    def _charge_group(self, pod: PodSpec, sign: int) -> None:
+        """Count a pod for its gang and its namespace."""
+        if pod.gang is not None:
+            self.gangs.charge(pod, sign)
+        if self.quotas.limits:
+            self.quotas.charge(pod, sign)
+
+    def adopt(self, booked: list[tuple[str, Booking]]) -> None:
+        """Take in bookings by their new keys, in order, that the compiled loop has already charged to the columns."""
+        self.bookings.update(booked)
+        for key, booking in booked:
+            self.on_row[booking.row][key] = booking
+            self._charge_group(booking.pod, 1)
+        self.log.extend([booking.row for _, booking in booked])
         self._bound_log()
 
     def _bound_log(self) -> None:
@@ -353,6 +375,8 @@ class ClusterState:
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy(self)
         other.gangs = self.gangs.copy()
+        other.quotas = self.quotas.copy()
+        other.derived = {}
         other.zones = self.zones.copy()
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
@@ -360,7 +384,7 @@ class ClusterState:
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
         current = self._digested == (self.epoch, len(self.log))
         other._digested = (self.epoch, 0) if current else (-1, 0)
-        other.log, other._labels = [], {}
+        other.log, other._labels, other._once = [], {}, (-1, {})
         other._compiled, other._compiled_by_id = {}, {}
         return other
 
@@ -378,6 +402,8 @@ class ClusterState:
             digests[row] = self._row_digest(row)
         self._row_digests, self._digested = digests, (self.epoch, len(self.log))
         hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
+        if self.quotas.limits or self.budgets:
+            hasher.update(msgspec.json.encode((self.quotas.limits, self.budgets), order="sorted"))
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
@@ -388,6 +414,26 @@ class ClusterState:
             held = (key, pod.labels, pod.priority, pod.shape, booking.allocation)
             hasher.update(msgspec.json.encode(held, order="sorted"))
         return hasher.digest()
+
+
+def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
+    """Put what a booking holds into the load of its row (`sign` 1), or take it out (-1)."""
+    row, compiled, layout = booking.row, booking.compiled, columns.layout
+    if sign > 0:
+        columns.load[:, row] += compiled.delta
+    else:
+        columns.load[:, row] -= compiled.delta
+    if compiled.expected_extra is not None:
+        measured = columns.static[layout.static["measured"], row]
+        columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
+    if booking.allocation.gpus:
+        milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
+        for card in booking.allocation.gpus:
+            if card.index < layout.cards:
+                columns.load[milli + card.index, row] -= sign * card.milli
+                columns.load[memory + card.index, row] -= sign * card.memory_mib
+    if booking.allocation.zones or booking.allocation.predicted:
+        zones.charge(booking, sign, columns)
 
 
 def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:

@@ -55,7 +55,11 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """Pods (keys) that must leave `node` so that the refused pod fits there."""
+    """Pods (keys) that must leave so that the refused pod fits on `node`.
+
+    `budgets` names, for each of them, the disruption budget that its leaving breaks, empty where it breaks none.
+    """
 
     node: str
     victims: tuple[str, ...]
+    budgets: tuple[str, ...] = ()

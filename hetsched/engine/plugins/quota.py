@@ -1,0 +1,55 @@
+"""Keep every team within its quota, and let it borrow what others leave unused.
+
+Rule, per resource that the pod asks for, with what its namespace's booked pods use:
+    used + request > max                       refused, `QuotaMaxExceeded`; alone already too large: it never fits
+    sum of used + request > sum of min         refused, `QuotaBorrowingExhausted`: all that is guaranteed is in use
+Pods of namespaces without an ElasticQuota are not looked at. `preemption` takes back what was borrowed: see there.
+Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `engine.quotas`.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.units import format_amount
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+
+@plugin(
+    "quota",
+    summary="A namespace with an ElasticQuota stays within its maximum and borrows only what is unused.",
+    scope=Scope.CLUSTER,
+)
+class Quota:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
+        quotas, pod = state.quotas, request.pod
+        if not quotas.governs(pod):
+            return SKIP
+        over = quotas.over_max(pod.namespace, request.shape.requests)
+        if over:
+            alone = quotas.over_max(pod.namespace, request.shape.requests, empty=True)
+            most, used = dict(quotas.limits[pod.namespace].max), quotas.used[pod.namespace]
+            verdict = Verdict.NEVER_FITS if alone else None
+            text = _sums(request, {name: (used.get(name, 0), most[name]) for name in over})
+            message = f"the quota of {pod.namespace} would be exceeded: {text}"
+            return Refusal("QuotaMaxExceeded", message, over, resolvable=not alone, verdict=verdict)
+        short = quotas.exhausted(request.shape.requests)
+        if short:
+            shared = quotas.shared
+            text = _sums(request, {name: (shared[name] - quotas.left(name), shared[name]) for name in short})
+            message = f"what all quotas guarantee together is in use: {text}"
+            return Refusal("QuotaBorrowingExhausted", message, short, resolvable=True)
+        return None
+
+
+def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:
+    """Write `cpu 6 + 2 of 6` for every resource, from what is used and what there is."""
+    parts = []
+    for name, (used, limit) in amounts.items():
+        asked = request.shape.request(name)
+        written = (format_amount(name, amount) for amount in (used, asked, limit))
+        parts.append("{} {} + {} of {}".format(name, *written))
+    return ", ".join(parts)

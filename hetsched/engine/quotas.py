@@ -1,0 +1,77 @@
+"""Elastic quotas: what namespaces are guaranteed, may use at most, and use now.
+
+Rule, per resource, with `used` summed over the booked pods of a namespace and a request on its way in:
+    own maximum   used + request <= max;               a resource that `max` leaves out has no limit
+    borrowing     sum of used + request <= sum of min  over all namespaces with a quota
+A namespace may so use more than its own min as long as others leave theirs unused. A resource that no quota
+guarantees to anybody is not shared out, and only maxima limit it. Pods of namespaces without a quota are not counted.
+Source: scheduler-plugins, KEP-9 "Capacity scheduling" and `pkg/capacityscheduling`; there a resource that no `min`
+names could never be borrowed, so a quota in CPUs would refuse every pod that also asks for memory.
+Invariants: `used` is the sum over the bookings; a cluster without quotas pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hetsched.contracts.cluster import ElasticQuota
+from hetsched.contracts.workload import PodSpec
+
+Amounts = Sequence[tuple[str, int]]
+
+
+class Quotas:
+    """The ledger's quotas by namespace, and what each of these namespaces uses."""
+
+    __slots__ = ("limits", "shared", "used")
+
+    def __init__(self, quotas: Iterable[ElasticQuota] = ()) -> None:
+        self.limits = {quota.namespace: quota for quota in quotas}
+        self.used: dict[str, dict[str, int]] = {namespace: {} for namespace in self.limits}
+        self.shared: dict[str, int] = {}  # sums of min
+        for quota in self.limits.values():
+            for name, amount in quota.min:
+                self.shared[name] = self.shared.get(name, 0) + amount
+
+    def governs(self, pod: PodSpec) -> bool:
+        """Tell whether the pod's namespace has a quota."""
+        return pod.namespace in self.limits
+
+    def charge(self, pod: PodSpec, sign: int) -> None:
+        """Count a pod that is booked (`sign` 1) or goes (-1)."""
+        used = self.used.get(pod.namespace)
+        if used is not None:
+            for name, amount in pod.shape.requests:
+                used[name] = used.get(name, 0) + sign * amount
+
+    def over_max(self, namespace: str, requests: Amounts, *, empty: bool = False) -> tuple[str, ...]:
+        """Return the resources of which the namespace would hold more than its max; `empty`: were it alone."""
+        limits, used = dict(self.limits[namespace].max), {} if empty else self.used[namespace]
+        return tuple(
+            name for name, amount in requests if amount and used.get(name, 0) + amount > limits.get(name, 1e30)
+        )
+
+    def over_min(self, namespace: str, requests: Amounts = ()) -> tuple[str, ...]:
+        """Return the resources of which the namespace would hold more than it is guaranteed, and so borrow."""
+        least, asked = dict(self.limits[namespace].min), dict(requests)
+        names = asked.keys() if requests else self.used[namespace].keys()
+        used = self.used[namespace]
+        return tuple(
+            name
+            for name in names
+            if name in self.shared and used.get(name, 0) + asked.get(name, 0) > least.get(name, 0)
+        )
+
+    def exhausted(self, requests: Amounts) -> tuple[str, ...]:
+        """Return the resources of which less than the request is left to borrow or to claim."""
+        return tuple(name for name, amount in requests if amount and name in self.shared and amount > self.left(name))
+
+    def left(self, name: str) -> int:
+        """Return how much of a shared resource the namespaces together may still book."""
+        return self.shared[name] - sum(used.get(name, 0) for used in self.used.values())
+
+    def copy(self) -> Quotas:
+        other = Quotas()
+        other.limits, other.shared = self.limits, self.shared
+        other.used = {namespace: dict(used) for namespace, used in self.used.items()}
+        return other
