@@ -1,7 +1,8 @@
 """Replay a workload against a cluster: every pod once, in queue order, nothing leaves.
 
-Rule: pods are sorted by the policy's queue order (submission order among equals) and tried one by one, each seeing
-all earlier ones; a pod that fits nowhere is counted as pending and not tried again.
+Rule: pods are tried one by one in the policy's queue order (submission order among equals), each seeing all earlier
+ones; a pod that fits nowhere is counted as pending and not tried again, and so is one that a permit still holds when
+the queue is over.
 Invariants: same cluster, pods and policy give the same placements; only `decisions_per_second` differs between runs.
 """
 
@@ -14,7 +15,7 @@ import msgspec
 
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
-from hetsched.engine.cycle import Scheduler
+from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.policy import Policy
 from hetsched.engine.state import ClusterState
 
@@ -69,28 +70,33 @@ def replay(
     how many moments in between to measure; measuring is left out of the speed.
     """
     scheduler = Scheduler(state.fork(), policy)
-    queue = sorted(pods, key=policy.sort_key)
-    watch = _Watch(scheduler.state, queue if workload is None else workload) if samples else None
-    every = max(1, len(queue) // samples) if samples else len(queue) + 1
-    placements: list[PodPlacement] = []
+    mix = pods if workload is None else workload
+    watch = _Watch(scheduler.state, mix) if samples else None
+    every = max(1, len(pods) // samples) if samples else len(pods) + 1
+    outcomes: list[Outcome] = []
     taken: list[Sample] = []
-    pending = 0
     spent_seconds = 0.0
     began = time.perf_counter()
-    for done, pod in enumerate(queue, start=1):
-        node = scheduler.schedule(pod).node
-        pending += node is None
-        placements.append(PodPlacement(pod.key, node))
-        if done % _STEP == 0 or done % every == 0 or done == len(queue):
+    for done, pod in enumerate(policy.queue(pods, scheduler.state), start=1):
+        outcomes.append(scheduler.schedule(pod))
+        if done == len(pods):
+            scheduler.settle()
+        if done % _STEP == 0 or done % every == 0 or done == len(pods):
             spent_seconds += time.perf_counter() - began
             progress(done)
-            if watch is not None and (done % every == 0 or done == len(queue)):
-                taken.append(watch.sample(queue, done, pending))
+            if watch is not None and (done % every == 0 or done == len(pods)):
+                taken.append(watch.sample(outcomes))
             began = time.perf_counter()
-    metrics = cluster_metrics(scheduler.state, queue if workload is None else workload)
-    speed = len(queue) / spent_seconds if spent_seconds else 0.0
-    result = Replay(policy.spec.name, len(queue) - pending, pending, tuple(placements), metrics, round(speed, 1))
+    metrics = cluster_metrics(scheduler.state, mix)
+    speed = len(pods) / spent_seconds if spent_seconds else 0.0
+    pending = _pending(outcomes)
+    placements = tuple(PodPlacement(outcome.pod.key, outcome.node) for outcome in outcomes)
+    result = Replay(policy.spec.name, len(pods) - pending, pending, placements, metrics, round(speed, 1))
     return result, taken
+
+
+def _pending(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.node is None for outcome in outcomes)
 
 
 class _Watch:
@@ -103,13 +109,13 @@ class _Watch:
         self._counted = 0
         self._demand_milli = 0
 
-    def sample(self, queue: Sequence[PodSpec], done: int, pending: int) -> Sample:
-        self._demand_milli += sum(gpu_demand_milli(pod.shape) for pod in queue[self._counted : done])
-        self._counted = done
+    def sample(self, outcomes: Sequence[Outcome]) -> Sample:
+        self._demand_milli += sum(gpu_demand_milli(outcome.pod.shape) for outcome in outcomes[self._counted :])
+        self._counted = len(outcomes)
         metrics = cluster_metrics(self.state)
         ratio = None
         if self.cards_milli:
             fragments = gpu_fragments(self.state, self.mix)
             metrics = msgspec.structs.replace(metrics, gpu_fragmentation=fragments / self.cards_milli)
             ratio = self._demand_milli / self.cards_milli
-        return Sample(done, pending, ratio, metrics)
+        return Sample(len(outcomes), _pending(outcomes), ratio, metrics)
