@@ -31,6 +31,7 @@ Texts = Mapping[str, str]
 Problems = list[Problem]
 
 MOST_CARDS = 1_000_000
+MOST_WATTS = 1_000_000
 CPU_POLICIES = ("none", "exclusive", "immovable", "numa")
 ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
 
@@ -216,6 +217,11 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
     except InputError as error:
         problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, error.message))
     return ()
+
+
+def expected_watts(annotations: Texts, problems: Problems) -> int | None:
+    """Read how many watts the pod expects to draw."""
+    return _number(annotations, keys.EXPECTED_WATTS, problems, "ExpectedWattsInvalid", 0, MOST_WATTS)
 
 
 def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:

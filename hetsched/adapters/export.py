@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, PowerReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import CPU, format_amount
 
 from . import keys
-from .nodes import ZONE_PROBLEM, isa_report
+from .nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
 from .pod_objects import label_selector, pod_object, tolerations
 
 Plain = dict[str, Any]
@@ -118,7 +118,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
         for key, value in stated:
             if value:
                 annotations[key] = value if isinstance(value, str) else ",".join(value)
-    kept = [problem for problem in node.problems if problem.startswith(ZONE_PROBLEM)]
+    kept = [problem for problem in node.problems if problem.startswith((ZONE_PROBLEM, POWER_PROBLEM))]
     if kept:
         annotations[keys.EXPORT_PROBLEMS] = msgspec.json.encode(kept).decode()
     meta = {"name": node.name, "uid": node.uid, "labels": node.labels, "annotations": annotations}
@@ -131,8 +131,8 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     own = {"name": node.name}
     if node.gpus is not None:
         yield _object(keys.GROUP, "NodeGpu", own, {"spec": {"cards": [_card(card) for card in node.gpus]}})
-    if node.numa is not None:
-        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, _topology(node.numa))
+    if node.numa is not None or node.power is not None:
+        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, _topology(node.numa, node.power))
     if node.usage is not None:
         measured: Plain = {"usage": amounts(node.usage.amounts)}
         if node.usage.observed_at:
@@ -145,14 +145,20 @@ def _card(card: GpuCard) -> Plain:
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 
 
-def _topology(numa: NumaReport) -> Plain:
-    stated = (
-        ("cpuManagerPolicy", numa.cpu_manager_policy),
-        ("topologyManagerPolicy", numa.topology_manager_policy),
-        ("topologyManagerScope", numa.topology_manager_scope),
-        ("reservedSystemCPUs", numa.reserved_cpus),
-    )
-    return {"attributes": _pairs(stated), "zones": [_zone(zone) for zone in numa.zones]}
+def _topology(numa: NumaReport | None, power: PowerReport | None) -> Plain:
+    stated: list[tuple[str, str | None]] = []
+    if numa is not None:
+        stated += [
+            ("cpuManagerPolicy", numa.cpu_manager_policy),
+            ("topologyManagerPolicy", numa.topology_manager_policy),
+            ("topologyManagerScope", numa.topology_manager_scope),
+            ("reservedSystemCPUs", numa.reserved_cpus),
+        ]
+    if power is not None:
+        watts = None if power.headroom_watts is None else str(power.headroom_watts)
+        stated += [("powerState", power.state), ("powerHeadroomWatts", watts)]
+    zones = {} if numa is None else {"zones": [_zone(zone) for zone in numa.zones]}
+    return {"attributes": _pairs(stated), **zones}
 
 
 def _zone(zone: NumaZone) -> Plain:

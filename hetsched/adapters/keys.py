@@ -23,6 +23,7 @@ TOPOLOGY_RESULT = "topology.crane.io/topology-result"
 
 LOAD_PROFILE = "hetsched.io/load-profile"
 EXPECTED_USAGE = "hetsched.io/expected-usage"
+EXPECTED_WATTS = wishes.EXPECTED_WATTS
 POLICY = "hetsched.io/policy"
 ALLOCATION = "hetsched.io/allocation"
 SCHEDULER = "hetsched"

@@ -161,17 +161,21 @@ class _Reading:
         reports: dict[str, NodeReport] = self._each("Node", nodes.node)
         problems: dict[str, list[str]] = {}
 
-        def topology(root: View) -> Any:
-            return nodes.numa(root, problems.setdefault(root.view("metadata").text("name"), []))
+        def topology(root: View) -> dict[str, Any]:
+            own = problems.setdefault(root.view("metadata").text("name"), [])
+            power = nodes.power(root, own)
+            # An object that was written for the sake of power alone says nothing about zones.
+            numa = nodes.numa(root, own) if power is None or "zones" in root else None
+            return {"numa": numa, "power": power}
 
-        for kind, field, read in (
-            ("NodeGpu", "gpus", nodes.cards),
-            ("NodeUsage", "usage", nodes.usage),
-            ("NodeResourceTopology", "numa", topology),
+        for kind, read in (
+            ("NodeGpu", lambda root: {"gpus": nodes.cards(root)}),
+            ("NodeUsage", lambda root: {"usage": nodes.usage(root)}),
+            ("NodeResourceTopology", topology),
         ):
-            for name, value in self._each(kind, read).items():
+            for name, facts in self._each(kind, read).items():
                 if name in reports:
-                    reports[name] = msgspec.structs.replace(reports[name], **{field: value})
+                    reports[name] = msgspec.structs.replace(reports[name], **facts)
         for name, found in problems.items():
             if found and name in reports:
                 reports[name] = msgspec.structs.replace(reports[name], problems=(*reports[name].problems, *found))

@@ -23,7 +23,16 @@ from hetsched import isa
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.contracts.node_report import (
+    POWER_STATES,
+    GpuCard,
+    IsaReport,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    PowerReport,
+    Usage,
+)
 from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 
 from . import keys
@@ -39,6 +48,8 @@ _NFD_X86 = {
     "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
 }  # fmt: skip
 ZONE_PROBLEM = "ZoneCapacityUnreadable"
+POWER_PROBLEM = "PowerUnreadable"
+_WATTS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MAX_ZONES = 1024
 _TOPOLOGY_POLICIES = {
     f"{name}{scope.capitalize()}Level": (policy, scope)
@@ -254,6 +265,21 @@ def numa(root: View, problems: list[str]) -> NumaReport:
         reserved_cpus=_cpus(root, attributes, "reservedSystemCPUs")
         or _cpus(root, attributes, "go.crane.io/reserved-system-cpus"),
     )
+
+
+def power(root: View, problems: list[str]) -> PowerReport | None:
+    """Read the power attributes of a NodeResourceTopology, None where it has none; a wrong one is as if absent."""
+    attributes = _attributes(root)
+    state, watts = attributes.get("powerState"), attributes.get("powerHeadroomWatts")
+    if state is not None and state.lower() not in POWER_STATES:
+        problems.append(f"{POWER_PROBLEM}: powerState is one of {', '.join(POWER_STATES)}, not {state[:40]!r}")
+        state = None
+    if watts is not None and not _WATTS.fullmatch(watts):
+        problems.append(f"{POWER_PROBLEM}: powerHeadroomWatts is a whole number of watts, not {watts[:40]!r}")
+        watts = None
+    if state is None and watts is None:
+        return None
+    return PowerReport(state and state.lower(), None if watts is None else int(watts))
 
 
 def _attributes(view: View) -> dict[str, str]:

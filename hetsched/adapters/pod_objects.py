@@ -141,6 +141,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         found[keys.CPU_POLICY[0]] = shape.numa.cpu_policy
     if shape.load_profile:
         found[keys.LOAD_PROFILE] = shape.load_profile
+    if shape.expected_watts is not None:
+        found[keys.EXPECTED_WATTS] = str(shape.expected_watts)
     if shape.expected_usage:
         expected = {name: format_amount(name, amount) for name, amount in shape.expected_usage}
         found[keys.EXPECTED_USAGE] = msgspec.json.encode(expected).decode()

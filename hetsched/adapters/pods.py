@@ -134,6 +134,7 @@ class PodReader:
             guaranteed=amounts.guaranteed,
             expected_usage=demands.expected_usage(annotations, problems),
             load_profile=demands.load_profile(annotations, problems),
+            expected_watts=demands.expected_watts(annotations, problems),
         )
         if keys.EXPORT_SCORING in annotations:
             shape = _with_exported_scoring(shape, meta.view("annotations"))

@@ -46,6 +46,7 @@ POD_ANNOTATIONS = st.fixed_dictionaries(
         "topology.crane.io/cpu-policy": st.sampled_from(["none", "numa", "static"]),
         "hetsched.io/cpu-policy": st.sampled_from(["none", "exclusive"]),
         "hetsched.io/load-profile": st.sampled_from(["busy", "peaks=09-17", "lazy", ""]),
+        "hetsched.io/expected-watts": st.sampled_from(["0", "350", "-1", "350W"]),
         "hetsched.io/expected-usage": st.sampled_from(['{"cpu": "1500m", "memory": 7}', "{}", "no"]),
         "hetsched.io/policy": st.sampled_from(["binpack", "No", ""]),
         "hetsched.io/allocation": st.sampled_from(
@@ -274,16 +275,18 @@ ZONE = st.fixed_dictionaries(
     },
 )
 TOPOLOGIES = st.builds(
-    lambda attributes, zones: _object(
-        "topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "n1", {}, attributes=attributes, zones=zones
+    lambda attributes, more: _object(
+        "topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "n1", {}, attributes=attributes, **more
     ),
     _attributes(
         cpuManagerPolicy=st.sampled_from(["none", "static"]),
         topologyManagerPolicy=st.just("restricted"),
         topologyManagerScope=st.just("pod"),
         reservedSystemCPUs=st.just("0"),
+        powerState=st.sampled_from(["on", "Off", "asleep"]),
+        powerHeadroomWatts=st.sampled_from(["0", "1200", "1.2kW"]),
     ),
-    st.lists(ZONE, max_size=2, unique_by=lambda zone: zone["name"]),
+    some(zones=st.lists(ZONE, max_size=2, unique_by=lambda zone: zone["name"])),
 )
 DEFINITIONS: list[Plain] = [
     _object("v1", "Namespace", "ml", {"labels": {"a": "b"}, "annotations": {"hetsched.io/policy": "spread"}}),

@@ -1,0 +1,68 @@
+"""Power: attributes of a node's NodeResourceTopology, and the draw that a pod expects."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.node_report import NodeReport, PowerReport
+from tests.unit.adapters.reading import content, pod
+
+
+def node(attributes: str, more: str = "") -> NodeReport:
+    text = f"""
+apiVersion: v1
+kind: Node
+metadata: {{name: n1}}
+---
+apiVersion: topology.node.k8s.io/v1alpha2
+kind: NodeResourceTopology
+metadata: {{name: n1}}
+attributes: [{attributes}]
+{more}
+"""
+    (report,) = content(text).nodes
+    return report
+
+
+def test_state_and_headroom_are_attributes_of_the_object() -> None:
+    report = node("{name: powerState, value: Capped}, {name: powerHeadroomWatts, value: '1200'}")
+    assert report.power == PowerReport("capped", 1200)
+    assert report.numa is None  # written for the sake of power alone
+
+
+def test_zones_and_power_stand_in_one_object() -> None:
+    report = node("{name: powerState, value: 'on'}", "zones: [{name: node-0, type: Node}]")
+    assert report.power == PowerReport("on", None)
+    assert report.numa is not None
+
+
+def test_an_object_without_power_says_nothing_of_it() -> None:
+    assert node("{name: cpuManagerPolicy, value: none}").power is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "problem"),
+    [
+        (
+            "{name: powerState, value: asleep}",
+            "powerState is one of on, saving, capped, off, maintenance, not 'asleep'",
+        ),
+        ("{name: powerHeadroomWatts, value: 1.2kW}", "powerHeadroomWatts is a whole number of watts, not '1.2kW'"),
+    ],
+)
+def test_what_cannot_be_read_is_noted_and_unknown(attribute: str, problem: str) -> None:
+    report = node(attribute)
+    assert report.power is None
+    assert report.problems == (f"PowerUnreadable: {problem}",)
+
+
+def test_a_pod_says_what_it_will_draw() -> None:
+    assert pod(annotations={"hetsched.io/expected-watts": "350"}).shape.expected_watts == 350
+    assert pod().shape.expected_watts is None
+
+
+def test_a_draw_that_is_no_number_is_the_pods_problem() -> None:
+    wrong = pod(annotations={"hetsched.io/expected-watts": "350W"})
+    assert [(problem.code, problem.field) for problem in wrong.problems] == [
+        ("ExpectedWattsInvalid", "hetsched.io/expected-watts")
+    ]
