@@ -57,7 +57,7 @@ class Roll:
     """The members of one gang that an announced queue holds, and what became of them so far.
 
     `refusal` is why the gang was given up. `breaker` is the first member that found no node, with its diagnosis;
-    `never` counts the members that no node could take even empty.
+    `never` holds the members that no node could take even empty.
     """
 
     __slots__ = ("_known", "breaker", "checked", "members", "never", "refusal", "unfit", "untried")
@@ -69,7 +69,7 @@ class Roll:
         self.checked = False
         self.refusal: Refusal | None = None
         self.breaker: tuple[str, Diagnosis] | None = None
-        self.never = 0
+        self.never: set[str] = set()
         self._known: dict[int, Verdict] = {}  # by the identity of shapes, which `members` keeps alive
 
     def knows(self, shape: Shape) -> bool:
@@ -81,7 +81,8 @@ class Roll:
         if diagnosis is not None:
             self._known[id(pod.shape)] = diagnosis.verdict
             self.breaker = self.breaker or (pod.key, diagnosis)
-        self.never += self._known[id(pod.shape)] is Verdict.NEVER_FITS
+        if self._known[id(pod.shape)] is Verdict.NEVER_FITS:
+            self.never.add(pod.key)
 
 
 class Gangs:

@@ -1,7 +1,8 @@
 """What would happen: the scheduling cycle on a copy, nothing written.
 
-Rule: pods are tried in queue order, each seeing the earlier ones, by the same `Scheduler` that decides for real. Pods
-of drained nodes are placed first, as they would have to move before anything new comes.
+Rule: pods are tried in queue order, each seeing the earlier ones, by the same `Scheduler` that decides for real; what
+a permit still holds after the last one is taken back. Pods of drained nodes are placed first, as they would have to
+move before anything new comes.
 """
 
 from __future__ import annotations
@@ -56,26 +57,36 @@ def what_if(
     before = cluster_balance(fork)
     scheduler = Scheduler(fork, policy)
     displaced = _drain(scheduler, drain)
-    placements: list[Placement] = []
-    unplaced: list[Unplaced] = []
     nodes: list[NodeOutcome] = []
     margins: list[Tipping] = []
-    refusals: list[Diagnosis] = []
+    refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
+    outcomes: list[Outcome] = []
     nearest = _Nearest(scheduler)
-    for pod in sorted(pods, key=policy.sort_key):
+    for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
         if explain:
             nodes.extend(matrix(scheduler, pod))
         outcome = scheduler.schedule(pod)
+        outcomes.append(outcome)
         if outcome.node is None:
             diagnosis = diagnose(scheduler, pod)
-            unplaced.append(diagnosis.unplaced(pod, nearest.to(pod, booked=len(placements))))
-            refusals.append(diagnosis)
-        else:
+            refused[pod.key] = diagnosis, nearest.to(pod, booked=len(outcomes) - len(refused))
+        # A node that refused the reservation in the end won by no margin.
+        elif margin is not None and margin.node == outcome.node:
+            margins.append(margin)
+    scheduler.settle()
+    placements: list[Placement] = []
+    unplaced: list[Unplaced] = []
+    refusals: list[Diagnosis] = []
+    for outcome in outcomes:
+        if outcome.node is not None:
             placements.append(placement(outcome, fork))
-            # A node that refused the reservation in the end won by no margin.
-            if margin is not None and margin.node == outcome.node:
-                margins.append(margin)
+            continue
+        # One that had to go with its gang is explained by what became of the gang.
+        diagnosis, fits = refused.get(outcome.pod.key) or (diagnose(scheduler, outcome.pod), ())
+        unplaced.append(diagnosis.unplaced(outcome.pod, fits))
+        refusals.append(diagnosis)
+    placed = {item.pod for item in placements}
     verdict = Verdict.worst([item.verdict for item in unplaced])
     return WhatIfAnswer(
         verdict=verdict,
@@ -89,7 +100,7 @@ def what_if(
         displaced=displaced,
         evictions=(),
         balance=Balance(round(before, _SCORE_DIGITS), round(cluster_balance(fork), _SCORE_DIGITS)),
-        tipping=tuple(margins) if explain else None,
+        tipping=tuple(margin for margin in margins if margin.pod in placed) if explain else None,
     )
 
 
@@ -119,12 +130,13 @@ def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:
             booking = state.forget(key)
             if booking is not None:
                 moving.append((name, booking.pod))
-    moving.sort(key=lambda item: scheduler.policy.sort_key(item[1]))
+    left = {pod.key: name for name, pod in moving}
+    outcomes = [scheduler.schedule(pod) for pod in scheduler.policy.queue([pod for _, pod in moving], state)]
+    scheduler.settle()
     displaced: list[Displaced] = []
-    for name, pod in moving:
-        outcome = scheduler.schedule(pod)
-        verdict = Verdict.PLACED if outcome.node else diagnose(scheduler, pod).verdict
-        displaced.append(Displaced(pod.key, name, outcome.node, verdict))
+    for outcome in outcomes:
+        verdict = Verdict.PLACED if outcome.node else diagnose(scheduler, outcome.pod).verdict
+        displaced.append(Displaced(outcome.pod.key, left[outcome.pod.key], outcome.node, verdict))
     return tuple(displaced)
 
 

@@ -192,7 +192,7 @@ def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) 
         member, diagnosis = roll.breaker
         because = tuple(sorted(diagnosis.reasons, key=lambda reason: -reason.nodes)[:_TOP_REASONS])
         message += f"; {diagnosis.summary}" if because else f"; {member} found no node"
-    never = _existing(key, roll, state) - roll.never < gang.min_available
+    never = _existing(key, roll, state) - len(roll.never) < gang.min_available
     return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)
 
 
