@@ -6,10 +6,7 @@ Source: the example generator of the C standard.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 class Lcg:
@@ -23,10 +20,8 @@ class Lcg:
         self._x = (1103515245 * self._x + 12345) % 2**31
         return (self._x >> 16) % limit
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
-        """Return the items in a drawn order (Fisher-Yates, from the last position)."""
-        order = list(items)
-        for position in range(len(order) - 1, 0, -1):
+    def shuffle(self, items: list[Any]) -> None:
+        """Put the items into a drawn order (Fisher-Yates, from the last position)."""
+        for position in range(len(items) - 1, 0, -1):
             other = self.below(position + 1)
-            order[position], order[other] = order[other], order[position]
-        return order
+            items[position], items[other] = items[other], items[position]
