@@ -1,213 +1,228 @@
 """Schedule many pods: through the compiled loop where it knows every formula, else through the cycle.
 
 Problem: one policy, one order, two paths; nobody may be able to tell from the result which path ran.
-Rule: pods are taken in the order given. A run of neighbouring pods whose shapes the kernel knows is placed by one call;
-any other pod ends the run and goes through `Scheduler.schedule`. The kernel knows a shape when its LOAD plugins are
-those of `kernel.py`, its cluster-scoped plugins sit it out, nothing is normalised, and the policy has no Permit or
-PostFilter step. Static answers come from the same `Evaluator`.
+Rule: pods are taken in the order given. A run of neighbouring pods that the loop can place is placed by one call; any
+other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
+and nothing else of the policy concerns the pod: no rule that a booked pod states, no Permit. Where the policy has a
+PostFilter, a pod that fits nowhere ends the run too and is handed to the cycle.
+A few pods, with nothing learnt yet, go through the cycle, which needs no machine code.
 Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
 
-from . import kernel
-from .columns import UNKNOWN, Floats, Ints
+from .columns import UNKNOWN, Ints
 from .cycle import Outcome, Scheduler
 from .policy import ActivePlugin
-from .request import CompiledShape, Request
-from .scoring import INFEASIBLE, Evaluation
+from .request import Request
 from .state import Booking, grant_card
-from .status import SKIP, Refusal
+from .status import Refusal
 
-_LOAD_FILTERS = {"resource-fit", "gpu-fit"}
-_TERMS = {
-    "least-allocated": kernel.LEAST_ALLOCATED,
-    "balanced-allocation": kernel.BALANCED_ALLOCATION,
-    "tightest-fit": kernel.TIGHTEST_FIT,
-}
-# The kernel has the formulas with these values of their parameters alone.
-_FORMS: dict[str, dict[str, str]] = {
-    "least-allocated": {"use": "requested"},
-    "balanced-allocation": {"use": "requested", "form": "std"},
-    "tightest-fit": {},
-}
-# These sit out while neither the shape nor any booked pod states a rule between pods.
-_NEIGHBOURLY = {"pod-affinity", "topology-spread", "host-ports"}
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
 _RESERVES = {"gpu-fit", "isa-match", "numa-fit"}
-_MOST_TREES = 1024
+# Fewer pods than this are not worth loading machine code for, a shorter run not worth a call of it.
+_FEW = 64
+_SHORT = 4
 _MOST_SHAPES = 100_000
-_MOST_CARDS = 62
+_MOST_KNOWN = 400_000
 _LOG_ROOM = 1_000_000
-_UNSET = -1
-
-K = TypeVar("K", np.bool_, np.float64)
 
 
 class BatchScheduler:
-    """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches."""
+    """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches.
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    `few`: a smaller batch goes through the cycle while nothing is learnt yet.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, few: int = _FEW) -> None:
         self.scheduler = scheduler
+        self._few = few
+        self._short = min(few, _SHORT)
         policy = scheduler.policy
-        self._possible = (
-            not policy.permits and not policy.post_filters and {plugin.name for plugin in policy.reserves} <= _RESERVES
-        )
-        self._epoch = _UNSET
+        self._possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        self._learnt: _Learnt | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and book `pods` in the order given."""
-        if not self._possible:
-            return [self.scheduler.schedule(pod) for pod in pods]
         outcomes: list[Outcome] = []
-        run: list[Request] = []
-        repeated = Counter(id(pod.shape) for pod in pods)
-        requests = self._compiled(pods)
-        self._follow_epoch()
-        for pod, request in zip(pods, requests, strict=True):
-            if request is not None and self._known(request, repeated[id(pod.shape)] > 1):
-                run.append(request)
-                continue
-            outcomes += self._place(run)
-            run = []
-            outcomes.append(self.scheduler.schedule(pod))
-            if self._epoch != self.scheduler.state.epoch:
-                self._follow_epoch()
-        return outcomes + self._place(run)
+        keys = [pod.key for pod in pods]
+        if self._possible and (self._learnt is not None or len(pods) >= self._few) and self._bookable(keys):
+            while len(outcomes) < len(pods):
+                self._until_facts_change(pods[len(outcomes) :], keys[len(outcomes) :], outcomes)
+        else:
+            outcomes.extend(map(self.scheduler.schedule, pods))
+        return outcomes
 
-    def _compiled(self, pods: Sequence[PodSpec]) -> list[Request | None]:
+    def _bookable(self, keys: list[str]) -> bool:
+        distinct = set(keys)
+        return len(distinct) == len(keys) and self.scheduler.state.bookings.keys().isdisjoint(distinct)
+
+    def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
+        """Decide until all is done, or what was learnt of shapes no longer holds."""
         state = self.scheduler.state
-        epoch = state.epoch
-        requests = [None if pod.problems else state.compile(pod) for pod in pods]
-        if state.epoch == epoch:
-            return requests
-        # A pod asked for a new resource and widened the columns: what was compiled before it no longer fits them.
-        return [None if pod.problems else state.compile(pod) for pod in pods]
+        learnt = self._current()
+        positions = learnt.positions(pods)
+        if positions is None:
+            return  # a new resource widened the columns
+        stops = np.full(len(pods), bool(self.scheduler.policy.post_filters))
+        ends = [*np.flatnonzero(positions < 0).tolist(), len(pods)]
+        start = 0
+        while start < len(pods):
+            end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
+            if end - start >= self._short:
+                run = slice(start, end)
+                decided = learnt.place(pods[run], keys[run], positions[run], stops[run])
+                outcomes += decided
+                start += len(decided)
+                end = start + 1  # the pod that ended the run
+            for pod in pods[start : max(end, start + 1)]:
+                outcomes.append(self.scheduler.schedule(pod))
+                start += 1
+                if state.epoch != learnt.plans.epoch:
+                    return
 
-    # -- what is known about shapes ------------------------------------------------------------------------------
-
-    def _follow_epoch(self) -> None:
-        """Start anew when the inventory or the layout changed, or too many shapes were kept."""
+    def _unconcerned(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
+        """Return where the run from `start` meets a pod that a rule of a booked pod means, at most `end`."""
         state = self.scheduler.state
-        if self._epoch == state.epoch and len(self._plans) < _MOST_SHAPES:
-            return
-        self._epoch = state.epoch
-        count = len(state.reports)
-        self._leaves = 1 << max(count - 1, 0).bit_length()
-        self._index: dict[int, int] = {}
-        self._plans: list[_Plan | None] = []
-        self._kept: list[CompiledShape] = []
-        self._masks: _Distinct[np.bool_] = _Distinct(count, np.bool_)
-        self._bases: _Distinct[np.float64] = _Distinct(count, np.float64)
-        self._trees: Floats = np.full((0, 2 * self._leaves), INFEASIBLE)
-        self._tree_of: list[int] = []
-        self._trees_used = 0
-        self._seen: Ints = np.full(0, _UNSET, np.int64)
+        rules = state.neighbours
+        stated = [group for group in (rules.repelling, rules.attracting, rules.preferring) if group]
+        if not stated:
+            return end
+        meant = (i for i in range(start, end) if any(rules.meaning(group, pods[i], state) for group in stated))
+        return next(meant, end)
+
+    def _current(self) -> _Learnt:
+        learnt, state = self._learnt, self.scheduler.state
+        if learnt is None or learnt.plans.epoch != state.epoch or learnt.overgrown:
+            learnt = self._learnt = _Learnt(self.scheduler)
+        return learnt
+
+
+class _Learnt:
+    """What is known on one epoch of the state: shapes, and parts of allocations that many pods share."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        from . import kernel, plans  # machine code: loaded where a batch is worth it
+
+        self._kernel = kernel
+        self.scheduler = scheduler
+        self.plans = plans.Plans(scheduler.state, scheduler.policy)
+        self._position: dict[int, int] = {}
+        self._of_compiled: dict[int, int] = {}
+        self._shapes: list[Shape] = []  # held, so that their ids stay theirs
+        self._weight_sums: NDArray[np.float64] = np.zeros(0)
+        self._isa_ids: Ints = np.zeros(0, np.int64)
+        self._isa: dict[IsaDemand | None, int] = {}
+        self._parts: dict[int, Allocation] = {}
+        self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
         self._log: Ints = np.zeros(0, np.int64)
         self._logged = 0
-        self._synced = len(state.log)
-        self._arrays: kernel.Shapes | None = None
-        self._isa_parts: dict[tuple[int, int], Allocation | None] = {}
-        self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
-        self._at = _at(self.scheduler)
-        self._terms = _terms(self.scheduler)
+        self._synced = len(scheduler.state.log)
+        self._choosing = [plugin.instance.concerns for plugin in scheduler.policy.plugins if _chooses(plugin)]
+        self._reserving_isa = next((p.instance for p in scheduler.policy.reserves if p.name == "isa-match"), None)
 
-    def _known(self, request: Request, again: bool) -> bool:
-        """Say whether the kernel can place this request, learning its shape when it is new."""
-        key = id(request.compiled)
-        position = self._index.get(key)
-        if position is None:
-            position = self._index[key] = len(self._plans)
-            self._plans.append(self._learn(request))
-            self._kept.append(request.compiled)
-            self._tree_of.append(_UNSET)
-            self._arrays = None
-        plan = self._plans[position]
-        if plan is not None and again and self._tree_of[position] < 0 and self._trees_used < _MOST_TREES:
-            self._tree_of[position] = self._trees_used
-            self._trees_used += 1
-            self._arrays = None
-        rules = self.scheduler.state.neighbours
-        return plan is not None and not (rules.repelling or rules.attracting or rules.preferring)
+    @property
+    def overgrown(self) -> bool:
+        return self.plans.full or len(self.plans.plans) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
 
-    def _learn(self, request: Request) -> _Plan | None:
-        """Return what the kernel needs to know of a shape, None if it does not know all its formulas."""
-        compiled, shape, state = request.compiled, request.shape, self.scheduler.state
-        if compiled.has_rules or shape.spread or shape.numa is not None or self._at.cards > _MOST_CARDS:
+    # -- shapes --------------------------------------------------------------------------------------------------
+
+    def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
+        """Return (P,) the positions of the pods' shapes, -1 for those that the loop cannot place.
+
+        None: compiling a pod changed the layout, so that nothing learnt holds any more.
+        """
+        known, before = self._position, len(self.plans.plans)
+        missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and not pod.problems}
+        if missing and not self._learn(list(missing.values())):
             return None
-        if compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
-            return None  # booking it also books what the kubelet will take
-        evaluation = self.scheduler.evaluator.prepare(request)
-        if evaluation.normalized or evaluation.row_refusal is not None:
-            return None
-        if not {plugin.name for plugin in evaluation.load_filters} <= _LOAD_FILTERS:
-            return None
-        if not all(map(_has_formula, evaluation.load_scores)):
-            return None
-        for plugin in (*evaluation.cluster_filters, *evaluation.cluster_scores):
-            if plugin.name not in _NEIGHBOURLY:
-                return None
-            for point, method in (("pre-filter", "pre_filter"), ("pre-score", "pre_score")):
-                if plugin.serves(point) and getattr(plugin.instance, method)(request, state) is not SKIP:
-                    return None
-        return _Plan(request, evaluation, self._masks, self._bases)
+        found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
+        found[[i for i, pod in enumerate(pods) if pod.problems or pod.gang is not None]] = -1
+        for concerns in self._choosing:
+            found[[i for i, pod in enumerate(pods) if concerns(pod)]] = -1
+        plans = self.plans
+        kinds = plans.shapes.kind
+        if kinds.size:
+            found[kinds[found] < 0] = -1
+        counts = np.bincount(found[found >= 0], minlength=len(plans.plans))
+        counts[:before] *= 2  # met in an earlier batch
+        for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
+            plans.keep(position)
+        return found
+
+    def _learn(self, pods: list[PodSpec]) -> bool:
+        state, plans = self.scheduler.state, self.plans
+        requests = [state.compile(pod) for pod in pods]
+        if state.epoch != plans.epoch:
+            return False
+        fresh: dict[int, Request] = {}
+        for pod, request in zip(pods, requests, strict=True):
+            compiled = id(request.compiled)
+            if compiled not in self._of_compiled:
+                self._of_compiled[compiled] = len(plans.plans) + len(fresh)
+                fresh[compiled] = request
+            self._position[id(pod.shape)] = self._of_compiled[compiled]
+            self._shapes.append(pod.shape)
+        if fresh:
+            plans.learn(list(fresh.values()))
+            isa = [self._isa.setdefault(request.shape.isa, len(self._isa)) for request in fresh.values()]
+            self._isa_ids = np.concatenate([self._isa_ids, np.array(isa, np.int64)])
+            sums = [plan.weight_sum if plan is not None else 0.0 for plan in plans.plans[-len(fresh) :]]
+            self._weight_sums = np.concatenate([self._weight_sums, sums])
+        return True
 
     # -- placing a run -------------------------------------------------------------------------------------------
 
-    def _place(self, run: list[Request]) -> list[Outcome]:
-        if not run:
-            return []
-        state, policy = self.scheduler.state, self.scheduler.policy
-        shapes = self._shapes()
-        self._sync_log(len(run))
-        pods: Ints = np.array([self._index[id(request.compiled)] for request in run], np.int64)
+    def place(
+        self, pods: Sequence[PodSpec], keys: list[str], positions: Ints, stops: NDArray[np.bool_]
+    ) -> list[Outcome]:
+        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle."""
+        state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
+        self._sync_log(len(pods))
         ties = policy.spec.ties
-        draws = _draws(ties.seed, run) if ties.by == "random" else np.zeros(0, np.uint64)
-        picked, cards = np.empty(len(run), np.int64), np.zeros(len(run), np.int64)
-        totals = np.zeros(len(run))
-        self._logged = kernel.place(
-            pods, draws, state.columns.static, state.columns.load, self._at, self._terms, shapes, self._trees,
-            np.array(self._tree_of, np.int64), self._seen, self._log, self._logged, picked, totals, cards,
+        draws = _draws(ties.seed, keys) if ties.by == "random" else np.zeros(0, np.uint64)
+        kernel = self._kernel
+        decided = kernel.Decided(np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64))
+        count, self._logged = kernel.place(
+            positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
+            plans.shapes, plans.kept, self._log, self._logged, decided,
         )  # fmt: skip
-        outcomes: list[Outcome] = []
-        booked: list[Booking] = []
-        for request, position, row, total, bits in zip(
-            run, pods.tolist(), picked.tolist(), totals.tolist(), cards.tolist(), strict=True
-        ):
-            outcome = Outcome(request.pod)
-            outcome.request = request
-            outcomes.append(outcome)
-            if row < 0:
-                continue
-            plan = self._plans[position]
-            assert plan is not None
-            request.memo = plan.evaluation.memo
-            outcome.row, outcome.node = row, state.columns.names[row]
-            outcome.allocation = self._allocation(request, position, row, bits)
-            outcome.score = total / plan.evaluation.weight_sum if plan.evaluation.weight_sum else 0.0
-            booked.append(Booking(request.pod, request.compiled, row, outcome.allocation))
+        positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
+        sums = self._weight_sums[positions]
+        scores = np.divide(decided.total[:count], sums, out=np.zeros(count), where=sums != 0.0).tolist()
+        rows, names = row_of.tolist(), state.columns.names
+        allocations = self._allocations(positions, row_of, cards)
+        known, of_shape = plans.plans, positions.tolist()
+        outcomes = [
+            Outcome(pod, names[row], row, allocation, score) if row >= 0 else Outcome(pod)
+            for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
+        ]
+        booked = [
+            (key, Booking(pod, known[position].compiled, row, allocation))
+            for key, pod, position, row, allocation in zip(keys, pods, of_shape, rows, allocations, strict=False)
+            if row >= 0
+        ]
         state.adopt(booked)
         self._synced = len(state.log)
         return outcomes
 
     def _sync_log(self, room: int) -> None:
-        """Bring the kernel's log up to date with what others changed, and make room for one row per pod."""
+        """Bring the loop's log up to date with what others changed, and make room for one row per pod."""
         missed = self.scheduler.state.log[self._synced :]
         if self._logged + len(missed) > _LOG_ROOM:
             self._logged = 0
-            self._seen[:] = _UNSET
+            self.plans.kept.seen[:] = UNKNOWN
             missed = []
         needed = self._logged + len(missed) + room
         if len(self._log) < needed:
@@ -215,184 +230,48 @@ class BatchScheduler:
         self._log[self._logged : self._logged + len(missed)] = missed
         self._logged += len(missed)
 
-    def _shapes(self) -> kernel.Shapes:
-        if self._arrays is None:
-            fresh = len(self._plans) - len(self._seen)
-            self._seen = np.concatenate([self._seen, np.full(fresh, _UNSET, np.int64)])
-            missing = self._trees_used - len(self._trees)
-            if missing:
-                more = np.full((missing, 2 * self._leaves), INFEASIBLE)
-                self._trees = np.concatenate([self._trees, more])
-            self._arrays = _arrays(self._plans, len(self.scheduler.state.models), self._terms, self._masks, self._bases)
-        return self._arrays
-
-    def _allocation(self, request: Request, position: int, row: int, bits: int) -> Allocation:
+    def _allocations(self, positions: Ints, rows: Ints, cards: Ints) -> list[Allocation]:
+        """Return what each pod holds; how its instructions run is the same for all of one demand on one offer."""
         state = self.scheduler.state
-        offer = int(state.all_rows.static("isa_offer")[row])
-        if (position, offer) not in self._isa_parts:
-            part: Allocation | None = None
-            for plugin in self.scheduler.policy.reserves:
-                if plugin.name == "isa-match":
-                    reserved = plugin.instance.reserve(request, row, state)
-                    part = None if isinstance(reserved, Refusal) else reserved
-            self._isa_parts[position, offer] = part
-        part = self._isa_parts[position, offer]
-        if not bits:
-            return part or EMPTY
-        plan = self._plans[position]
+        allocations = [EMPTY] * len(rows)
+        if self._reserving_isa is not None:
+            offers = len(state.offers)
+            codes = (self._isa_ids[positions] * offers + state.all_rows.static("isa_offer")[rows]).tolist()
+            for code in set(codes) - self._parts.keys():
+                first = codes.index(code)
+                self._parts[code] = self._isa_part(int(positions[first]), int(rows[first]))
+            allocations = [self._parts[code] for code in codes]
+        for i in np.flatnonzero(cards).tolist():
+            grants = self._cards(int(positions[i]), int(rows[i]), int(cards[i]))
+            allocations[i] = msgspec.structs.replace(allocations[i], gpus=grants)
+        return allocations
+
+    def _isa_part(self, position: int, row: int) -> Allocation:
+        plan = self.plans.plans[position]
         assert plan is not None
-        grants = tuple(self._grant(row, card, plan) for card in range(self._at.cards) if bits >> card & 1)
-        return msgspec.structs.replace(part, gpus=grants) if part else Allocation(gpus=grants)
+        assert self._reserving_isa is not None
+        part = self._reserving_isa.reserve(plan.request, row, self.scheduler.state)
+        return EMPTY if part is None or isinstance(part, Refusal) else part
 
-    def _grant(self, row: int, index: int, plan: _Plan) -> CardGrant:
-        key = (row, index, plan.card_milli, plan.card_memory)
-        grant = self._grants.get(key)
-        if grant is None:
-            card = next(card for card in self.scheduler.state.cards[row] if card.index == index)
-            grant = self._grants[key] = grant_card(card, plan.card_milli, plan.card_memory)
-        return grant
-
-
-class _Distinct(Generic[K]):
-    """Arrays (N,) over all nodes, each kept once."""
-
-    def __init__(self, count: int, dtype: type[K]) -> None:
-        self._ids: dict[bytes, int] = {}
-        self._rows: list[NDArray[K]] = []
-        self._count = count
-        self._dtype: type[K] = dtype
-
-    def id(self, row: NDArray[K]) -> int:
-        key = row.tobytes()
-        found = self._ids.get(key)
-        if found is None:
-            found = self._ids[key] = len(self._rows)
-            self._rows.append(row.copy())
-        return found
-
-    def block(self) -> NDArray[K]:
-        """Return (B, N) all distinct arrays."""
-        return np.array(self._rows, self._dtype).reshape(len(self._rows), self._count)
+    def _cards(self, position: int, row: int, bits: int) -> tuple[CardGrant, ...]:
+        asked = self.plans.shapes.cards
+        milli, memory = int(asked.milli[position]), int(asked.memory[position])
+        grants = []
+        for card in self.scheduler.state.cards[row]:
+            if bits >> card.index & 1:
+                key = (row, card.index, milli, memory)
+                grant = self._grants.get(key)
+                if grant is None:
+                    grant = self._grants[key] = grant_card(card, milli, memory)
+                grants.append(grant)
+        return tuple(grants)
 
 
-class _Plan:
-    """One shape in the kernel's words."""
-
-    __slots__ = (
-        "asked", "base", "card_cores", "card_count", "card_memory", "card_milli", "card_models", "card_vendor",
-        "compiled", "evaluation", "mask", "needs", "tight_asked", "tight_scale", "uses",
-    )  # fmt: skip
-
-    def __init__(
-        self, request: Request, evaluation: Evaluation, masks: _Distinct[np.bool_], bases: _Distinct[np.float64]
-    ) -> None:
-        self.evaluation = evaluation
-        self.compiled = request.compiled
-        self.mask = masks.id(evaluation.static_mask)
-        self.base = bases.id(evaluation.static_total)
-        filters = {plugin.name for plugin in evaluation.load_filters}
-        self.uses = {plugin.name for plugin in evaluation.load_scores}
-        memo, shape = evaluation.memo, request.shape
-        self.needs: list[tuple[int, int]] = []
-        if "resource-fit" in filters:
-            _, rows, needs = memo["resource-fit"]
-            self.needs = list(zip(rows.tolist(), needs[:, 0].tolist(), strict=True))
-        self.asked = (shape.request("cpu"), shape.request("memory"))
-        wanted = memo["gpu-fit"] if "gpu-fit" in filters else None
-        demand = wanted.demand if wanted is not None else None
-        self.card_count = demand.count if demand else 0
-        self.card_milli = demand.milli if demand else 0
-        self.card_memory = demand.memory_mib if demand else 0
-        self.card_cores = demand.cores if demand else 0
-        self.card_vendor = wanted.vendor if wanted is not None else UNKNOWN
-        self.card_models = wanted.models if wanted is not None else None
-        self.tight_asked: Floats | None = None
-        self.tight_scale: Floats | None = None
-        if "tightest-fit" in self.uses:
-            self.tight_asked, self.tight_scale, _ = memo["tightest-fit"]
+def _chooses(plugin: ActivePlugin) -> bool:
+    """Tell whether a plugin says which pods concern it."""
+    return hasattr(plugin.instance, "concerns")
 
 
-def _has_formula(plugin: ActivePlugin) -> bool:
-    """Say whether the kernel has a score's formula as its parameters ask for it."""
-    params = plugin.instance.params
-    return plugin.name in _TERMS and all(getattr(params, name) == form for name, form in _FORMS[plugin.name].items())
-
-
-def _at(scheduler: Scheduler) -> kernel.At:
-    layout = scheduler.state.columns.layout
-
-    def first(name: str) -> int:
-        cut = layout.static[name] if name in layout.static else layout.load[name]
-        return int(cut.start) if isinstance(cut, slice) else cut
-
-    starts = {name: first(name) for name in kernel.At._fields if name != "cards"}
-    return kernel.At(**starts, cards=layout.cards)
-
-
-def _terms(scheduler: Scheduler) -> kernel.Terms:
-    scores = [plugin for plugin in scheduler.policy.scores if plugin.name in _TERMS]
-    shares = next(
-        ((p.instance.params.cpu, p.instance.params.memory) for p in scores if p.name == "least-allocated"), (1, 1)
-    )
-    codes = np.array([_TERMS[plugin.name] for plugin in scores], np.int64)
-    return kernel.Terms(codes, np.array([plugin.weight for plugin in scores], np.float64), *shares)
-
-
-def _draws(seed: int, run: list[Request]) -> np.ndarray:
-    digests = (blake2b(f"{seed}/{request.pod.key}".encode(), digest_size=8).digest() for request in run)
+def _draws(seed: int, keys: list[str]) -> NDArray[np.uint64]:
+    digests = (blake2b(f"{seed}/{key}".encode(), digest_size=8).digest() for key in keys)
     return np.array([int.from_bytes(digest) for digest in digests], np.uint64)
-
-
-def _arrays(
-    plans: list[_Plan | None],
-    models: int,
-    terms: kernel.Terms,
-    masks: _Distinct[np.bool_],
-    bases: _Distinct[np.float64],
-) -> kernel.Shapes:
-    """Lay the plans out as arrays; shapes that the kernel does not know keep a row of zeros."""
-    known = [(row, plan) for row, plan in enumerate(plans) if plan is not None]
-    count = len(plans)
-    names = {code: name for name, code in _TERMS.items()}
-    load_rows = len(known[0][1].compiled.delta)
-    needs_start = np.zeros(count + 1, np.int64)
-    needs = [need for plan in plans if plan is not None for need in plan.needs]
-    for row, plan in enumerate(plans):
-        needs_start[row + 1] = needs_start[row] + (len(plan.needs) if plan is not None else 0)
-    shapes = kernel.Shapes(
-        needs_start=needs_start,
-        needs_row=np.array([row for row, _ in needs], np.int64),
-        needs=np.array([amount for _, amount in needs], np.int64),
-        delta=np.zeros((count, load_rows), np.int64),
-        extra=np.zeros((count, 4), np.int64),
-        nonzero=np.zeros((count, 2), np.int64),
-        asked=np.zeros((count, 2), np.int64),
-        card_count=np.zeros(count, np.int64),
-        card_milli=np.zeros(count, np.int64),
-        card_memory=np.zeros(count, np.int64),
-        card_cores=np.zeros(count, np.int64),
-        card_vendor=np.full(count, UNKNOWN, np.int64),
-        models=np.ones((count, models), np.bool_),
-        uses=np.zeros((count, len(terms.code)), np.bool_),
-        tight_asked=np.zeros((count, 3)),
-        tight_scale=np.zeros((count, 3)),
-        mask=np.zeros(count, np.int64),
-        masks=masks.block(),
-        static_total=np.zeros(count, np.int64),
-        static_totals=bases.block(),
-    )
-    for row, plan in known:
-        shapes.delta[row] = plan.compiled.delta
-        if plan.compiled.expected_extra is not None:
-            shapes.extra[row] = plan.compiled.expected_extra
-        shapes.nonzero[row], shapes.asked[row] = plan.compiled.nonzero, plan.asked
-        shapes.card_count[row], shapes.card_milli[row] = plan.card_count, plan.card_milli
-        shapes.card_memory[row], shapes.card_cores[row] = plan.card_memory, plan.card_cores
-        shapes.card_vendor[row] = plan.card_vendor
-        if plan.card_models is not None:
-            shapes.models[row] = plan.card_models
-        shapes.uses[row] = [names[code] in plan.uses for code in terms.code.tolist()]
-        if plan.tight_scale is not None:
-            shapes.tight_asked[row], shapes.tight_scale[row] = plan.tight_asked, plan.tight_scale
-        shapes.mask[row], shapes.static_total[row] = plan.mask, plan.base
-    return shapes

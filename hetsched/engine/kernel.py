@@ -1,13 +1,10 @@
-"""The inner loop of placing pods, compiled.
+"""The inner loop of placing pods, compiled: sweep, or look again at what changed, pick, book, next.
 
-Problem: the NumPy path pays a call of about a microsecond per operation, some forty per decision; the work itself is a
-few nanoseconds a node.
-Rule: the formulas of the built-in LOAD plugins once more, as plain loops over the same two blocks of columns. Totals
-are kept per shape in a tournament tree (leaves: totals by row; each parent the greater of its children, the left one
-when equal), so the best row is read at the root and a changed row costs its path. A shape that is seen only once is
-swept without a tree.
-Invariants: every pick, total and grant equals the NumPy path's, bit for bit: same integers, same floating-point
-operations in the same order. The NumPy path is the oracle, in tests and in `hetsched bench engine`.
+Rule: a shape that comes again keeps its totals of all nodes, with the greatest of every block of 64; on its next pod
+only the rows that others changed since are computed anew, gathered side by side first, so that both ways run the same
+formulas (`terms`). The best row is the first of the first block that has the greatest total. A shape that is seen only
+once is swept and forgotten.
+Invariants: as in `terms`; -inf marks what is not feasible.
 """
 
 from __future__ import annotations
@@ -15,212 +12,178 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from .columns import UNKNOWN, WHOLE_CARD_MILLI, Ints
+from .columns import Floats, Ints
+from .terms import (
+    NOWHERE,
+    Cards,
+    Stretch,
+    add_score,
+    compiled,
+    keep_out_full,
+    keep_out_without_cards,
+    take_cards,
+)
 
-LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT = 0, 1, 2
-_NOWHERE = -np.inf
-
-
-class At(NamedTuple):
-    """First row of each field in its block, and how many cards a node has at most."""
-
-    allocatable: int
-    card_model: int
-    card_vendor: int
-    card_memory: int
-    card_cores: int
-    measured: int
-    requested: int
-    nonzero: int
-    card_milli_free: int
-    card_memory_free: int
-    used: int
-    cards: int
+BLOCK = 64
+# Columns that are used together stay in the first cache; not a power of two, so that they do not evict each other.
+_CHUNK = 504
+# Looking at a row again costs about this many times what it costs within a sweep.
+_SWEEP_SHARE = 6
 
 
 class Terms(NamedTuple):
-    """The score plugins in policy order: which formula, its weight, and least-allocated's shares."""
+    """The score plugins that the loop knows, in policy order, and which columns they read."""
 
     code: Ints
-    weight: NDArray[np.float64]
-    cpu_share: int
-    memory_share: int
+    weight: Floats
+    static: Ints
+    load: Ints
+
+
+class Kinds(NamedTuple):
+    """Shapes that ask for the same resources: which ones, and which rows of their deltas are not 0. K kinds."""
+
+    needs_start: Ints  # (K + 1,)
+    needs: Ints  # resources that must fit
+    adds_start: Ints  # (K + 1,)
+    adds: Ints  # load rows
 
 
 class Shapes(NamedTuple):
-    """What the kernel knows of every shape. Shapes: C shapes, K needs, M models, T terms, B distinct masks."""
+    """What the loop knows of every shape. Shapes: C shapes, L load rows, T terms, B distinct bases, N nodes."""
 
-    needs_start: Ints  # (C + 1,)
-    needs_row: Ints  # (K,)
-    needs: Ints  # (K,)
+    kind: Ints  # (C,)
     delta: Ints  # (C, L)
     extra: Ints  # (C, 4)
-    nonzero: Ints  # (C, 2)
-    asked: Ints  # (C, 2) CPU and memory as requested
-    card_count: Ints  # (C,)
-    card_milli: Ints
-    card_memory: Ints  # MiB asked of a card, 0 for none
-    card_cores: Ints
-    card_vendor: Ints  # id, -1 for any
-    models: NDArray[np.bool_]  # (C, M)
+    base: Ints  # (C,) row of `bases`
+    bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
     uses: NDArray[np.bool_]  # (C, T)
-    tight_asked: NDArray[np.float64]  # (C, 3)
-    tight_scale: NDArray[np.float64]  # (C, 3)
-    mask: Ints  # (C,) row of `masks`
-    masks: NDArray[np.bool_]  # (B, N)
-    static_total: Ints  # (C,) row of `static_totals`
-    static_totals: NDArray[np.float64]  # (B, N)
+    given: Floats  # (C, T, GIVEN)
+    slot: Ints  # (C,) row of the kept totals, -1 for none
+    cards: Cards
 
 
-# Helpers that take the tuples of arrays are called once per list of rows, never per row: handing an array over costs
-# more than a row does.
+class Kept(NamedTuple):
+    """Totals of shapes that come again. Shapes: Q kept shapes, N rounded up to whole blocks."""
+
+    totals: Floats  # (Q, N)
+    greatest: Floats  # (Q, N / BLOCK)
+    seen: Ints  # (Q,) length of the log they are of, -1 for never
 
 
-@njit(cache=True)
-def _evaluate(
-    shape: int, rows: Any, count: int, static: Any, load: Any, at: Any, terms: Any, shapes: Any, out: Any
+class Decided(NamedTuple):
+    """What is written for each pod: its row or -1, its total, its cards as a bit set."""
+
+    row: Ints
+    total: Floats
+    cards: Ints
+
+
+@compiled
+def _greatest(values: Any) -> Any:
+    """Return the maximum; floats that are not NaN or -0.0 are ordered as their bits, once negative ones are flipped."""
+    bits = values.view(np.int64)
+    most = np.int64(-0x8000000000000000)
+    for i in range(len(bits)):
+        most = max(most, bits[i] ^ ((bits[i] >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)))
+    found = np.empty(1, np.int64)
+    found[0] = most ^ ((most >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return found.view(np.float64)[0]
+
+
+@compiled
+def _add_up(
+    shape: int, total: Any, nodes: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
 ) -> None:
-    """Write the totals of `rows[:count]` for one shape into `out`, -inf where it does not fit."""
-    first, last = shapes.needs_start[shape], shapes.needs_start[shape + 1]
-    needs_row, needs = shapes.needs_row, shapes.needs
-    mask, base = shapes.masks[shapes.mask[shape]], shapes.static_totals[shapes.static_total[shape]]
-    cards, milli, memory = shapes.card_count[shape], shapes.card_milli[shape], shapes.card_memory[shape]
-    cores, vendor, models = shapes.card_cores[shape], shapes.card_vendor[shape], shapes.models[shape]
-    nonzero_cpu, nonzero_memory = shapes.nonzero[shape, 0], shapes.nonzero[shape, 1]
-    asked_cpu, asked_memory = shapes.asked[shape, 0], shapes.asked[shape, 1]
-    tight_cpu, tight_memory, tight_cards = shapes.tight_asked[shape]
-    scale_cpu, scale_memory, scale_cards = shapes.tight_scale[shape]
-    uses, codes, weights = shapes.uses[shape], terms.code, terms.weight
-    cpu_share, memory_share = terms.cpu_share, terms.memory_share
-    shares = max(cpu_share + memory_share, 1)
-    for i in range(count):
-        row = rows[i]
-        out[i] = _NOWHERE
-        fits = mask[row]
-        if fits:
-            for k in range(first, last):
-                resource = needs_row[k]
-                if load[at.requested + resource, row] + needs[k] > static[at.allocatable + resource, row]:
-                    fits = False
-                    break
-        if fits and cards > 0:
-            found = 0
-            for card in range(at.cards):
-                if load[at.card_milli_free + card, row] < milli:
-                    continue
-                if milli < WHOLE_CARD_MILLI:
-                    charged = memory
-                    if charged == 0:
-                        charged = -((-max(static[at.card_memory + card, row], 0) * milli) // WHOLE_CARD_MILLI)
-                    if load[at.card_memory_free + card, row] < charged:
-                        continue
-                if (
-                    (memory == 0 or static[at.card_memory + card, row] >= memory)
-                    and (cores == 0 or static[at.card_cores + card, row] >= cores)
-                    and (vendor == UNKNOWN or static[at.card_vendor + card, row] == vendor)
-                    and models[static[at.card_model + card, row]]
-                ):
-                    found += 1
-                    if found == cards:
-                        break
-            fits = found >= cards
-        if not fits:
-            continue
-        total = base[row]
-        cpu_capacity, memory_capacity = static[at.allocatable, row], static[at.allocatable + 1, row]
-        for term in range(len(codes)):
-            if not uses[term]:
-                continue
-            if codes[term] == LEAST_ALLOCATED:
-                cpu = max(cpu_capacity - load[at.nonzero, row] - nonzero_cpu, 0) * 100 // max(cpu_capacity, 1)
-                left = max(memory_capacity - load[at.nonzero + 1, row] - nonzero_memory, 0)
-                ram = left * 100 // max(memory_capacity, 1)
-                score = float((cpu * cpu_share + ram * memory_share) // shares)
-            elif codes[term] == BALANCED_ALLOCATION:
-                score = 100.0
-                if cpu_capacity > 0 and memory_capacity > 0:
-                    cpu_use = min((load[at.requested, row] + asked_cpu) / cpu_capacity, 1.0)
-                    ram_use = min((load[at.requested + 1, row] + asked_memory) / memory_capacity, 1.0)
-                    score = np.floor((1.0 - abs(cpu_use - ram_use) * 0.5) * 100.0)
-            else:
-                score = 100.0 - scale_cpu * max(float(cpu_capacity - load[at.requested, row]) - tight_cpu, 0.0)
-                ram_left = float(memory_capacity - load[at.requested + 1, row])
-                score -= scale_memory * max(ram_left - tight_memory, 0.0)
-                if cards > 0:
-                    free = 0
-                    for card in range(at.cards):
-                        free += load[at.card_milli_free + card, row]
-                    score -= scale_cards * max(float(free) - tight_cards, 0.0)
-                score = max(score, 0.0)
-            total = total + weights[term] * score
-        out[i] = total
+    """Turn the static totals of a stretch into totals."""
+    kind, delta = shapes.kind[shape], shapes.delta[shape]
+    for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
+        keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
+    if shapes.cards.number[shape] > 0:
+        keep_out_without_cards(total, shape, nodes.rows, static, load, at, shapes.cards)
+    for term in range(len(terms.code)):
+        if shapes.uses[shape, term]:
+            add_score(terms.code[term], total, terms.weight[term], nodes, at, delta, shapes.given[shape, term])
 
 
-@njit(cache=True)
-def _take_cards(shape: int, row: int, static: Any, load: Any, at: Any, shapes: Any) -> int:
-    """Charge the cards that gpu-fit would grant and return them as a bit set."""
-    milli, memory = shapes.card_milli[shape], shapes.card_memory[shape]
-    cores, vendor, models = shapes.card_cores[shape], shapes.card_vendor[shape], shapes.models[shape]
-    chosen = 0
-    for _ in range(shapes.card_count[shape]):
-        best, least, best_charge = -1, 0, 0
-        for card in range(at.cards):
-            free, total = load[at.card_milli_free + card, row], static[at.card_memory + card, row]
-            charged = max(total, 0)
-            if milli < WHOLE_CARD_MILLI:
-                charged = memory if memory > 0 else -((-charged * milli) // WHOLE_CARD_MILLI)
-            if (chosen >> card) & 1 or free < milli:
-                continue
-            if milli < WHOLE_CARD_MILLI and load[at.card_memory_free + card, row] < charged:
-                continue
-            if (
-                (memory == 0 or total >= memory)
-                and (cores == 0 or static[at.card_cores + card, row] >= cores)
-                and (vendor == UNKNOWN or static[at.card_vendor + card, row] == vendor)
-                and models[static[at.card_model + card, row]]
-                and (best < 0 or (milli < WHOLE_CARD_MILLI and free < least))
-            ):
-                best, least, best_charge = card, free, charged
-        chosen |= 1 << best
-        load[at.card_milli_free + best, row] -= milli
-        load[at.card_memory_free + best, row] -= best_charge
-    return chosen
+@compiled
+def _sweep(
+    shape: int, out: Any, every: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
+) -> None:
+    """Write the totals of all nodes into `out`."""
+    base = shapes.bases[shapes.base[shape]]
+    for first in range(0, len(base), _CHUNK):
+        last = min(first + _CHUNK, len(base))
+        out[first:last] = base[first:last]
+        nodes = Stretch(static, load, first, last, every[first:last])
+        _add_up(shape, out[first:last], nodes, static, load, at, terms, kinds, shapes)
 
 
-@njit(cache=True)
-def _climb(tree: Any, leaves: int, row: int) -> None:
-    """Bring a leaf's ancestors up to date; stop where nothing changes."""
-    node = (leaves + row) >> 1
-    while node >= 1:
-        left, right = tree[2 * node], tree[2 * node + 1]
-        greater = left if left >= right else right
-        if tree[node] == greater:
-            return
-        tree[node] = greater
-        node >>= 1
+@compiled
+def _look_again(
+    shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
+    static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
+) -> None:  # fmt: skip
+    """Bring kept totals up to date with the rows that changed."""
+    rows, total, near_static, near_load = room
+    base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
+    done = 0
+    while done < len(changed):
+        count = 0
+        while done < len(changed) and count < _CHUNK:
+            row = changed[done]
+            done += 1
+            if base[row] > NOWHERE:
+                rows[count], total[count] = row, base[row]
+                count += 1
+        for k in range(len(terms.static)):
+            for i in range(count):
+                near_static[terms.static[k], i] = static[terms.static[k], rows[i]]
+        for k in range(len(terms.load)):
+            for i in range(count):
+                near_load[terms.load[k], i] = load[terms.load[k], rows[i]]
+        for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
+            resource = kinds.needs[k]
+            if resource > 1:
+                for i in range(count):
+                    near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
+                    near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
+        nodes = Stretch(near_static, near_load, 0, count, rows)
+        _add_up(shape, total[:count], nodes, static, load, at, terms, kinds, shapes)
+        for i in range(count):
+            block = rows[i] // BLOCK
+            before = totals[rows[i]]
+            totals[rows[i]] = total[i]
+            if total[i] >= greatest[block]:
+                greatest[block] = total[i]
+            elif before == greatest[block]:
+                greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
 
 
-@njit(cache=True)
-def _leftmost_best(tree: Any, leaves: int) -> int:
-    """Return the first row that has the greatest total."""
-    best, node = tree[1], 1
-    while node < leaves:
-        node = 2 * node if tree[2 * node] == best else 2 * node + 1
-    return node - leaves
+@compiled
+def _first_best(totals: Any, greatest: Any) -> int:
+    """Return the first row with the greatest total."""
+    block = 0
+    for i in range(1, len(greatest)):
+        if greatest[i] > greatest[block]:
+            block = i
+    best, row = greatest[block], block * BLOCK
+    while totals[row] != best:
+        row += 1
+    return row
 
 
-@njit(cache=True)
-def _drawn(totals: Any, count: int, best: float, draw: Any) -> int:
+@compiled
+def _drawn(totals: Any, best: float, draw: Any) -> int:
     """Return the row that the draw picks among all rows with the greatest total."""
     equal = 0
-    for row in range(count):
+    for row in range(len(totals)):
         if totals[row] == best:
             equal += 1
     skip = draw % np.uint64(equal)
-    for row in range(count):
+    for row in range(len(totals)):
         if totals[row] == best:
             if skip == 0:
                 return row
@@ -228,64 +191,55 @@ def _drawn(totals: Any, count: int, best: float, draw: Any) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def place(
-    pods: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, shapes: Any, trees: Any, tree_of: Any,
-    seen: Any, log: Any, logged: int, picked: Any, totals: Any, cards: Any,
-) -> int:  # fmt: skip
-    """Place pods one after the other and return the new length of the log.
+    pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
+    log: Any, logged: int, decided: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Place pods one after the other; return how many were decided and the new length of the log.
 
-    Shapes: `pods` (P,) shape ids; `draws` (P,) uint64, empty for ties by name; `trees` (Q, 2 * leaves) float64 and
-    `tree_of` (C,) their rows, -1 for shapes swept each time; `seen` (C,) log lengths, -1 for never; `log` int64 with
-    room for P more rows; out: `picked` (P,) rows or -1, `totals` (P,), `cards` (P,) bit sets.
+    Shapes: `pods` (P,) shape ids; `stops` (P,) True where a pod that fits nowhere ends the run undecided; `draws` (P,)
+    uint64, empty for ties by name; `log` int64 with room for P more rows.
     """
-    count = load.shape[1]
-    leaves = trees.shape[1] // 2
-    every = np.arange(count)
-    fresh = np.empty(count)
+    nodes = load.shape[1]
+    every = np.arange(nodes)
+    fresh = np.full((nodes + BLOCK - 1) // BLOCK * BLOCK, NOWHERE)
+    fresh_greatest = np.empty(len(fresh) // BLOCK)
+    room = (
+        np.empty(_CHUNK, np.int64), np.empty(_CHUNK),
+        np.empty((len(static), _CHUNK), np.int64), np.empty((len(load), _CHUNK), np.int64),
+    )  # fmt: skip
     for p in range(len(pods)):
         shape = pods[p]
-        tree_row = tree_of[shape]
-        if tree_row < 0:
-            _evaluate(shape, every, count, static, load, at, terms, shapes, fresh)
-            row, best = 0, fresh[0]
-            for i in range(1, count):
-                if fresh[i] > best:
-                    row, best = i, fresh[i]
-            if len(draws) and best > _NOWHERE:
-                row = _drawn(fresh, count, best, draws[p])
-        else:
-            tree = trees[tree_row]
-            since = seen[shape]
-            if since < 0 or (logged - since) * 3 > count:
-                _evaluate(shape, every, count, static, load, at, terms, shapes, tree[leaves:])
-                for node in range(leaves - 1, 0, -1):
-                    left, right = tree[2 * node], tree[2 * node + 1]
-                    tree[node] = left if left >= right else right
-            else:
-                dirty = logged - since
-                _evaluate(shape, log[since:logged], dirty, static, load, at, terms, shapes, fresh)
-                for i in range(dirty):
-                    changed = log[since + i]
-                    tree[leaves + changed] = fresh[i]
-                    _climb(tree, leaves, changed)
-            seen[shape] = logged
-            best = tree[1]
-            if best > _NOWHERE:
-                row = _drawn(tree[leaves:], count, best, draws[p]) if len(draws) else _leftmost_best(tree, leaves)
-            else:
-                row = 0
-        if best == _NOWHERE:
-            picked[p] = -1
+        slot = shapes.slot[shape]
+        totals, greatest, since = fresh, fresh_greatest, -1
+        if slot >= 0:
+            totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
+            kept.seen[slot] = logged
+        if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
+            _sweep(shape, totals, every, static, load, at, terms, kinds, shapes)
+            for block in range(len(greatest)):
+                greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+        elif since < logged:
+            changed = log[since:logged]
+            _look_again(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
+        row = _first_best(totals, greatest)
+        best = totals[row]
+        if best == NOWHERE:
+            if stops[p]:
+                return p, logged
+            decided.row[p] = -1
             continue
-        picked[p] = row
-        totals[p] = best
-        if shapes.card_count[shape] > 0:
-            cards[p] = _take_cards(shape, row, static, load, at, shapes)
-        for i in range(load.shape[0]):
-            load[i, row] += shapes.delta[shape, i]
+        if len(draws):
+            row = _drawn(totals[:nodes], best, draws[p])
+        decided.row[p], decided.total[p] = row, best
+        if shapes.cards.number[shape] > 0:
+            decided.cards[p] = take_cards(shape, row, static, load, at, shapes.cards)
+        kind = shapes.kind[shape]
+        for k in range(kinds.adds_start[kind], kinds.adds_start[kind + 1]):
+            load[kinds.adds[k], row] += shapes.delta[shape, kinds.adds[k]]
         for i in range(4):
             load[at.used + i, row] += static[at.measured + i, row] * shapes.extra[shape, i]
         log[logged] = row
         logged += 1
-    return logged
+    return len(pods), logged
