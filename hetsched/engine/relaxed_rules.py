@@ -137,14 +137,17 @@ def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[St
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):
         hard = (taint for taint in state.taint_sets.values[taint_set] if taint.effect in HARD_EFFECTS)
-        met = tuple(taint for taint in hard if not tolerates(shape.tolerations, taint))
+        met = tuple(dict.fromkeys(taint for taint in hard if not tolerates(shape.tolerations, taint)))
         if met and not any(taint.key in CONDITION_TAINTS for taint in met):
             nodes[met] = nodes.get(met, 0) + count
-    for met in sorted(nodes, key=lambda met: (len(met), -nodes[met], met)):
+    for met in sorted(nodes, key=lambda met: (len(met), -nodes[met], _taints_text(met))):
         added = tuple(Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in met)
-        text = ", ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in met)
-        apply = partial(_tolerating, added=added)
+        text, apply = _taints_text(met), partial(_tolerating, added=added)
         yield Step("spec.tolerations", "", text, f"tolerate {text}", RULE_SIZE * len(met), apply)
+
+
+def _taints_text(taints: tuple[Taint, ...]) -> str:
+    return ", ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
 
 
 def _tolerating(shape: Shape, added: tuple[Toleration, ...]) -> Shape:
@@ -159,13 +162,13 @@ def _neighbour_options(name: str, field: str, shape: Shape, rows: Rows) -> Itera
     yield from _drops(
         field,
         field.rpartition(".")[2],
-        [_neighbours_text(term) for term in terms],
+        [neighbours_text(term) for term in terms],
         lambda positions: partial(_without, name=name, positions=positions),
         joined="; ",
     )
 
 
-def _neighbours_text(term: PodTerm) -> str:
+def neighbours_text(term: PodTerm) -> str:
     meant = () if term.selector is None else term.selector.expressions
     pods = " and ".join(expression_text(expression) for expression in meant)
     return f"{pods} over {term.topology_key}" if pods else f"over {term.topology_key}"
