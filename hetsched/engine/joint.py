@@ -281,28 +281,28 @@ class _Ground:
         return grew
 
     def exchanged(self) -> bool:
-        """Let one pair of pods change places so that the product grows most; tell whether one did."""
-        best, pair = _LEAST_GROWTH, None
+        """Let each pod change places with the one where the product grows most; tell whether any did."""
+        grew = False
         for kind, node in np.argwhere(self.held > 0).tolist():
-            here = np.array([node])
-            for other in range(kind + 1, len(self.held)):
+            best, partner = _LEAST_GROWTH, None
+            for other in range(len(self.held)):
                 there = np.flatnonzero(self.held[other])
                 there = there[there != node]
-                mine = self._after(other, here, kind)[0] - self.logs[node]
-                if not there.size or mine == -np.inf:
+                if other == kind or not there.size or not self.held[kind, node]:
                     continue
-                growth = mine + self._after(kind, there, other) - self.logs[there]
+                here = self._after(other, np.array([node]), kind)[0] - self.logs[node]
+                growth = here + self._after(kind, there, other) - self.logs[there]
                 at = int(growth.argmax())
                 if growth[at] > best:
-                    best, pair = float(growth[at]), (kind, node, other, int(there[at]))
-        if pair is None:
-            return False
-        kind, node, other, target = pair
-        self.put(kind, node, -1)
-        self.put(other, target, -1)
-        self.put(kind, target)
-        self.put(other, node)
-        return True
+                    best, partner = float(growth[at]), (other, int(there[at]))
+            if partner is not None:
+                other, target = partner
+                self.put(kind, node, -1)
+                self.put(other, target, -1)
+                self.put(kind, target)
+                self.put(other, node)
+                grew = True
+        return grew
 
     def plan(self) -> Plan:
         """Give the pods of a kind, in queue order, the nodes that hold it, in node order."""

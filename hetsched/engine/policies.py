@@ -25,6 +25,14 @@ _FILTERS = (
 # First-fit and random look at nothing but feasibility, so plugins that both filter and score do not score.
 _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 
+
+
+def _before(uses: tuple[PluginUse, ...], name: str, *added: PluginUse) -> tuple[PluginUse, ...]:
+    """Put plugins in front of the one named."""
+    at = [use.name for use in uses].index(name)
+    return (*uses[:at], *added, *uses[at:])
+
+
 _KUBE_FILTERS = tuple(
     PluginUse("gpu-fit", params={"check": "model"}) if use.name == "gpu-fit" else use
     for use in _FILTERS
@@ -90,6 +98,16 @@ BUILTIN: dict[str, PolicySpec] = {
             description="MBCGT as published: the product of all nodes' balance over four measured resources.",
         ),
         PolicySpec(
+            "mbcgt-spread",
+            (
+                *_FILTERS,
+                PluginUse("measured-fit"),
+                PluginUse("nash-gain", params={"full": 0.1}),
+                PluginUse("least-allocated", params={"use": "measured"}),
+            ),
+            description="MBCGT blended with an even load: balanced over four resources, and few nodes left idle.",
+        ),
+        PolicySpec(
             "dynamic",
             (
                 *_KUBE_FILTERS,
@@ -103,6 +121,11 @@ BUILTIN: dict[str, PolicySpec] = {
             "best-fit",
             (*_FILTERS_ONLY, PluginUse("tightest-fit")),
             description="The feasible node with the least left over after placement.",
+        ),
+        PolicySpec(
+            "fgd",
+            _before(_FILTERS_ONLY, "gpu-fit", PluginUse("fgd")),
+            description="FGD as published: the placement that fragments the GPUs least for the workload's mix.",
         ),
         PolicySpec(
             "binpack",

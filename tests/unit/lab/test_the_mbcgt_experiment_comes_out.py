@@ -1,0 +1,64 @@
+"""The mbcgt experiment: what it measures and what it makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.lab.experiments import mbcgt
+from hetsched.lab.experiments.outcome import Experiment
+from hetsched.lab.four_resources import pods
+
+DEGREE = "load balance degree (mean S)"
+
+
+@pytest.fixture(scope="module")
+def made() -> Experiment:
+    return mbcgt.run(lambda done, total: None)
+
+
+def value(made: Experiment, policy: str, case: str, metric: str) -> float:
+    (found,) = [row.value for row in made.rows if (row.policy, row.case, row.metric) == (policy, case, metric)]
+    assert found is not None
+    return found
+
+
+def test_orders_are_shuffles_by_the_published_generator() -> None:
+    # Seed 101: x = 1103515245 * 101 + 12345 mod 2^31 = 1933386042 (>> 16 = 29501), 29501 mod 12 = 5: the last of the
+    # twelve, io2, changes places with mem2.
+    assert pods(3, 101)[11].name == "mem2"
+    names = [f"{kind}{number}" for kind in ("cpu", "io", "mem", "net") for number in range(3)]
+    assert sorted(pod.name for pod in pods(3, 101)) == names
+
+
+def test_the_game_beats_both_rivals_in_every_group(made: Experiment) -> None:
+    for group in (1, 2, 3):
+        game, dynamic, default = (value(made, p, f"group {group}", DEGREE) for p in ("mbcgt", "dynamic", "default"))
+        assert game > dynamic > default
+        for rival in (default, dynamic):
+            assert 5 <= 100 * (game / rival - 1) <= 9
+
+
+def test_published_gains_stand_beside_ours(made: Experiment) -> None:
+    found = {(row.case, row.metric): row.published for row in made.rows if row.published is not None}
+    assert [found[f"group {group}", "gain over default, %"] for group in (1, 2, 3)] == [8.15, 8.40, 6.31]
+    assert [found[f"group {group}", "gain over dynamic, %"] for group in (1, 2, 3)] == [7.41, 8.22, 5.88]
+    assert made.reconstruction
+
+
+def test_nothing_is_overloaded_by_the_game_and_much_is_by_its_rivals(made: Experiment) -> None:
+    for group in (1, 2, 3):
+        assert value(made, "mbcgt", f"200 nodes, group {group}", "overloaded nodes") == 0
+        assert value(made, "default", f"200 nodes, group {group}", "overloaded nodes") > 0
+
+
+def test_the_blend_idles_fewer_nodes_and_stays_above_both_rivals(made: Experiment) -> None:
+    for group in (1, 2, 3):
+        case = f"200 nodes, group {group}"
+        assert value(made, "mbcgt-spread", case, "idle nodes") < value(made, "mbcgt", case, "idle nodes")
+        assert value(made, "mbcgt-spread", case, DEGREE) > value(made, "dynamic", case, DEGREE)
+
+
+def test_every_expectation_holds_and_a_page_can_be_drawn(made: Experiment) -> None:
+    assert [item.text for item in made.expectations if not item.held] == []
+    assert len(made.expectations) == 11
+    assert all(chart.startswith("<svg") for chart in made.charts)
