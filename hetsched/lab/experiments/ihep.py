@@ -1,0 +1,254 @@
+"""IHEP: cards for the pods that need them, CPU nodes for the others.
+
+Problem: CPU pods spread over all nodes fill the CPUs of GPU nodes, and GPU pods wait beside idle cards; splitting the
+cluster keeps the cards free and leaves CPU pods waiting beside idle CPUs.
+Rule: experiment 1 sends 16 CPU pods and then 4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under
+the default, the default on split clusters, and IHEP; then every possible order of submission, as one search over what
+lies on the nodes. Experiment 2 sends four GPU pods with card facts to two nodes with different cards; the default
+counts cards only, and a pod whose card has less memory than it asked for is a mismatch.
+Nodes have 48 cores and 192 GiB, pods of experiment 1 ask for 8 cores and 16 GiB: five fit beside the system's pods, the
+sixth does not. In experiment 2 the system's pods hold 1 core and 1 GiB, with which the worked scores come out.
+Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not to be had: sizes and cards are ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import matrix
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.lab.bench.measure import Progress
+from hetsched.lab.plots import bar_chart
+
+from .outcome import Expectation, Experiment, Row
+
+CPU_PODS, GPU_PODS = 16, 4
+_GIB = 2**30
+_ORDERS = {
+    "CPU pods first": "C" * CPU_PODS + "G" * GPU_PODS,
+    "GPU pods first": "G" * GPU_PODS + "C" * CPU_PODS,
+    "four CPU pods, one GPU pod": "CCCCG" * GPU_PODS,
+}
+_PENDING = {"default-kube": 2, "split-clusters": 6, "ihep": 0}
+
+
+class Lying(NamedTuple):
+    """CPU and GPU pods by node, nodes in name order, and pods that wait by class."""
+
+    nodes: tuple[tuple[int, int], ...]
+    cpu_pending: int
+    gpu_pending: int
+
+    def __str__(self) -> str:
+        return " ".join("+".join(f"{n}{c}" for n, c in zip(node, "CG", strict=True) if n) for node in self.nodes)
+
+
+_TABLE = {
+    "default-kube": Lying(((4, 0), (4, 0), (4, 1), (4, 1)), 0, 2),
+    "split-clusters": Lying(((5, 0), (5, 0), (0, 2), (0, 2)), 6, 0),
+    "ihep": Lying(((5, 0), (5, 0), (3, 2), (3, 2)), 0, 0),
+}
+
+# Cards, cores a card and MiB a card of the four pods of experiment 2, in order.
+TESTS = ((1, 2500, 15000), (1, 2000, 30000), (2, 2500, 15000), (2, 2000, 30000))
+_SCORES = ((60.03, 62.17), (63.74, None), (64.29, 66.43), (68.00, None))
+_IHEP_PLACES, _DEFAULT_PLACES = (1, 0, 1, 0), (0, 1, 0, 1)
+
+
+def run(progress: Progress) -> Experiment:
+    """Run both experiments."""
+    rows: list[Row] = []
+    expectations: list[Expectation] = []
+    for done, name in enumerate(_PENDING, 1):
+        more, expected = _experiment_1(name)
+        rows, expectations = rows + more, expectations + expected
+        progress(done, len(_PENDING) + 1)
+    more, expected = _experiment_2()
+    progress(len(_PENDING) + 1, len(_PENDING) + 1)
+    first = [row for row in rows if row.case == "CPU pods first" and row.metric == "pending"]
+    return Experiment(
+        name="ihep",
+        title="IHEP: cards for GPU pods, CPU nodes for CPU pods",
+        source="IHEP (Liu et al., Computer Engineering 2023(2)), DOI 10.19678/j.issn.1000-3428.0063709",
+        reconstruction=True,
+        rows=tuple(rows + more),
+        expectations=tuple(expectations + expected),
+        notes=(
+            "Node, pod and card sizes are ours; the placements follow from five pods a node, which is published.",
+            "The published run submits all CPU pods first; in other orders the default may leave nothing pending.",
+        ),
+        charts=(bar_chart("Pods left pending, CPU pods first", [(r.policy, r.value) for r in first], y_label="pods"),),
+    )
+
+
+# -- experiment 1: 20 pods on 4 nodes ----------------------------------------------------------------------------------
+
+
+def _experiment_1(name: str) -> tuple[list[Row], list[Expectation]]:
+    policy = compile_policy(BUILTIN[name], load_registry())
+    rows: list[Row] = []
+    for title, order in _ORDERS.items():
+        found = place(policy, order)
+        published = float(_PENDING[name]) if title == "CPU pods first" else None
+        rows.append(Row(name, title, "pending", found.cpu_pending + found.gpu_pending, published))
+    most, least = every_order(policy)
+    rows.append(Row(name, "every order", "pending at most", most))
+    rows.append(Row(name, "every order", "pending at least", least))
+    found = place(policy, _ORDERS["CPU pods first"])
+    text = f"{name}: {found}, {found.cpu_pending} CPU and {found.gpu_pending} GPU pods pending"
+    expectations = [Expectation(text, found == _TABLE[name])]
+    if name == "ihep":
+        expectations.append(Expectation(f"ihep: in no order is a pod left pending, {most} at most", most == 0))
+    return rows, expectations
+
+
+def place(policy: Policy, order: str) -> Lying:
+    """Place pods in an order such as `CCG` and say where they lie."""
+    scheduler = Scheduler(ClusterState(*fleet()), policy)
+    names = scheduler.state.columns.names
+    lying = Counter((scheduler.schedule(pod(kind, i)).node, kind) for i, kind in enumerate(order))
+    nodes = tuple((lying[name, "C"], lying[name, "G"]) for name in names)
+    return Lying(nodes, lying[None, "C"], lying[None, "G"])
+
+
+def every_order(policy: Policy) -> tuple[int, int]:
+    """Return the most and the fewest pods that any order of submission leaves pending.
+
+    Pods of a class are alike, so what can still happen depends only on what lies where and on who is still to come.
+    """
+    scheduler = Scheduler(ClusterState(*fleet()), policy)
+    names = scheduler.state.columns.names
+    known: dict[tuple[tuple[int, ...], int, int], tuple[int, int]] = {}
+
+    def explore(held: tuple[int, ...], cpu_left: int, gpu_left: int) -> tuple[int, int]:
+        key = (held, cpu_left, gpu_left)
+        if key not in known:
+            ends = [(0, 0)] if not cpu_left + gpu_left else []
+            for kind, left in (("C", cpu_left), ("G", gpu_left)):
+                if not left:
+                    continue
+                outcome = scheduler.schedule(pod(kind, left))
+                after = list(held)
+                if outcome.node is not None:
+                    after[2 * names.index(outcome.node) + (kind == "G")] += 1
+                most, least = explore(tuple(after), cpu_left - (kind == "C"), gpu_left - (kind == "G"))
+                waits = int(outcome.node is None)
+                ends.append((most + waits, least + waits))
+                scheduler.undo(outcome)
+            known[key] = max(most for most, _ in ends), min(least for _, least in ends)
+        return known[key]
+
+    return explore((0,) * (2 * len(names)), CPU_PODS, GPU_PODS)
+
+
+# -- experiment 2: four pods with card facts on two kinds of card ------------------------------------------------------
+
+
+def _experiment_2() -> tuple[list[Row], list[Expectation]]:
+    product = tuple(
+        PluginUse(use.name, use.weight, {"combine": "product"}) if use.name == "ihep" else use
+        for use in BUILTIN["ihep"].plugins
+    )
+    rows: list[Row] = []
+    expectations: list[Expectation] = []
+    for name, spec, places, mismatches in (
+        ("default-kube", BUILTIN["default-kube"], _DEFAULT_PLACES, 2),
+        ("ihep", BUILTIN["ihep"], _IHEP_PLACES, 0),
+        ("ihep, product", PolicySpec("ihep", product), _IHEP_PLACES, 0),
+    ):
+        policy = compile_policy(spec, load_registry())
+        found = mixed_cards(policy)
+        short = mismatched(found)
+        published = 0.0 if name == "ihep" else None
+        rows.append(Row(name, "cards of two models", "memory mismatches", short, published))
+        text = f"{name}: tests on gpu-node {' '.join(map(str, found))}, {short} memory mismatches"
+        expectations.append(Expectation(text, (found, short) == (places, mismatches)))
+    scores = card_scores(compile_policy(BUILTIN["ihep"], load_registry()))
+    for number, (ours, worked) in enumerate(zip(scores, _SCORES, strict=True), 1):
+        for node, (score, expected) in enumerate(zip(ours, worked, strict=True)):
+            if score is not None:
+                rows.append(Row("ihep", f"test{number} on gpu-node{node}", "score", round(score, 2)))
+            same = score is expected if score is None or expected is None else abs(score - expected) < 0.005
+            text = f"test{number} on gpu-node{node}: score {score and round(score, 2)}, worked {expected}"
+            expectations.append(Expectation(text, same))
+    return rows, expectations
+
+
+def mixed_cards(policy: Policy) -> tuple[int | None, ...]:
+    """Return on which GPU node each test lies."""
+    scheduler = Scheduler(ClusterState(*card_fleet()), policy)
+    rows = [scheduler.schedule(card_pod(number)).row for number in range(len(TESTS))]
+    return tuple(row if row >= 0 else None for row in rows)
+
+
+def mismatched(places: Sequence[int | None]) -> int:
+    """Return how many pods lie on cards with less memory than they asked for."""
+    memory = [(node.gpus or ())[0].memory_mib or 0 for node in card_fleet()[0]]
+    return sum(place is not None and memory[place] < asked for place, (_, _, asked) in zip(places, TESTS, strict=True))
+
+
+def card_scores(policy: Policy) -> list[tuple[float | None, ...]]:
+    """Return each test's score on both GPU nodes when its turn comes, None where it does not fit."""
+    scheduler = Scheduler(ClusterState(*card_fleet()), policy)
+    found = []
+    for number in range(len(TESTS)):
+        outcomes = sorted(matrix(scheduler, card_pod(number)), key=lambda outcome: outcome.name)
+        found.append(tuple(next((s.raw for s in one.scores if s.plugin == "ihep"), None) for one in outcomes))
+        scheduler.schedule(card_pod(number))
+    return found
+
+
+# -- nodes and pods ----------------------------------------------------------------------------------------------------
+
+_LARGE = GpuCard(0, None, "V100-SXM2-32GB", "nvidia", memory_mib=32000, cores=5120, bandwidth_gbs=900, clock_mhz=1380)
+_SMALL = GpuCard(0, None, "T4", "nvidia", memory_mib=16000, cores=2560, bandwidth_gbs=320, clock_mhz=1590)
+
+
+def fleet() -> tuple[list[NodeReport], list[PodSpec]]:
+    """Return the four nodes of experiment 1 and the system's pods on them."""
+    nodes = [_node(f"cpu-node{number}", None) for number in (0, 1)]
+    nodes += [_node(f"gpu-node{number}", _LARGE) for number in (0, 1)]
+    return nodes, [_pod(f"system-{node.name}", 500, 1, node=node.name) for node in nodes]
+
+
+def card_fleet() -> tuple[list[NodeReport], list[PodSpec]]:
+    """Return the two nodes of experiment 2 and the system's pods on them."""
+    nodes = [_node("gpu-node0", _LARGE), _node("gpu-node1", _SMALL)]
+    return nodes, [_pod(f"system-{node.name}", 1000, 1, node=node.name) for node in nodes]
+
+
+def pod(kind: str, number: int) -> PodSpec:
+    """Return a pod of experiment 1, `C` or `G`."""
+    return _pod(f"{kind.lower()}-{number}", 8000, 16, GpuDemand(1) if kind == "G" else None)
+
+
+def card_pod(number: int) -> PodSpec:
+    """Return a pod of experiment 2."""
+    cards, cores, memory_mib = TESTS[number]
+    return _pod(f"test{number + 1}", 4000, 8, GpuDemand(cards, memory_mib=memory_mib, cores=cores))
+
+
+def _node(name: str, card: GpuCard | None) -> NodeReport:
+    cards = None if card is None else tuple(msgspec.structs.replace(card, index=index) for index in range(4))
+    return NodeReport(name=name, allocatable={"cpu": 48_000, "memory": 192 * _GIB, "pods": 110}, gpus=cards)
+
+
+def _pod(name: str, cpu: int, memory_gib: int, gpu: GpuDemand | None = None, *, node: str = "") -> PodSpec:
+    shape = Shape(
+        requests=(("cpu", cpu), ("memory", memory_gib * _GIB), ("pods", 1)),
+        nonzero_cpu_millis=cpu,
+        nonzero_memory_bytes=memory_gib * _GIB,
+        gpu=gpu,
+    )
+    return PodSpec(namespace="lab", name=name, shape=shape, node_name=node)
