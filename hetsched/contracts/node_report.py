@@ -15,8 +15,22 @@ class Taint(msgspec.Struct, frozen=True):
     effect: str = "NoSchedule"
 
 
+LINK_KINDS = ("nvlink", "switch", "zone", "system")
+
+
+class CardLink(msgspec.Struct, frozen=True, rename="camel"):
+    """How a card reaches another of its node: one of `LINK_KINDS`, and GB/s in one direction where that is known."""
+
+    to: int
+    kind: str
+    bandwidth_gbs: float | None = msgspec.field(default=None, name="bandwidthGBs")
+
+
 class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
-    """One whole card. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name."""
+    """One whole card. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name.
+
+    `links` are those that somebody stated, at either end.
+    """
 
     index: int
     uuid: str | None = None
@@ -29,6 +43,7 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     clock_mhz: int | None = msgspec.field(default=None, name="clockMHz")
     numa_zone: str | None = None
     healthy: bool = True
+    links: tuple[CardLink, ...] = ()
 
 
 class NumaZone(msgspec.Struct, frozen=True, rename="camel"):

@@ -175,6 +175,8 @@ class Plans:
             return False
         if request.compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
             return False  # booking it also books what the kubelet will take
+        if state.links and shape.gpu is not None and shape.gpu.count > 1:
+            return False  # which cards it gets depends on how they are linked
         part = self._part(request)
         if part is None:
             return False
@@ -289,7 +291,7 @@ class Plans:
                     total += plugin.weight * part.scores[plugin.name]
             mask = part.mask
             if cards:
-                mask = mask & ((self.state.all_rows.static("card_milli") > 0).sum(axis=0) >= cards)
+                mask = mask & (self.state.all_rows.static("cards_healthy") >= cards)
             found = self._base_ids[key] = self._bases
             self._bases += 1
             if found >= len(self.shapes.bases):

@@ -38,6 +38,7 @@ from .columns import (
     Window,
 )
 from .gangs import Gangs
+from .links import Table, link_table
 from .mix import Mix, mix_of
 from .neighbours import Neighbours
 from .quotas import Quotas
@@ -89,6 +90,7 @@ class ClusterState:
         self.budgets = tuple(budgets)
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
         self.zones = Zones()
+        self.links: dict[int, Table] = {}  # by row; nodes that state none are left out
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
@@ -149,8 +151,12 @@ class ClusterState:
             field("card_memory")[card.index, row] = UNKNOWN if card.memory_mib is None else card.memory_mib
             field("card_cores")[card.index, row] = UNKNOWN if card.cores is None else card.cores
             field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
+        field("cards_healthy")[row] = np.count_nonzero(field("card_milli")[:, row])
         field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
         field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
+        self.links.pop(row, None)
+        if (links := link_table(self.cards[row])) is not None:
+            self.links[row] = links
         self.zones.write(row, report, self.columns)
         for booking in self.on_row[row].values():
             self.zones.charge(booking, 1, self.columns)
@@ -377,7 +383,7 @@ class ClusterState:
         other.gangs = self.gangs.copy()
         other.quotas = self.quotas.copy()
         other.derived = {}
-        other.zones = self.zones.copy()
+        other.zones, other.links = self.zones.copy(), dict(self.links)
         other.resources = Vocabulary(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)

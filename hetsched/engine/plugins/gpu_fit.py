@@ -8,9 +8,10 @@ Rule: a pod that asks for n cards fits where n healthy cards each satisfy everyt
     cores, model  the card's own; vendor where the pod asked by an extended resource
 `check` narrows this: "model" leaves out memory and cores, "count" the model too, as a scheduler that only counts cards.
 A fact that is unknown does not satisfy a positive demand, and the reason says so (`GpuFactUnknown`).
-Grants: a whole card takes all of the card, lowest index first; a shared card goes on the fullest card that still fits
-(least free milli, then lowest index), so that empty cards stay whole. Where zones were chosen before, cards that lie
-in them come first.
+Grants: a whole card takes all of the card, lowest index first; several on a node that states links between its cards
+are the best-linked ones (`engine.links`), unless `links` is "ignore"; a shared card goes on the fullest card that still
+fits (least free milli, then lowest index), so that empty cards stay whole. Where zones were chosen before, cards that
+lie in them come first.
 Source: public contract section 1 "Cards"; tightest fit per card as in IHEP and in the openb trace's simulators.
 """
 
@@ -26,6 +27,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.params import Params
 from hetsched.engine.cards import CardDemand
 from hetsched.engine.columns import Bools, Window
+from hetsched.engine.links import best_linked
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState, grant_card
@@ -47,6 +49,10 @@ class GpuFitParams(Params, frozen=True):
         Literal["all", "model", "count"],
         msgspec.Meta(title="Facts checked", description="All, only the model, or only how many cards are free."),
     ] = "all"
+    links: Annotated[
+        Literal["best", "ignore"],
+        msgspec.Meta(title="Card links", description="Give several cards that are best linked, or the lowest indices."),
+    ] = "best"
 
 
 @plugin(
@@ -107,6 +113,9 @@ class GpuFit:
             candidates.sort(key=lambda index: index not in near)
         cards = {card.index: card for card in state.cards[row]}
         chosen = sorted(candidates[: demand.count])
+        if demand.count > 1 and row in state.links and self.params.links == "best":
+            near = request.near_cards or frozenset()
+            chosen = list(best_linked(state.links[row], tuple(sorted(candidates)), near, demand.count))
         grants = (grant_card(cards[index], demand.milli, wanted.demand.memory_mib) for index in chosen)
         return Allocation(gpus=tuple(grants))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import (
     POWER_STATES,
+    CardLink,
     GpuCard,
     IsaReport,
     NodeReport,
@@ -284,6 +285,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
                     memory_mib=draw(st.sampled_from([None, 16_384, 40_960])),
                     cores=draw(st.sampled_from([None, 2_560, 6_912])),
                     numa_zone=draw(st.sampled_from([None, "node-0", "node-1"])),
+                    links=draw(rarely(st.just((CardLink(0, "nvlink", 50.0), CardLink(2, "switch"))), ())),
                 )
                 for card in node.gpus or ()
             ),

@@ -1,0 +1,87 @@
+"""Which cards of a node to give to one pod together: those with the best links between them.
+
+Problem: four cards of a node are not one like another: two joined by NVLink exchange gradients ten times as fast as two
+on different sockets, and the lowest indices know nothing of it.
+Rule: a pair of cards is worth its bandwidth in MB/s: the greater of what both state, else the nominal one of the link's
+kind (nvlink 25 GB/s, switch 24, zone 20, system 10), else zone or system as their zones tell. Of all sets of the asked
+size take, in this order,
+    the greatest least pair (a collective is as slow as its slowest link), the greatest sum of pairs, the lowest indices
+Where zones were chosen before, as many cards as possible come from them first.
+The search is exact up to `MOST_SETS` sets (all of up to 16 free cards); beyond that the set grows from the best pair by
+the card that adds most. Nodes that state no link are left to the lowest index.
+Source: reconstruction; kinds and their order as in `nvidia-smi topo -m`.
+Invariant: pure; as many cards as asked, each of them a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+
+from hetsched.contracts.node_report import GpuCard
+
+Table = tuple[tuple[int, ...], ...]
+Worth = tuple[int, int]
+
+NOMINAL_GBS = {"nvlink": 25.0, "switch": 24.0, "zone": 20.0, "system": 10.0}
+MOST_SETS = 12_870  # 8 of 16
+_MBS_PER_GBS = 1000
+
+
+def link_table(cards: Sequence[GpuCard]) -> Table | None:
+    """Return the worth of every pair by card index, None if no card states a link."""
+    if not any(card.links for card in cards):
+        return None
+    size = max(card.index for card in cards) + 1
+    stated: dict[tuple[int, int], int] = {}
+    for card in cards:
+        for link in card.links:
+            gbs = NOMINAL_GBS.get(link.kind, 0.0) if link.bandwidth_gbs is None else link.bandwidth_gbs
+            pair = (min(card.index, link.to), max(card.index, link.to))
+            stated[pair] = max(stated.get(pair, 0), round(gbs * _MBS_PER_GBS))
+    zones = {card.index: card.numa_zone for card in cards}
+
+    def worth(one: int, other: int) -> int:
+        pair = (min(one, other), max(one, other))
+        if one == other or pair in stated:
+            return stated.get(pair, 0)
+        same = zones.get(one) is not None and zones.get(one) == zones.get(other)
+        return round(NOMINAL_GBS["zone" if same else "system"] * _MBS_PER_GBS)
+
+    return tuple(tuple(worth(one, other) for other in range(size)) for one in range(size))
+
+
+@lru_cache(maxsize=16384)
+def best_linked(table: Table, candidates: tuple[int, ...], near: frozenset[int], count: int) -> tuple[int, ...]:
+    """Choose `count` of the candidates, which must be as many and ascending; `near` ones before others."""
+    inside = tuple(card for card in candidates if card in near)
+    if len(inside) >= count:
+        return _best(table, (), inside, count)
+    return _best(table, inside, tuple(card for card in candidates if card not in near), count - len(inside))
+
+
+def _best(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: int) -> tuple[int, ...]:
+    if comb(len(others), count) > MOST_SETS:
+        return _grown(table, fixed, others, count)
+    sets = (tuple(sorted(fixed + chosen)) for chosen in combinations(others, count))
+    # Sets come in the order of their indices, so the first of the best is the lowest.
+    return max(sets, key=lambda cards: worth_of(table, cards))
+
+
+def _grown(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: int) -> tuple[int, ...]:
+    chosen, left = list(fixed), list(others)
+    if not chosen:
+        chosen = list(max(combinations(left, min(2, count)), key=lambda cards: worth_of(table, cards)))
+        left = [card for card in left if card not in chosen]
+    while len(chosen) < len(fixed) + count:
+        chosen.append(max(left, key=lambda card: worth_of(table, [*chosen, card])))
+        left.remove(chosen[-1])
+    return tuple(sorted(chosen))
+
+
+def worth_of(table: Table, cards: Iterable[int]) -> Worth:
+    """Return the least and the sum of the pairs of a set."""
+    pairs = [table[one][other] for one, other in combinations(cards, 2)]
+    return min(pairs, default=0), sum(pairs)
