@@ -61,14 +61,21 @@ def gains(
     free: Any, models: Any, left: Any, usable: Any, asked: Any, asked_count: int, asked_milli: int, needs: Any,
     count: Any, milli: Any, accepted: Any, share: Any, fill: Any, published: bool, gain: Any, chosen: Any,
 ) -> None:  # fmt: skip
-    """Write the best gain (n,) and the shared card that brings it (n,), the first of equal ones."""
+    """Write the best gain (n,), 0 where the pod does not fit, and its shared card (n,), the first of equal ones."""
     cards, room = np.empty(free.shape[0], np.int64), np.empty(left.shape[0], np.int64)
     shared = asked_count == 1 and asked_milli < WHOLE_CARD_MILLI
     for row in range(free.shape[1]):
         for card in range(len(cards)):
             cards[card] = free[card, row]
+        fits, takes = True, 0
+        for card in range(len(cards)):
+            takes += usable[card, row]
         for k in range(len(room)):
             room[k] = left[k, row]
+            fits = fits and room[k] >= asked[k]
+        if not fits or takes < asked_count:
+            gain[row] = 0.0  # nobody asks what a placement that cannot be would gain
+            continue
         before = _lost(cards, row, models, room, needs, count, milli, accepted, share)
         for k in range(len(room)):
             room[k] -= asked[k]
@@ -104,4 +111,4 @@ def gains(
                     chosen[row] = way
             if shared:
                 cards[way] += asked_milli
-        gain[row] = best if best > -math.inf else 0.0
+        gain[row] = best

@@ -167,3 +167,22 @@ class Trial:
 def fragmented(state: ClusterState) -> bool:
     """Tell whether there are cards to be cut up, and a mix to measure against."""
     return bool(state.mix.counts) and bool(state.all_rows.static("card_milli").any())
+
+
+def expected_rests(mix: DemandMix) -> Floats:
+    """Return (1001,) W: the milli that stay unused of a card with that much free, once pods of the mix came by.
+
+    Pods come at random, each that fits is taken, until none fits: W(f) = f where no size fits, else the mean of
+    W(f - size) over the sizes that fit, by how many cards of each are asked for.
+    """
+    sizes: dict[int, float] = {}
+    for count, milli, share in zip(mix.count.tolist(), mix.milli.tolist(), mix.share.tolist(), strict=True):
+        if count:
+            sizes[milli] = sizes.get(milli, 0.0) + share * count
+    rests = np.arange(WHOLE_CARD_MILLI + 1, dtype=np.float64)
+    for free in range(1, WHOLE_CARD_MILLI + 1):
+        fitting = [(milli, often) for milli, often in sizes.items() if milli <= free]
+        if fitting:
+            total = sum(often for _, often in fitting)
+            rests[free] = sum(often * rests[free - milli] for milli, often in fitting) / total
+    return rests

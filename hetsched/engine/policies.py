@@ -123,6 +123,15 @@ BUILTIN: dict[str, PolicySpec] = {
             description="The feasible node with the least left over after placement.",
         ),
         PolicySpec(
+            "hetsched-gpu",
+            (
+                *_before(_FILTERS, "gpu-fit", PluginUse("gpu-gradient")),
+                PluginUse("gpu-headroom"),
+                PluginUse("gpu-scarcity", weight=3),
+            ),
+            description="GPUs come first: fewest fragments, CPU kept beside free cards, scarce models spared.",
+        ),
+        PolicySpec(
             "fgd",
             _before(_FILTERS_ONLY, "gpu-fit", PluginUse("fgd")),
             description="FGD as published: the placement that fragments the GPUs least for the workload's mix.",

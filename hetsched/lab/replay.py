@@ -16,6 +16,7 @@ import msgspec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
 from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.mix import mix_of
 from hetsched.engine.policy import Policy
 from hetsched.engine.state import ClusterState
 
@@ -66,11 +67,12 @@ def replay(
 ) -> tuple[Replay, list[Sample]]:
     """Run `pods` through a copy of `state`.
 
-    `workload` is the list whose mix fragmentation is measured against, by default the pods themselves. `samples` is
+    `workload` is the list whose mix is placed for, and measured against; by default the pods themselves. `samples` is
     how many moments in between to measure; measuring is left out of the speed.
     """
     scheduler = Scheduler(state.fork(), policy)
     mix = pods if workload is None else workload
+    scheduler.state.use_mix(mix_of(mix))
     watch = _Watch(scheduler.state, mix) if samples else None
     every = max(1, len(pods) // samples) if samples else len(pods) + 1
     outcomes: list[Outcome] = []

@@ -1,0 +1,102 @@
+"""Keep as much CPU and memory beside free cards as the pods that will come for these cards need.
+
+Problem: cards without CPU serve nobody; a node with CPU to spare beside none is no loss.
+Rule: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, variance sigma^2 * G, where rho and
+sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with cards. What is expected to stay empty for
+want of CPU, with C left, is the newsvendor's loss in GPUs (demand taken as logistic, s = sigma * sqrt(3 G) / pi):
+    S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free cards
+    cost = S(C - c, G - g) - S(C, G) + tightness * (C - c) / rho;   score = 50 - 5 * cost, cut to 0-100
+CPU and memory each cost so. A pod with little CPU per GPU makes a node short of CPU whole again (cost < 0), one with
+much goes where CPU is ample (cost 0): the ratio of pod and node is matched without a table of node kinds.
+`tightness` decides where nothing is at stake: the fuller node, so that large pods find room.
+Source: the newsvendor loss of inventory theory, applied to cards and CPU; this project's own.
+Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S = (20 - 15) / 10 = 0.5 GPUs. A pod of
+1 GPU and 4 cores leaves 1 and 11: S = 0, cost -0.5; one of 1 GPU and 12 cores leaves 1 and 3: S = 0.7, cost 0.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.params import Params
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Window
+from hetsched.engine.fragments import POINTS_PER_GPU, fragmented, normalized
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Skip
+
+_RESOURCES = (CPU, MEMORY)
+_SMALLEST = 1e-9
+
+
+class GpuHeadroomParams(Params, frozen=True):
+    """What decides between nodes where no card is at stake."""
+
+    tightness: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=1, title="Tightness", description="Cost of what is left over, as a share of its worth."),
+    ] = 0.01
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What one GPU of the mix takes of a resource, on average, and its deviation for one GPU."""
+
+    row: int
+    mean: float
+    deviation: float
+
+
+def needs_of(state: ClusterState) -> tuple[Need, ...]:
+    """Return what the mix's pods with cards need beside them; a resource that none asks for is left out."""
+    shapes = [(shape, share) for shape, share in normalized(state.mix) if shape.gpu is not None and shape.gpu.count]
+    cards = {id(shape): shape.gpu.count * shape.gpu.milli / WHOLE_CARD_MILLI for shape, _ in shapes if shape.gpu}
+    gpus = sum(share * cards[id(shape)] for shape, share in shapes)
+    needs = []
+    for name in _RESOURCES:
+        mean = sum(share * shape.request(name) for shape, share in shapes) / gpus if gpus else 0.0
+        if mean > 0:
+            squares = sum(share * (shape.request(name) - mean * cards[id(shape)]) ** 2 for shape, share in shapes)
+            needs.append(Need(state.resources.index[name], mean, math.sqrt(squares / gpus)))
+    return tuple(needs)
+
+
+def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
+    """Return (n,) GPUs that are expected to stay empty for want of a resource of which `left` is left."""
+    spread = np.maximum(need.deviation * np.sqrt(3.0 * gpus) / math.pi, _SMALLEST * need.mean)
+    short = (need.mean * gpus - left) / spread
+    lost: Floats = spread / need.mean * np.logaddexp(0.0, short)
+    return np.where(gpus > 0, lost, 0.0)
+
+
+@plugin("gpu-headroom", summary="Keep the CPU and memory that free cards will need.", params=GpuHeadroomParams)
+class GpuHeadroom:
+    params: GpuHeadroomParams
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        needs = state.once("gpu-headroom", lambda: needs_of(state)) if fragmented(state) else ()
+        if not needs:
+            return SKIP
+        gpu = request.shape.gpu
+        asked = [request.shape.request(name) for name in _RESOURCES]
+        request.memo["gpu-headroom"] = (needs, asked, gpu.count * gpu.milli / WHOLE_CARD_MILLI if gpu else 0.0)
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        needs, asked, taken = request.memo["gpu-headroom"]
+        gpus = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0) / WHOLE_CARD_MILLI
+        after = np.maximum(gpus - taken, 0.0)
+        allocatable, requested = nodes.static("allocatable"), nodes.load("requested")
+        cost: Floats = np.zeros(nodes.n)
+        for need in needs:
+            left = (allocatable[need.row] - requested[need.row]).astype(np.float64)
+            rest = left - asked[need.row]
+            cost += stranded(need, rest, after) - stranded(need, left, gpus)
+            cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
+        score: Floats = np.clip(50.0 - POINTS_PER_GPU * cost, 0.0, 100.0)
+        return score
