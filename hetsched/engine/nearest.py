@@ -2,17 +2,18 @@
 
 Problem: "no" is half an answer; the other half is "with 7 GiB instead of 8 it would run on gpu-3".
 Rule: every field of the request that could ask for less is given up alone; where that opens a node, the smallest
-change of the field that still does is an answer. Only where no single field helps, pairs of fields are tried the same
-way. Every answer is applied to the request and goes through the real cycle, Reserve included, before it is told.
-Answers are sorted by size (see `relaxations`), then by how many nodes would do, then by field: at most five, and of
-each field the smallest. The search evaluates filters over windows of nodes, and ends when it has looked at
-`Budget.rows` of them: what it found until then is told.
+change of the field that still does is an answer. Only where no single field helps, short of giving it up whole, pairs
+of the fields that do not help alone are tried the same way. Every answer is applied to the request and goes through
+the real cycle, Reserve included, before it is told. Answers are sorted by size (see `relaxations`), then by how many
+nodes would do, then by field: at most five, and of each field the smallest. The search evaluates filters over windows
+of nodes, and ends when it has looked at `Budget.rows` of them: what it found until then is told.
 Invariants: the state is left as it was; same state, policy and pod give the same answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,7 @@ MOST_NODES = 10
 _ROWS = 1_500_000
 # What one evaluation costs at least, in rows: small clusters do not get endless searches either.
 _LEAST_ROWS = 500
+_WHOLE = 1.0
 
 
 class Budget:
@@ -115,28 +117,29 @@ class _Search:
         ]
 
     def candidates(self) -> list[_Candidate]:
-        """Return what fits: changes of one field, or else of two."""
+        """Return what fits: changes of one field, and of two where that takes less than giving one up whole."""
         found: list[_Candidate] = []
-        for search in (self._singles, self._pairs):
-            try:
-                for candidate in search():
+        with suppress(_Exhausted):
+            helping: set[int] = set()
+            for position, candidate in self._singles():
+                helping.add(position)
+                found.append(candidate)
+            if all(sum(step.size for step in candidate.steps) >= _WHOLE for candidate in found):
+                left = [each for position, each in enumerate(self._relaxations) if position not in helping]
+                for candidate in self._pairs(left):
                     found.append(candidate)
-            except _Exhausted:
-                break
-            if found:
-                break
         return found
 
-    def _singles(self) -> Iterator[_Candidate]:
+    def _singles(self) -> Iterator[tuple[int, _Candidate]]:
         shape = self._pod.shape
-        for relaxation in self._relaxations:
+        for position, relaxation in enumerate(self._relaxations):
             for step in self._steps(relaxation, shape, relaxation.loosest(shape)):
-                yield self._candidate(step)
+                yield position, self._candidate(step)
 
-    def _pairs(self) -> Iterator[_Candidate]:
+    def _pairs(self, relaxations: list[Relaxation]) -> Iterator[_Candidate]:
         """Yield changes of two fields: the first as small as the second given up allows, then the second."""
         shape = self._pod.shape
-        for one, other in combinations(self._relaxations, 2):
+        for one, other in combinations(relaxations, 2):
             loosest = other.loosest(one.loosest(shape))
             if not self.fits(loosest, None).size:
                 continue

@@ -2,7 +2,7 @@
 
 Rule: a requirement is lowered to what a machine (or its emulator) has of it, and half a request is given up for every
 name that is missing there. Where some node emulates the native need, or has a cross toolchain for it, allowing that
-counts as one rule. A build for another architecture is the last resort and counts as the whole request.
+counts as one rule. A build for another architecture counts as the whole request, and is told where nothing else helps.
 A requirement that only follows from a node selector is changed there, not here.
 """
 
@@ -22,8 +22,8 @@ from hetsched.isa import Isa, label_value, match, parse
 from hetsched.isa.lowering import covered_part
 
 from .columns import Rows
-from .relaxations import RULE_SIZE, Apply, Relaxation, Step
-from .relaxed_rules import MOST_OPTIONS, Choice
+from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
+from .relaxed_rules import MOST_OPTIONS
 from .state import ClusterState
 
 _FIELDS = {"emulated": EMULATED_ISA, "cross": CROSS_ISA, "qemu": QEMU}
@@ -34,25 +34,37 @@ _ANOTHER_BUILD = 2 * RULE_SIZE
 def instruction_sets(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
     """Yield the instruction set as something that could be less, where the pod asks for one."""
     if shape.isa is not None and shape.isa.source != KUBERNETES_ARCH:
-        yield Choice(partial(_with_isa, demand=None), partial(_options, state))
+        yield _InstructionSet(state)
 
 
-def _with_isa(shape: Shape, demand: IsaDemand | None) -> Shape:
-    return msgspec.structs.replace(shape, isa=demand)
+class _InstructionSet:
+    """What the pod asks of instructions, by whichever of its fields."""
+
+    loosest: Apply = staticmethod(partial(msgspec.structs.replace, isa=None))
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        demand = shape.isa
+        if demand is None:
+            return
+        ids, counts = np.unique(self._state.columns.field("isa_offer")[rows], return_counts=True)
+        by_count = ids[np.argsort(-counts, kind="stable")].tolist()
+        offers = [self._state.offers.values[offer] for offer in by_count]
+        for steps in ((*_lowered(demand, offers), *_emulation(demand)), _other_builds(demand, offers)):
+            found = [step for step in _distinct(steps) if fits(step.apply(shape), rows).size]
+            if found:
+                yield from found
+                return
 
 
-def _options(state: ClusterState, shape: Shape, rows: Rows) -> list[Step]:
-    demand = shape.isa
-    if demand is None:
-        return []
-    ids, counts = np.unique(state.columns.field("isa_offer")[rows], return_counts=True)
-    offers = [state.offers.values[offer] for offer in ids[np.argsort(-counts, kind="stable")].tolist()]
+def _distinct(steps: Iterable[Step]) -> list[Step]:
+    """Return the smallest of the steps with equal results, smallest first, a dozen at most."""
     found: dict[tuple[str, str], Step] = {}
-    for step in (*_lowered(demand, offers), *_emulation(demand), *_other_builds(demand, offers)):
-        known = found.get((step.field, step.to))
-        if known is None or step.size < known.size:
-            found[step.field, step.to] = step
-    return sorted(found.values(), key=lambda step: step.size)[:MOST_OPTIONS]
+    for step in sorted(steps, key=lambda step: step.size):
+        found.setdefault((step.field, step.to), step)
+    return list(found.values())[:MOST_OPTIONS]
 
 
 def _lowered(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[Step]:

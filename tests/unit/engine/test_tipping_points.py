@@ -28,7 +28,7 @@ def weighted(policy: Policy, plugin: str, weight: float) -> Policy:
 
 
 def test_the_point_is_where_two_totals_meet() -> None:
-    # Binpack wants the half-full node, least-allocated the empty one. Of 10 CPUs, b has 4 in use; memory counts nowhere.
+    # Binpack wants the fuller node, least-allocated the empty one. Of 10 CPUs, b has 4 in use; memory does not count.
     #   binpack           a  1 of 10 -> 10   b  5 of 10 -> 50
     #   least-allocated   a  9 of 10 -> 90   b  5 of 10 -> 50
     # With weights 1 and 3: a = 10 + 270 = 280, b = 50 + 150 = 200, so a wins by 80.
