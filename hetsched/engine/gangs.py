@@ -70,18 +70,18 @@ class Roll:
         self.refusal: Refusal | None = None
         self.breaker: tuple[str, Diagnosis] | None = None
         self.never: set[str] = set()
-        self._known: dict[int, Verdict] = {}  # by the identity of shapes, which `members` keeps alive
+        self._known: dict[Shape, Verdict] = {}
 
     def knows(self, shape: Shape) -> bool:
         """Tell whether a member of this shape found no node before."""
-        return id(shape) in self._known
+        return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
         """Note that a member found no node; without a diagnosis it is that of the last one of its shape."""
         if diagnosis is not None:
-            self._known[id(pod.shape)] = diagnosis.verdict
+            self._known[pod.shape] = diagnosis.verdict
             self.breaker = self.breaker or (pod.key, diagnosis)
-        if self._known[id(pod.shape)] is Verdict.NEVER_FITS:
+        if self._known[pod.shape] is Verdict.NEVER_FITS:
             self.never.add(pod.key)
 
 
@@ -154,8 +154,11 @@ def room_for(roll: Roll, state: ClusterState, *, empty: bool = False) -> int:
     is never too low, and exact for one shape where nothing but amounts decides.
     """
     shapes = {id(pod.shape): pod.shape for pod in roll.members.values()}
-    counts = Counter(id(pod.shape) for pod in roll.members.values())
-    return sum(min(count, _slots(shapes[key], state, empty=empty)) for key, count in counts.items())
+    by_identity = Counter(id(pod.shape) for pod in roll.members.values())  # most members share one object
+    counts: Counter[Shape] = Counter()
+    for key, count in by_identity.items():
+        counts[shapes[key]] += count
+    return sum(min(count, _slots(shape, state, empty=empty)) for shape, count in counts.items())
 
 
 def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:

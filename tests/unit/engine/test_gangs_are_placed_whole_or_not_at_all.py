@@ -1,0 +1,365 @@
+"""The gang plugin under the scheduling cycle, for queues that are announced and for pods that come as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.workload import GangMember, PodSpec
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.explain import Diagnosis, diagnose
+from hetsched.engine.gangs import gang_key
+from hetsched.engine.policy import Policy
+from hetsched.engine.whatif import what_if
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import cluster, policy_of, scheduler
+
+
+def gangs(**params: object) -> Policy:
+    return policy_of("gang-sort", "node-affinity", "resource-fit", "least-allocated", PluginUse("gang", params=params))
+
+
+def members(name: str, count: int, least: int, cpu: str = "1") -> list[PodBuilder]:
+    return [a_pod(f"{name}-{number}").cpu(cpu).gang(name, least) for number in range(count)]
+
+
+def slots(count: int) -> list[NodeBuilder]:
+    """Return nodes with room for this many 1-CPU pods in all, two a node."""
+    return [a_node(f"n{number}").cpu(min(2, count - 2 * number)) for number in range((count + 1) // 2)]
+
+
+def run(deciding: Scheduler, pods: list[PodBuilder]) -> dict[str, Outcome]:
+    """Try a whole queue, announced as drivers do, and end it."""
+    queue = deciding.policy.queue([pod.build() for pod in pods], deciding.state)
+    outcomes = {pod.name: deciding.schedule(pod) for pod in queue}
+    deciding.settle()
+    return outcomes
+
+
+def placed(outcomes: dict[str, Outcome]) -> list[str]:
+    return sorted(name for name, outcome in outcomes.items() if outcome.node and not outcome.held)
+
+
+def codes(outcomes: dict[str, Outcome]) -> set[str]:
+    return {outcome.refusal[1].code for outcome in outcomes.values() if outcome.refusal}
+
+
+def explained(deciding: Scheduler, outcome: Outcome) -> Diagnosis:
+    return diagnose(deciding, outcome.pod)
+
+
+# -- as published ------------------------------------------------------------------------------------------------------
+
+
+def test_more_members_than_room_run_as_far_as_the_gang_asks() -> None:
+    # Room for 3, 6 members, 3 needed: 3 run, 3 wait.
+    outcomes = run(scheduler(slots(3), policy=gangs()), members("g", 6, 3))
+    assert len(placed(outcomes)) == 3
+
+
+def test_a_gang_that_cannot_be_whole_holds_nothing() -> None:
+    # Room for 3, 6 members, 4 needed: 6 wait, nothing is reserved.
+    deciding = scheduler(slots(3), policy=gangs())
+    before = deciding.state.digest()
+    assert placed(run(deciding, members("g", 6, 4))) == []
+    assert deciding.state.digest() == before
+    assert deciding.state.gangs.booked == {}
+
+
+@pytest.mark.parametrize("sort", ["gang-sort", "priority-sort", "qos-sort"])
+def test_two_gangs_do_not_lock_each_other_out(sort: str) -> None:
+    # 6 slots, two gangs of 4, submitted by turns: one runs with 4, the other holds none; without gangs 3 + 3.
+    mixed = [pod for pair in zip(members("a", 4, 4), members("b", 4, 4), strict=True) for pod in pair]
+    whole = run(scheduler(slots(6), policy=policy_of(sort, "resource-fit", "gang")), mixed)
+    assert placed(whole) == ["a-0", "a-1", "a-2", "a-3"]
+    locked = run(scheduler(slots(6), policy=policy_of("priority-sort", "resource-fit")), mixed)
+    assert Counter(name[0] for name in placed(locked)) == {"a": 3, "b": 3}
+
+
+# -- who may not be tried at all ---------------------------------------------------------------------------------------
+
+
+def test_a_gang_with_too_few_members_is_refused_before_any_node_is_looked_at() -> None:
+    deciding = scheduler(slots(8), policy=gangs())
+    outcomes = run(deciding, [*members("g", 3, 4), a_pod("odd").gang("g", 4).wrong(message="no")])
+    assert placed(outcomes) == []
+    assert codes(outcomes) == {"GangTooSmall"}
+    found = explained(deciding, outcomes["g-0"])
+    assert found.verdict is Verdict.NOT_NOW
+    assert found.summary == (
+        "default/g-0 does not fit now: gang default/g has 3 of 4 members; default/odd is misconfigured"
+    )
+
+
+def test_members_that_run_already_count() -> None:
+    running = [a_pod(f"old-{n}").gang("g", 4).running_on("n0") for n in range(2)]
+    deciding = scheduler(slots(4), running, policy=gangs())
+    assert placed(run(deciding, members("g", 1, 4))) == []
+    assert placed(run(deciding, members("g", 2, 4))) == ["g-0", "g-1"]
+
+
+def test_a_gang_that_nobody_sized_is_refused() -> None:
+    deciding = scheduler(slots(4), policy=gangs())
+    outcomes = run(deciding, [a_pod("p").having(gang=GangMember("g"))])
+    assert codes(outcomes) == {"GangUnknown"}
+    assert explained(deciding, outcomes["p"]).verdict is Verdict.NOT_NOW
+
+
+@pytest.mark.parametrize("odd", [a_pod("odd").gang("g", 2).priority(5), a_pod("odd").gang("g", 3)])
+def test_members_that_disagree_are_misconfigured(odd: PodBuilder) -> None:
+    deciding = scheduler(slots(8), policy=gangs())
+    outcomes = run(deciding, [*members("g", 2, 2), odd])
+    assert placed(outcomes) == []
+    assert codes(outcomes) == {"GangMixed"}
+    assert {explained(deciding, outcome).verdict for outcome in outcomes.values()} == {Verdict.MISCONFIGURED}
+
+
+def test_the_least_resources_of_a_pod_group_must_be_free() -> None:
+    # 4 CPUs, 1 in use: 3 free are fewer than the 4 of minResources, though both members would fit.
+    group = GangMember("g", 2, min_resources=(("cpu", 4000),))
+    pods = [a_pod(f"g-{n}").having(gang=group) for n in range(2)]
+    busy = scheduler(slots(4), [a_pod("other").running_on("n0")], policy=gangs())
+    outcomes = run(busy, pods)
+    assert codes(outcomes) == {"GangMinResources"}
+    assert explained(busy, outcomes["g-0"]).reasons[0].missing == ("cpu",)
+    assert len(placed(run(scheduler(slots(4), policy=gangs()), pods))) == 2
+
+
+def test_a_gang_too_big_for_what_is_free_is_refused_as_a_whole() -> None:
+    # n0 and n1 have 2 CPUs each, 3 in all are free. Members of 2 CPUs: 1 place now, 2 on the empty cluster.
+    deciding = scheduler(slots(4), [a_pod("other").running_on("n0")], policy=gangs())
+    outcomes = run(deciding, members("g", 2, 2, cpu="2"))
+    assert codes(outcomes) == {"GangTooBig"}
+    assert explained(deciding, outcomes["g-0"]).verdict is Verdict.NOT_NOW
+    huge = run(deciding, members("h", 3, 3, cpu="2"))
+    assert explained(deciding, huge["h-0"]).verdict is Verdict.NEVER_FITS
+
+
+@pytest.mark.parametrize(("milli", "fitting"), [(1000, 3), (500, 6)])
+def test_cards_bound_a_gang_too(milli: int, fitting: int) -> None:
+    # 3 cards: 3 whole ones, or 6 halves.
+    policy = policy_of("gang-sort", "resource-fit", "gpu-fit", "gang")
+    for count in (fitting, fitting + 1):
+        pods = [a_pod(f"g-{n}").gpu(1, milli=milli).gang("g", count) for n in range(count)]
+        outcomes = run(scheduler([a_node("n0").gpus(2), a_node("n1").gpus(1)], policy=policy), pods)
+        assert (len(placed(outcomes)), codes(outcomes)) == ((count, set()) if count == fitting else (0, {"GangTooBig"}))
+
+
+# -- giving a gang up --------------------------------------------------------------------------------------------------
+
+
+def test_the_member_on_which_a_gang_broke_is_named_with_its_reasons() -> None:
+    deciding = scheduler(slots(4), policy=gangs())
+    pods = members("g", 3, 3)
+    pods[1] = pods[1].on_nodes_with(disk="ssd")
+    outcomes = run(deciding, pods)
+    assert placed(outcomes) == []
+    found = explained(deciding, outcomes["g-0"])
+    assert [reason.code for reason in found.reasons] == ["GangIncomplete", "NodeSelectorMismatch"]
+    assert "default/g-1" in found.summary
+    # No node will ever have the label, and without that member there are 2 of 3.
+    assert found.verdict is Verdict.NEVER_FITS
+    assert explained(deciding, outcomes["g-2"]).reasons == found.reasons
+
+
+def test_a_gang_goes_on_without_a_member_it_can_spare() -> None:
+    pods = members("g", 4, 3)
+    pods[0] = pods[0].on_nodes_with(disk="ssd")
+    assert placed(run(scheduler(slots(4), policy=gangs()), pods)) == ["g-1", "g-2", "g-3"]
+
+
+def test_what_a_given_up_gang_held_is_free_for_the_next_pod() -> None:
+    pods = [*members("g", 2, 2), a_pod("after").cpu(2)]
+    pods[1] = pods[1].on_nodes_with(disk="ssd")
+    assert placed(run(scheduler([a_node("n0").cpu(2)], policy=gangs()), pods)) == ["after"]
+
+
+def test_a_gang_that_was_given_up_is_tried_again_with_the_next_queue() -> None:
+    deciding = scheduler(slots(3), policy=gangs())
+    assert placed(run(deciding, members("g", 4, 4))) == []
+    assert len(placed(run(deciding, members("g", 3, 3)))) == 3
+
+
+# -- drivers that announce nothing -------------------------------------------------------------------------------------
+
+
+def test_members_that_come_as_they_come_wait_for_each_other() -> None:
+    deciding = scheduler(slots(4), policy=gangs())
+    first, second, third = (deciding.schedule(pod.build()) for pod in members("g", 3, 2))
+    assert (first.held, second.held, third.held) == (False, False, False)
+    assert deciding.room.drain() == ([first], [])
+    assert all(outcome.node for outcome in (first, second, third))
+
+
+def test_a_time_out_sends_all_members_away_and_lets_the_gang_rest() -> None:
+    deciding = scheduler(slots(8), policy=gangs(timeout_seconds=30, backoff_seconds=10))
+    deciding.expire(100)
+    outcomes = [deciding.schedule(pod.build()) for pod in members("g", 2, 3)]
+    deciding.expire(129)
+    assert all(outcome.held for outcome in outcomes)
+    deciding.expire(130)
+    assert deciding.room.drain() == ([], outcomes)
+    assert [outcome.refusal and outcome.refusal[1].code for outcome in outcomes] == ["GangTimedOut"] * 2
+    assert not deciding.state.bookings
+    late = deciding.schedule(members("g", 3, 3)[2].build())
+    assert late.refusal is not None
+    assert late.refusal[1].code == "GangBackOff"
+    deciding.expire(140)
+    assert deciding.schedule(members("g", 3, 3)[2].build()).held
+
+
+def test_a_pod_group_says_how_long_to_wait() -> None:
+    deciding = scheduler(slots(8), policy=gangs(timeout_seconds=30))
+    outcome = deciding.schedule(a_pod().having(gang=GangMember("g", 2, timeout_seconds=5)).build())
+    deciding.expire(5)
+    assert outcome.node is None
+
+
+@pytest.mark.parametrize(("least", "left"), [(10, 9), (9, 0)])
+def test_a_small_gap_is_waited_for_and_a_wide_one_is_not(least: int, left: int) -> None:
+    # 9 of 10 members placed: the gap 1/10 is 10 %, they wait on. 8 of 9: 1/9 = 11 %, all go.
+    room = 9 if least == 10 else 8
+    deciding = scheduler(slots(room), policy=gangs())
+    for pod in members("g", room + 1, least):
+        deciding.schedule(pod.build())
+    assert len(deciding.state.bookings) == left
+
+
+def test_one_member_that_is_undone_takes_those_that_wait_with_it() -> None:
+    deciding = scheduler(slots(8), policy=gangs())
+    first, second = (deciding.schedule(pod.build()) for pod in members("g", 2, 3))
+    deciding.undo(first)
+    assert (second.node, deciding.state.bookings) == (None, {})
+    assert deciding.room.drain() == ([], [second])
+
+
+# -- the answers that people see ---------------------------------------------------------------------------------------
+
+
+def test_a_what_if_tells_of_a_gang_that_does_not_fit_whole() -> None:
+    pods = [pod.build() for pod in members("g", 4, 4)]
+    pods[3] = a_pod("g-3").gang("g", 4).on_nodes_with(disk="ssd").build()
+    answer = what_if(cluster(slots(4)), gangs(), pods, evaluated_at="2026-11-20T10:00:00Z")
+    assert answer.placements == ()
+    assert {item.reasons[0].code for item in answer.unplaced} == {"GangIncomplete"}
+    assert [item.pod for item in answer.unplaced] == [pod.key for pod in pods]
+
+
+# -- whatever comes ----------------------------------------------------------------------------------------------------
+
+GANGS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3)), max_size=5)
+
+
+def _drawn(sizes: list[tuple[int, int, int]], plain: int, order: int) -> list[PodBuilder]:
+    pods = [
+        a_pod(f"g{number}-{member}").cpu(cpu if member % 2 else 1).gang(f"g{number}", least)
+        for number, (count, least, cpu) in enumerate(sizes)
+        for member in range(count)
+    ]
+    pods += [a_pod(f"plain-{number}") for number in range(plain)]
+    return sorted(pods, key=lambda pod: crc32(f"{pod.build().name}/{order}".encode()))
+
+
+@given(
+    sizes=GANGS,
+    plain=st.integers(0, 3),
+    order=st.integers(0, 5),
+    room=st.integers(1, 14),
+    sort=st.sampled_from(["gang-sort", "priority-sort", "qos-sort", "fair-share"]),
+)
+def test_no_gang_is_ever_left_in_part(
+    sizes: list[tuple[int, int, int]], plain: int, order: int, room: int, sort: str
+) -> None:
+    deciding = scheduler(slots(room), policy=policy_of(sort, "resource-fit", "gang"))
+    pods = _drawn(sizes, plain, order)
+    run(deciding, pods)
+    _nobody_in_part(deciding, pods)
+    assert not deciding.room.held
+
+
+@given(sizes=GANGS, plain=st.integers(0, 3), order=st.integers(0, 5), room=st.integers(1, 14))
+def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
+    sizes: list[tuple[int, int, int]], plain: int, order: int, room: int
+) -> None:
+    deciding = scheduler(slots(room), policy=gangs(timeout_seconds=60))
+    pods = _drawn(sizes, plain, order)
+    for number, pod in enumerate(pods):
+        deciding.expire(float(number))
+        deciding.schedule(pod.build())
+    deciding.expire(len(pods) + 60.0)  # whoever still waits had its time
+    _nobody_in_part(deciding, pods)
+    assert not deciding.room.held
+
+
+def _nobody_in_part(deciding: Scheduler, pods: list[PodBuilder]) -> None:
+    least = {key: pod.gang.min_available for pod in (p.build() for p in pods) if pod.gang and (key := gang_key(pod))}
+    booked = Counter(gang_key(booking.pod) for booking in deciding.state.bookings.values())
+    assert {key: len(keys) for key, keys in deciding.state.gangs.booked.items()} == {
+        k: n for k, n in booked.items() if k
+    }
+    assert all(booked[key] >= needed for key, needed in least.items() if booked[key])
+
+
+@given(sizes=GANGS, order=st.integers(0, 5), room=st.integers(1, 14))
+def test_a_gang_that_was_given_up_would_not_have_fitted(
+    sizes: list[tuple[int, int, int]], order: int, room: int
+) -> None:
+    """After a queue, no gang alone fits whole into what is left free, for gangs of one shape on one node."""
+    deciding = scheduler([a_node("n0").cpu(room)], policy=gangs())
+    alike = [(count, least, 1) for count, least, _ in sizes]
+    pods = _drawn(alike, 0, order)
+    outcomes = run(deciding, pods)
+    free = room - len(deciding.state.bookings)
+    waiting: Counter[str | None] = Counter(gang_key(o.pod) for o in outcomes.values() if o.node is None)
+    needs = {f"default/g{number}": (count, least) for number, (count, least, _) in enumerate(alike)}
+    for key, (count, least) in needs.items():
+        if waiting[key] == count and count >= least:
+            assert free < least
+
+
+def test_other_pods_are_not_asked_about() -> None:
+    assert [plugin.name for plugin in gangs().permits_for(a_pod().gang("g", 2).build())] == ["gang"]
+    assert gangs().permits_for(a_pod().build()) == ()
+
+
+def test_members_are_tried_side_by_side() -> None:
+    pods: list[PodSpec] = [
+        a_pod("a1").gang("a", 2).build(),
+        a_pod("plain").build(),
+        a_pod("b1").gang("b", 2).build(),
+        a_pod("high").priority(1).build(),
+        a_pod("a2").gang("a", 2).build(),
+        a_pod("b2").gang("b", 2).build(),
+    ]
+    queue = gangs().queue(pods, cluster([a_node()]))
+    assert [pod.name for pod in queue] == ["high", "a1", "a2", "plain", "b1", "b2"]
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_follows_bookings_however_they_come_and_go() -> None:
+    state = cluster(slots(4), [a_pod("old").gang("g", 2).running_on("n0")])
+    assert state.gangs.booked == {"default/g": {"default/old"}}
+    new = state.compile(a_pod("new").gang("g", 2).build())
+    state.assume(new, 1)
+    assert state.gangs.members_booked("default/g") == 2
+    copy = state.fork()
+    state.forget("default/new")
+    state.forget("default/old")
+    assert state.gangs.booked == {}
+    assert copy.gangs.booked == {"default/g": {"default/old", "default/new"}}
+
+
+def test_a_copy_knows_nothing_of_an_announced_queue() -> None:
+    state = cluster(slots(4))
+    pod = a_pod().gang("g", 2).build()
+    state.gangs.announce([pod])
+    assert state.gangs.roll_of(pod) is not None
+    assert state.fork().gangs.roll_of(pod) is None
