@@ -142,6 +142,11 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
 
 def _card(card: GpuCard) -> Plain:
     facts: Plain = msgspec.to_builtins(card)
+    facts["links"] = [_stated(link) for link in facts["links"]] or None
+    return _stated(facts)
+
+
+def _stated(facts: Plain) -> Plain:
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 
 

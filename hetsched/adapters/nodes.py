@@ -24,7 +24,9 @@ from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import (
+    LINK_KINDS,
     POWER_STATES,
+    CardLink,
     GpuCard,
     IsaReport,
     NodeReport,
@@ -208,9 +210,23 @@ def cards(root: View) -> tuple[GpuCard, ...]:
                 clock_mhz=view.maybe_integer("clockMHz", most=2**31),
                 numa_zone=view.text("numaZone") or None,
                 healthy=view.flag("healthy", True),
+                links=_links(view, index),
             )
         )
     return tuple(found)
+
+
+def _links(card: View, index: int) -> tuple[CardLink, ...]:
+    """Read how a card reaches others of its node."""
+    found: dict[int, CardLink] = {}
+    for view in card.views("links"):
+        if "to" not in view:
+            view.fail("is required", "to")
+        to = view.integer("to", most=MAX_CARDS - 1)
+        if to == index or to in found:
+            view.fail(f"card {index} has {'a link to itself' if to == index else f'two links to card {to}'}", "to")
+        found[to] = CardLink(to, view.choice("kind", LINK_KINDS), view.maybe_number("bandwidthGBs", most=1e6))
+    return tuple(found[to] for to in sorted(found))
 
 
 def with_vendors(report: NodeReport) -> NodeReport:
