@@ -119,8 +119,23 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(
             "best-fit",
-            (*_FILTERS_ONLY, PluginUse("tightest-fit")),
-            description="The feasible node with the least left over after placement.",
+            (*_FILTERS_ONLY, PluginUse("best-fit")),
+            description="The feasible node with the least CPU and GPU left over after placement.",
+        ),
+        PolicySpec(
+            "dot-product",
+            (*_FILTERS_ONLY, PluginUse("dot-product")),
+            description="The openb study's dot product: the node whose free capacity is least in line with the pod.",
+        ),
+        PolicySpec(
+            "gpu-packing",
+            (*_FILTERS_ONLY, PluginUse("gpu-packing")),
+            description="The openb study's GPU packing: shared cards first, then used nodes, then fresh ones.",
+        ),
+        PolicySpec(
+            "gpu-clustering",
+            (*_FILTERS_ONLY, PluginUse("gpu-clustering")),
+            description="The openb study's GPU clustering: pods that ask for alike cards together.",
         ),
         PolicySpec(
             "hetsched-gpu",

@@ -1,0 +1,31 @@
+"""Prefer the node whose free capacity is least in line with what the pod asks (dot product).
+
+Rule: score = int(100 * (1 - (free_cpu * asked_cpu + free_gpu * asked_gpu) / 2)), all four as shares of the largest
+node; GPU is the free milli of all cards. Less in line is better here: the tighter node wins.
+Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), after Tetris' alignment (SIGCOMM 2014), which prefers
+more; the study turns it round.
+Worked: free 96 of 128 cores and 4 of 8 cards, asked 32 cores and 2 cards: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25)
+/ 2)) = int(100 * (1 - 0.3125 / 2)) = int(84.375) = 84.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetsched.engine.columns import Floats, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.rivals import Pair
+from hetsched.engine.state import ClusterState
+
+
+@plugin("dot-product", summary="Prefer the node whose free capacity is least in line with the pod (as published).")
+class DotProduct:
+    def pre_score(self, request: Request, state: ClusterState) -> None:
+        request.memo["dot-product"] = Pair(request, state)
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        pair: Pair = request.memo["dot-product"]
+        cpu, gpu = pair.free(nodes)
+        score: Floats = np.floor(np.maximum(100.0 * (1.0 - (cpu * pair.cpu + gpu * pair.gpu) / 2.0), 0.0))
+        return score

@@ -1,0 +1,43 @@
+"""Use cards that are shared already, then free cards of used nodes, then fresh nodes (GPU packing).
+
+Rule, for a pod with cards:
+    1. it goes on a shared card:                       max(100 - int(free milli / 10) / 10, 50), both divisions whole
+    2. it needs free cards of a node in use:           max(50 - free cards it takes, 33)
+    3. all cards of the node are free, n of them:      max(33 - n, n)
+    pods without cards: 0.  The card of case 1 is the fullest one with room.
+Source: the GpuPacking baseline of Weng et al. (USENIX ATC 2023).
+Worked: 300 milli on a node whose cards have 1000 and 450 free: 100 - 45 / 10 = 96; one card of it: 50 - 1 = 49;
+the same on a fresh node of 8: 33 - 8 = 25.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetsched.engine.cards import CardDemand
+from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Skip
+
+
+@plugin("gpu-packing", summary="Shared cards first, then used nodes, then fresh ones (as published).")
+class GpuPacking:
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        demand = request.shape.gpu
+        if demand is None or not demand.count:
+            return SKIP
+        request.memo["gpu-packing"] = CardDemand(demand, state)
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        wanted: CardDemand = request.memo["gpu-packing"]
+        free, healthy = nodes.load("card_milli_free"), nodes.static("card_milli") > 0
+        cards = healthy.sum(axis=0)
+        fresh = ((free == WHOLE_CARD_MILLI) & healthy).sum(axis=0) == cards
+        tightest: Ints = np.where(wanted.usable(nodes), free, WHOLE_CARD_MILLI).min(axis=0, initial=WHOLE_CARD_MILLI)
+        on_free = max(50 - wanted.demand.count, 33)
+        used = np.where(tightest == WHOLE_CARD_MILLI, on_free, np.maximum(100 - tightest // 10 // 10, 50))
+        score: Floats = np.where(fresh, np.maximum(33 - cards, np.minimum(cards, 100)), used).astype(np.float64)
+        return score
