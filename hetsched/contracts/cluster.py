@@ -46,6 +46,16 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
     desired_healthy: int = 0
 
 
+class PodUsage(msgspec.Struct, frozen=True):
+    """Measured use of one pod at one moment, in base units; `controller` is `Kind/name` as in its PodSpec."""
+
+    namespace: str
+    name: str
+    controller: str = ""
+    amounts: dict[str, int] = {}
+    observed_at: str = ""
+
+
 class ClusterContent(msgspec.Struct, frozen=True):
     """What a cluster file or workload file holds, converted and checked.
 
@@ -64,3 +74,4 @@ class ClusterContent(msgspec.Struct, frozen=True):
     pod_groups: dict[str, PodGroup] = {}
     quotas: tuple[ElasticQuota, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
+    pod_usages: tuple[PodUsage, ...] = ()

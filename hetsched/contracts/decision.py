@@ -47,10 +47,18 @@ class ZonePlacement(msgspec.Struct, frozen=True, rename="camel"):
         return ZonePlacement(grant.name, grant.cpus)
 
 
+class ExpectedUse(msgspec.Struct, frozen=True):
+    """What a pod is expected to use really, as quantities, and what that rests on."""
+
+    basis: str
+    amounts: dict[str, str]
+
+
 class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One placed pod; `score` is the weighted total divided by the sum of score weights.
 
-    `pairings` says who else runs on the cores of its pinned CPUs, where anyone does.
+    `pairings` says who else runs on the cores of its pinned CPUs, where anyone does. `expected_use` is left out where
+    nothing better than the requests is known.
     """
 
     pod: str
@@ -60,6 +68,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     gpus: tuple[CardGrant, ...]
     score: float
     pairings: tuple[str, ...] = ()
+    expected_use: ExpectedUse | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -156,11 +165,15 @@ class Evicted(msgspec.Struct, frozen=True, rename="camel"):
     pdb: str | None = None
 
 
-class Balance(msgspec.Struct, frozen=True, rename="camel"):
-    """Mean over Ready nodes of 1 - population variance of the node's utilisations."""
+class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Mean over Ready nodes of 1 - population variance of the node's utilisations.
+
+    `stale_samples` are nodes whose measured use is too old to count, so that requests stand for it.
+    """
 
     before: float
     after: float
+    stale_samples: tuple[str, ...] = ()
 
 
 class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):

@@ -185,6 +185,7 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
     `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it.
+    `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.
     """
 
     namespace: str
@@ -206,6 +207,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     allocation: Allocation | None = None
     images: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    expected_basis: str = ""
 
     @property
     def key(self) -> str:

@@ -56,6 +56,8 @@ class BatchScheduler:
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and book `pods` in the order given."""
         outcomes: list[Outcome] = []
+        if self.scheduler.state.experience:
+            pods = [self.scheduler.state.experience.applied(pod) for pod in pods]
         keys = [pod.key for pod in pods]
         if self._possible and (self._learnt is not None or len(pods) >= self._few) and self._bookable(keys):
             while len(outcomes) < len(pods):

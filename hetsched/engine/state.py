@@ -37,12 +37,14 @@ from .columns import (
     Vocabulary,
     Window,
 )
+from .expected_use import Experience
 from .gangs import Gangs
 from .links import Table, link_table
 from .mix import Mix, mix_of
 from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
+from .samples import fresh_rows
 from .zones import KUBELET, Setup, Zones, setup_of, zones_of
 
 _COMPILED_LIMIT = 20_000
@@ -71,6 +73,7 @@ class ClusterState:
         *,
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
+        experience: Experience | None = None,
     ) -> None:
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
@@ -88,6 +91,7 @@ class ClusterState:
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
         self.budgets = tuple(budgets)
+        self.experience = experience or Experience()
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
         self.zones = Zones()
         self.links: dict[int, Table] = {}  # by row; nodes that state none are left out
@@ -108,6 +112,7 @@ class ClusterState:
                 self.orphans.append(pod)
             else:
                 self.assume(self.compile(pod), row, pod.allocation or EMPTY)
+        self._fresh = fresh_rows(self.reports)
         for row in range(len(self.reports)):
             self._write_usage(row)
         self.mix = mix_of(booking.pod for booking in self.bookings.values())
@@ -164,7 +169,7 @@ class ClusterState:
     def _write_usage(self, row: int) -> None:
         """Start `used` from the node's sample, which holds all pods booked so far, or from what they requested."""
         usage, field = self.reports[row].usage, self.columns.field
-        sample = {} if usage is None else usage.amounts
+        sample = usage.amounts if usage is not None and self._fresh[row] else {}
         for position, name in enumerate(USAGE_RESOURCES):
             field("measured")[position, row] = name in sample
             requested = field("requested")[self.resources.index[name], row] if name in self.resources.index else 0
@@ -174,12 +179,27 @@ class ClusterState:
     def apply_report(self, report: NodeReport) -> None:
         """Take in a changed report of a known node whose resources and cards fit the present layout."""
         row = self.row_of[report.name]
+        sampled = report.usage != self.reports[row].usage
         self.reports[row] = report
         self.cards[row] = cards_of(report)
         self._write_facts(row)
-        self._write_usage(row)
+        if sampled:
+            self._take_sample(row)
         self._facts_changed()
         self.log.append(row)
+
+    def _take_sample(self, row: int) -> None:
+        """Start from a node's new sample, which holds all that is booked; it may make the samples of others stale."""
+        fresh = fresh_rows(self.reports)
+        changed = {other for other, now in enumerate(fresh) if now != self._fresh[other]} - {row}
+        self._fresh = fresh
+        for other in (row, *sorted(changed)):
+            self._write_usage(other)
+            self.log.append(other)
+
+    def stale(self) -> list[str]:
+        """Return the nodes whose samples are too old to count."""
+        return [r.name for r, fresh in zip(self.reports, self._fresh, strict=True) if r.usage is not None and not fresh]
 
     def _facts_changed(self) -> None:
         self.epoch += 1
@@ -226,7 +246,9 @@ class ClusterState:
     # -- bookings ------------------------------------------------------------------------------------------------
 
     def compile(self, pod: PodSpec) -> Request:
-        """Compile a pod, reusing the work of earlier pods of the same shape."""
+        """Compile a pod with the use that experience expects of it, reusing the work of earlier pods of its shape."""
+        if self.experience:
+            pod = self.experience.applied(pod)
         shape = pod.shape
         known = self._compiled_by_id.get(id(shape))
         if known is not None and known[0] is shape:
@@ -377,6 +399,7 @@ class ClusterState:
         other.columns = self.columns.copy()
         other.all_rows = Window(other.columns)
         other.reports, other.cards = list(self.reports), list(self.cards)
+        other._fresh = list(self._fresh)
         other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy(self)
@@ -419,6 +442,8 @@ class ClusterState:
             pod = booking.pod
             held = (key, pod.labels, pod.priority, pod.shape, booking.allocation)
             hasher.update(msgspec.json.encode(held, order="sorted"))
+        if self._fresh[row]:
+            hasher.update(self.columns.field("used")[:, row].tobytes())
         return hasher.digest()
 
 

@@ -15,6 +15,7 @@ import msgspec
 from hetsched.contracts.decision import (
     Balance,
     Displaced,
+    ExpectedUse,
     NearestFit,
     NodeOutcome,
     Placement,
@@ -25,10 +26,12 @@ from hetsched.contracts.decision import (
     WhatIfAnswer,
     ZonePlacement,
 )
+from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 
 from .balance import cluster_balance
 from .cycle import ANY_ISA, Outcome, Scheduler
+from .expected_use import REQUESTED, basis_of
 from .explain import Diagnosis, diagnose, matrix
 from .nearest import Budget, nearest_fit
 from .pinning import pairings
@@ -99,7 +102,7 @@ def what_if(
         nodes=tuple(sorted(nodes, key=_matrix_order)) if explain else None,
         displaced=displaced,
         evictions=(),
-        balance=Balance(round(before, _SCORE_DIGITS), round(cluster_balance(fork), _SCORE_DIGITS)),
+        balance=_balance(before, fork),
         tipping=tuple(margin for margin in margins if margin.pod in placed) if explain else None,
     )
 
@@ -151,7 +154,20 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
         gpus=held.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
+        expected_use=_expected_use(state.bookings[outcome.pod.key].pod),
     )
+
+
+def _expected_use(pod: PodSpec) -> ExpectedUse | None:
+    basis = basis_of(pod)
+    if basis == REQUESTED:
+        return None
+    return ExpectedUse(basis, {name: format_amount(name, amount) for name, amount in pod.shape.expected_usage})
+
+
+def _balance(before: float, state: ClusterState) -> Balance:
+    after = cluster_balance(state)
+    return Balance(round(before, _SCORE_DIGITS), round(after, _SCORE_DIGITS), tuple(state.stale()))
 
 
 def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> str:

@@ -1,0 +1,98 @@
+"""What a pod will really use: what it declares, else what earlier pods of its controller used, else what it requests.
+
+Problem: between two samples of a node's load many pods are placed; until the next sample shows them, something has to
+stand for what they use, and requests are often far from it.
+Rule, the first that is known:
+    declared    the annotation `hetsched.io/expected-usage`; what it leaves out counts as requested
+    learnt      per resource, the 95th percentile of the measured use of pods of the same namespace and controller, by
+                nearest rank: of n values in rising order the one at position ceil(0.95 n). At least LEAST_PODS pods
+                must have been measured; below 20 pods this is the greatest value
+    requested
+A bare pod has no controller, so nothing is learnt for it. A node's measured use between samples is the sample, plus the
+expected use of what was placed since, minus that of what went since (`state.ClusterState`).
+Source: our own; nearest rank as in NIST/SEMATECH e-Handbook, 7.2.6.2.
+Worked: 12 pods that used 1..12 -> position ceil(11.4) = 12 -> 12;  40 pods that used 1..40 -> position 38 -> 38.
+Invariants: the same pod is expected to use the same, whoever asks; applying twice changes nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.workload import PodSpec, Shape
+
+LEAST_PODS = 5
+DECLARED, REQUESTED = "declared", "requested"
+_MOST_KEPT = 20_000
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """What pods of one controller use, by resource in base units, and how many were measured."""
+
+    amounts: tuple[tuple[str, int], ...]
+    pods: int
+
+
+class Experience:
+    """What was learnt, by `namespace/Kind/name` of the controller."""
+
+    def __init__(self, learnt: dict[str, Learnt] | None = None) -> None:
+        self.learnt = learnt or {}
+        self._shapes: dict[tuple[int, str], tuple[Shape, Shape]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.learnt)
+
+    def applied(self, pod: PodSpec) -> PodSpec:
+        """Return the pod as it is expected to be: with the learnt use where it declares none.
+
+        Pods of one shape and one controller go on sharing one shape.
+        """
+        if not pod.controller or pod.shape.expected_usage:
+            return pod
+        controller = f"{pod.namespace}/{pod.controller}"
+        learnt = self.learnt.get(controller)
+        if learnt is None:
+            return pod
+        key = (id(pod.shape), controller)
+        known = self._shapes.get(key)
+        if known is None or known[0] is not pod.shape:
+            if len(self._shapes) >= _MOST_KEPT:
+                self._shapes.clear()
+            known = (pod.shape, msgspec.structs.replace(pod.shape, expected_usage=learnt.amounts))
+            self._shapes[key] = known
+        basis = f"learnt p95 of {learnt.pods} pods of {pod.controller}"
+        return msgspec.structs.replace(pod, shape=known[1], expected_basis=basis)
+
+
+def basis_of(pod: PodSpec) -> str:
+    """Say what the expected use of a pod rests on, once what was learnt has been applied to it."""
+    return pod.expected_basis or (DECLARED if pod.shape.expected_usage else REQUESTED)
+
+
+def learn(samples: Iterable[PodUsage]) -> Experience:
+    """Learn from the measured use of pods, one sample a pod."""
+    by_controller: dict[str, list[PodUsage]] = defaultdict(list)
+    for sample in samples:
+        if sample.controller:
+            by_controller[f"{sample.namespace}/{sample.controller}"].append(sample)
+    learnt: dict[str, Learnt] = {}
+    for controller, measured in by_controller.items():
+        values: dict[str, list[int]] = defaultdict(list)
+        for sample in measured:
+            for resource, amount in sample.amounts.items():
+                values[resource].append(amount)
+        known = {resource: p95(found) for resource, found in values.items() if len(found) >= LEAST_PODS}
+        if known:
+            learnt[controller] = Learnt(tuple(sorted(known.items())), len(measured))
+    return Experience(learnt)
+
+
+def p95(values: Sequence[int]) -> int:
+    """Return the 95th percentile by nearest rank of one or more values."""
+    position = -(-95 * len(values) // 100)
+    return sorted(values)[position - 1]
