@@ -19,12 +19,13 @@ import numpy as np
 from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
 from hetsched.contracts.workload import PodSpec
 
+from .attempt import Attempt
 from .columns import Floats
 from .explain import diagnose
 from .policy import Policy
 from .request import Request
 from .scoring import INFEASIBLE, Evaluator
-from .state import ClusterState
+from .state import Booking, ClusterState
 from .status import Eviction, Refusal, Wait
 from .waiting import PermitRoom
 
@@ -35,7 +36,8 @@ NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed
 class Outcome(msgspec.Struct, eq=False, gc=False):
     """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit.
 
-    `request` is kept where a cycle made one.
+    `request` is kept where a cycle made one. `eviction` names who could leave where no node fitted; where the
+    scheduler evicts, they are gone, `evicted` holds what they had, and the pod is placed.
     """
 
     pod: PodSpec
@@ -46,17 +48,22 @@ class Outcome(msgspec.Struct, eq=False, gc=False):
     held: bool = False
     refusal: tuple[str, Refusal] | None = None
     eviction: Eviction | None = None
+    evicted: tuple[Booking, ...] = ()
     request: Request | None = None
 
 
 class Scheduler:
-    """Runs scheduling cycles, one after the other, on one state under one policy."""
+    """Runs scheduling cycles, one after the other, on one state under one policy.
 
-    def __init__(self, state: ClusterState, policy: Policy) -> None:
+    One that `evicts` takes the pods that a PostFilter step names off the state; another only names them.
+    """
+
+    def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
         self.state = state
         self.policy = policy
         self.evaluator = Evaluator(state, policy)
         self.room = PermitRoom(state)
+        self.evicts = evicts
 
     def schedule(self, pod: PodSpec) -> Outcome:
         """Decide where `pod` runs and book it there; a pod with problems of its own is not tried."""
@@ -65,6 +72,16 @@ class Scheduler:
             return outcome
         self.state.gangs.try_now(pod)
         request = outcome.request = self.state.compile(pod)
+        if not self._place(outcome, request):
+            self._post_filter(outcome, request)
+            if outcome.eviction is not None and self.evicts:
+                self._evict(outcome, request, outcome.eviction)
+            if outcome.eviction is None:
+                self._missed(request)
+        return outcome
+
+    def _place(self, outcome: Outcome, request: Request) -> bool:
+        """Find a node and book the pod there, unless a permit refuses; return whether there was one."""
         evaluation, total = self.evaluator.evaluate(request)
         row = self._pick(request, total)
         tried = total
@@ -79,14 +96,11 @@ class Scheduler:
         else:
             if evaluation.refusal is not None:
                 outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
-            self._post_filter(outcome, request)
-            if outcome.eviction is None:
-                self._missed(request)
-            return outcome
+            return False
         self._book(outcome, request, row, reserved)
         weights = evaluation.weight_sum + request.cluster_weight
         outcome.score = float(total[row]) / weights if weights else 0.0
-        return outcome
+        return True
 
     def _pick(self, request: Request, total: Floats) -> int:
         """Return the row with the highest total, -1 if none is feasible."""
@@ -107,11 +121,24 @@ class Scheduler:
         """Ask, in order, which pods could leave; the first answer stands."""
         if not self.policy.post_filters:
             return
-        diagnosis = diagnose(self, request.pod)
+        attempt = Attempt(self, request)
         for plugin in self.policy.post_filters:
-            outcome.eviction = plugin.instance.post_filter(request, diagnosis, self.state)
+            outcome.eviction = plugin.instance.post_filter(request, attempt, self.state)
             if outcome.eviction is not None:
                 return
+
+    def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
+        """Take the victims off and place the pod; where it cannot start at once even so, they stay."""
+        bookings = self.state.bookings
+        if all(key in bookings and key not in self.room.held for key in eviction.victims):
+            outcome.evicted = tuple(bookings[key] for key in eviction.victims)
+            for key in eviction.victims:
+                self.state.forget(key)
+            outcome.refusal = None
+            if self._place(outcome, request) and outcome.node is not None and not outcome.held:
+                return
+            self._take_back(outcome)
+        outcome.eviction = None
 
     def _missed(self, request: Request) -> None:
         """Have those go who waited for this pod in vain."""
@@ -120,6 +147,14 @@ class Scheduler:
             if missed is not None:
                 missed(request, self.room, partial(diagnose, self, request.pod))
         self._undo_rejected()
+
+    def can_reserve(self, request: Request, row: int) -> bool:
+        """Tell whether the exact things that the pod would hold on a row can be had now."""
+        granted = not isinstance(self._reserve(request, row), Refusal)
+        if granted:
+            for plugin in self.policy.reserves:
+                plugin.instance.unreserve(request, row, self.state)
+        return granted
 
     def _reserve(self, request: Request, row: int) -> Allocation | Refusal:
         allocation = EMPTY
@@ -162,7 +197,10 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Take a booking back, whatever came after it, and those that waited for it; a second call changes nothing."""
+        """Take a booking back, whatever came after it, and those that waited for it; a second call changes nothing.
+
+        Those who were evicted for it are back, so of several placements the last one is undone first.
+        """
         self._take_back(outcome)
         self._undo_rejected()
 
@@ -172,17 +210,25 @@ class Scheduler:
 
     def _take_back(self, outcome: Outcome) -> None:
         if outcome.row < 0:
+            self._restore(outcome)
             return
         request = outcome.request or self.state.compile(outcome.pod)
         for plugin in self.policy.reserves:
             plugin.instance.unreserve(request, outcome.row, self.state)
         self.state.forget(outcome.pod.key)
+        self._restore(outcome)
         self.room.leave(outcome.pod.key)
         outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
         for plugin in self.policy.permits_for(outcome.pod):
             withdrawn = getattr(plugin.instance, "withdrawn", None)
             if withdrawn is not None:
                 withdrawn(outcome.request, self.room)
+
+    def _restore(self, outcome: Outcome) -> None:
+        """Book the victims again that left for a placement which is taken back."""
+        for booking in outcome.evicted:
+            self.state.restore(booking)
+        outcome.evicted = ()
 
     def bind(self, outcome: Outcome) -> Refusal | None:
         """Run the binding cycle of a booked pod; a refusal undoes the booking.

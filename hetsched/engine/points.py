@@ -19,6 +19,7 @@ from .columns import Bools, Floats, Rows, Window
 from .status import Allow, Alone, Eviction, Refusal, Skip, Wait
 
 if TYPE_CHECKING:
+    from .attempt import Attempt
     from .explain import Diagnosis
     from .request import Request
     from .state import ClusterState
@@ -63,7 +64,7 @@ class Filter(Protocol):
 
 
 class PostFilter(Protocol):
-    def post_filter(self, request: Request, diagnosis: Diagnosis, state: ClusterState) -> Eviction | None:
+    def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
         """Say which pods could leave so that the pod fits; called only when no node was feasible."""
 
 

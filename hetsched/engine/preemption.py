@@ -1,0 +1,232 @@
+"""Who has to leave so that a pod fits: the fewest and lowest pods, on one node.
+
+Rule, per node as in kube-scheduler: take all pods off that may leave; where the pod then fits, put them back one by
+one, the most important first, as long as it still fits. Who stays off is a minimal set: none of them could stay.
+Pods whose leaving would break a disruption budget, and gangs, are put back before all others. A second order, small
+pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+Nodes and orders compete by, in this order, the smaller
+    1 victims that break a disruption budget      2 highest priority of a victim
+    3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
+    5 run time: the latest start of the longest-running victim of highest priority      6 node name
+`bounds` says what each node costs at least; nodes are looked at closely from the lowest bound on, until no bound is
+lower than the best that was found, or `most_nodes` were looked at.
+A gang leaves whole: a member is only taken off with all booked members, wherever they run, and each of them counts.
+Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
+Invariants: the ledger is left as it was; with the victims gone, and without any one of them still there, every filter
+of the policy lets the pod in and its exact cards and CPUs can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.units import GPU_RESOURCES
+
+from .attempt import Attempt
+from .columns import Ints, Rows
+from .gangs import gang_key
+from .removable import SUM_OFFSET, Removable, importance, start_of
+from .request import Request
+from .state import Booking, ClusterState
+from .status import Eviction
+from .tallies import Matcher
+
+Unit = tuple[Booking, ...]  # pods that leave together
+Cost = tuple[int, int, int, int, int, int]
+
+
+class Rule(NamedTuple):
+    """Who may leave: `may_leave` of a pod by itself, `spends` of a pod once others have gone; `key` names both."""
+
+    key: tuple[object, ...]
+    may_leave: Callable[[Booking], bool]
+    spends: Callable[[Booking], bool]
+
+
+class Choice(NamedTuple):
+    """Victims on one row and what they cost."""
+
+    cost: Cost
+    row: int
+    victims: tuple[Booking, ...]
+    broken: dict[str, str]  # pod key -> the budget that its leaving breaks
+
+
+class Search:
+    """Looks for the victims of one refused request; `counts_amounts`: requests must fit what nodes have."""
+
+    def __init__(
+        self, attempt: Attempt, request: Request, state: ClusterState, rule: Rule, *, counts_amounts: bool
+    ) -> None:
+        self.attempt = attempt
+        self.request = request
+        self.state = state
+        self.rule = rule
+        self.counts_amounts = counts_amounts
+        self._left_over = {budget: _left_over(budget, state) for budget in state.budgets}
+
+    def best(self, most_nodes: int) -> Eviction | None:
+        """Return the cheapest eviction, None where none helps."""
+        removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
+        rows = self.attempt.possible(removable.relieved, removable.rows())
+        if not rows.size:
+            return None
+        resources, short = self._short(rows)
+        bounds = removable.bounds(rows, short, resources)
+        order = np.lexsort((rows, -bounds.newest, bounds.pods, bounds.total, bounds.highest))
+        best: Choice | None = None
+        for position in order[:most_nodes].tolist():
+            row = int(rows[position])
+            least = (0, *(int(bound[position]) for bound in bounds[1:4]), -int(bounds.newest[position]), row)
+            if best is not None and best.cost <= least:
+                break
+            found = self._on(row, removable.on_row[row])
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+        if best is None:
+            return None
+        keys = tuple(booking.pod.key for booking in best.victims)
+        return Eviction(self.state.columns.names[best.row], keys, tuple(best.broken.get(key, "") for key in keys))
+
+    def _short(self, rows: Rows) -> tuple[Rows, Ints]:
+        """Return the counted resources (k,) that the pod asks for, and how much of them each row lacks (k, n)."""
+        compiled, state = self.request.compiled, self.state
+        cards = {state.resources.index[name] for name in GPU_RESOURCES if name in state.resources.index}
+        # Cards are counted by themselves, and one card's shares may be requested more than once.
+        kept = [i for i, resource in enumerate(compiled.needs_rows.tolist()) if resource not in cards]
+        if not self.counts_amounts:
+            kept = []
+        resources, needs = compiled.needs_rows[kept], compiled.needs[kept]
+        field = state.columns.field
+        free = (field("allocatable")[resources] - field("requested")[resources])[:, rows]
+        return resources, needs[:, None] - free
+
+    # -- one node ----------------------------------------------------------------------------------------------------
+
+    def _on(self, row: int, leaving: Sequence[Booking]) -> Choice | None:
+        """Return the cheapest victims on a row; the ledger is as before afterwards."""
+        size = self._sizes(row)
+        units = self._take_off(leaving)
+        try:
+            if not units or not self.attempt.fits(row):
+                return None
+            broken = self._broken(units)
+            found = self._spare(units, _by_importance(units, broken), row, broken)
+            if found is not None and len(found.victims) > 1:
+                other = self._spare(units, _small_first(units, broken, size), row, broken)
+                found = min(found, other or found, key=lambda choice: choice.cost)
+            return found
+        finally:
+            self._put_back(booking for unit in units for booking in unit)
+
+    def _take_off(self, leaving: Sequence[Booking]) -> list[Unit]:
+        """Take pods off, the least important first; return them, the most important first."""
+        units: list[Unit] = []
+        for booking in leaving:
+            unit = self._unit(booking)
+            if unit and self.rule.spends(booking):
+                self._forget(unit)
+                units.append(unit)
+        return units[::-1]
+
+    def _unit(self, booking: Booking) -> Unit:
+        """Return who leaves with a pod, nobody where one of them may not or all have left."""
+        state, key = self.state, gang_key(booking.pod)
+        if booking.pod.key not in state.bookings:
+            return ()
+        if key is None:
+            return (booking,)
+        members = sorted((state.bookings[name] for name in state.gangs.booked[key]), key=importance)
+        return tuple(members) if all(map(self.rule.may_leave, members)) else ()
+
+    def _spare(self, units: Sequence[Unit], order: Iterable[Unit], row: int, broken: dict[str, str]) -> Choice | None:
+        """Put back, in this order, who need not leave; return the others, None where the pod cannot be had even so."""
+        for unit in units:
+            self._forget(unit)
+        victims: list[Booking] = []
+        for unit in order:
+            self._put_back(unit)
+            if not self.attempt.fits(row):
+                self._forget(unit)
+                victims += unit
+        if not victims or not self.attempt.grants(row):
+            return None
+        victims.sort(key=importance)
+        return Choice(_cost(victims, row, broken), row, tuple(victims), broken)
+
+    def _forget(self, unit: Unit) -> None:
+        for booking in unit:
+            self.state.forget(booking.pod.key)
+
+    def _put_back(self, bookings: Iterable[Booking]) -> None:
+        for booking in bookings:
+            if booking.pod.key not in self.state.bookings:
+                self.state.restore(booking)
+
+    def _broken(self, units: Sequence[Unit]) -> dict[str, str]:
+        """Return which pods would break a budget, and which, if all of these left, the most important first."""
+        broken: dict[str, str] = {}
+        left = dict(self._left_over)
+        for unit in units:
+            for booking in unit:
+                for budget, before in left.items():
+                    if _matcher(budget).matches(booking.pod, self.state.namespaces):
+                        left[budget] = before - 1
+                        if before <= 0:
+                            broken.setdefault(booking.pod.key, f"{budget.namespace}/{budget.name}")
+        return broken
+
+    def _sizes(self, row: int) -> Callable[[Unit], float]:
+        """Return how much of what is short on a row leaves with a unit: amounts, or shares of cards."""
+        columns, demand = self.state.columns, self.request.shape.gpu
+        resources, short = self._short(np.array([row], np.intp))
+        lacking = short[:, 0] > 0
+        resources, amounts = resources[lacking], short[lacking, 0]
+        requested = columns.layout.load["requested"]
+        cards = demand.count * demand.milli if demand is not None else 0
+
+        def size(unit: Unit) -> float:
+            share = 0.0
+            for booking in unit:
+                if booking.row == row:
+                    share += float(np.max(booking.compiled.delta[requested][resources] / amounts, initial=0.0))
+                    share += sum(card.milli for card in booking.allocation.gpus) / cards if cards else 0.0
+            return share
+
+        return size
+
+
+def _matcher(budget: DisruptionBudget) -> Matcher:
+    return Matcher(budget.selector, (budget.namespace,))
+
+
+def _left_over(budget: DisruptionBudget, state: ClusterState) -> int:
+    """Return how many more pods may leave before the budget is broken."""
+    return int(state.neighbours.matching(state, (_matcher(budget),)).sum()) - budget.desired_healthy
+
+
+def _avoided(unit: Unit, broken: dict[str, str]) -> bool:
+    """Tell whether anybody else should leave before this unit."""
+    return unit[0].pod.gang is not None or any(booking.pod.key in broken for booking in unit)
+
+
+def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
+    return sorted(units, key=lambda unit: not _avoided(unit, broken))
+
+
+def _small_first(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
+    def key(unit: Unit) -> tuple[bool, int, float]:
+        return (not _avoided(unit, broken), -max(booking.pod.priority for booking in unit), size(unit))
+
+    return sorted(units, key=key)
+
+
+def _cost(victims: Sequence[Booking], row: int, broken: dict[str, str]) -> Cost:
+    highest = max(booking.pod.priority for booking in victims)
+    total = sum(booking.pod.priority + SUM_OFFSET for booking in victims)
+    start = min(start_of(booking) for booking in victims if booking.pod.priority == highest)
+    return (sum(booking.pod.key in broken for booking in victims), highest, total, len(victims), -start, row)

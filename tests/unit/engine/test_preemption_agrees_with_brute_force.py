@@ -1,0 +1,200 @@
+"""What `preemption` answers is compared with every node tried in full, one pod after the other, on random clusters."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.state import Booking, ClusterState
+from tests.builders import a_node, a_pod, matching
+from tests.unit.engine.fleet import policy_of
+
+FILTERS = ("node-ready", "taints", "resource-fit", "numa-fit", "gpu-fit", "host-ports", "pod-affinity")
+ASKING = policy_of(*FILTERS, "preemption")
+PLAIN = policy_of(*FILTERS)
+OFFSET = 2**31
+Cost = tuple[int, int, int, int, int, int]
+
+
+def a_cluster(generator: random.Random) -> ClusterState:
+    nodes = []
+    for number in range(generator.randint(1, 4)):
+        node = a_node(f"n{number}").cpu(generator.randint(2, 6)).memory(f"{generator.randint(4, 8)}Gi")
+        node.labelled({"topology.kubernetes.io/zone": generator.choice("ab")})
+        if generator.random() < 0.4:
+            node.gpus(generator.randint(1, 3))
+        if generator.random() < 0.1:
+            node.tainted("off")
+        nodes.append(node.build())
+    running = [a_resident(generator, number, nodes[number % len(nodes)].name) for number in range(14)]
+    budgets = [DisruptionBudget("default", "web", matching(app="web"), generator.randint(0, 4))]
+    state = ClusterState(nodes, (), budgets=budgets if generator.random() < 0.5 else ())
+    placing = Scheduler(state, PLAIN)
+    for pod in running:  # whatever fits
+        placing.schedule(pod)
+    return state
+
+
+def a_resident(generator: random.Random, number: int, node: str) -> PodSpec:
+    pod = a_pod(f"r{number:02d}").cpu(f"{generator.choice([500, 1000, 2000])}m").priority(generator.randint(0, 3))
+    pod.memory(f"{generator.choice([512, 1024, 2048])}Mi").labelled(app=generator.choice(["web", "db"]))
+    pod.created_at(generator.choice(["", f"2026-11-20T10:{generator.randint(10, 59)}:00Z"]))
+    pod.having(preemptible=generator.random() < 0.95)
+    if generator.random() < 0.2:
+        pod.gpu(1, milli=generator.choice([500, 1000]))
+    if generator.random() < 0.1:
+        pod.host_port(80)
+    if generator.random() < 0.1:
+        pod.away_from("topology.kubernetes.io/zone", app="new")
+    if generator.random() < 0.1:
+        pod.gang("team", 2)
+    return pod.build()
+
+
+def a_newcomer(generator: random.Random) -> PodSpec:
+    pod = a_pod("new").cpu(f"{generator.choice([1000, 2000, 3000])}m").memory("2Gi").labelled(app="new")
+    pod.priority(generator.randint(0, 4))
+    if generator.random() < 0.3:
+        pod.gpu(generator.randint(1, 2))
+    if generator.random() < 0.2:
+        pod.host_port(80)
+    return pod.build()
+
+
+def fits_without(state: ClusterState, pod: PodSpec, row: int, gone: set[str]) -> bool:
+    """Tell whether a plain scheduler, on a copy without these pods, could place the pod on that very node."""
+    fork = state.fork()
+    for key in gone:
+        fork.forget(key)
+    _, total = Scheduler(fork, PLAIN).evaluator.evaluate(fork.compile(pod))
+    return bool(total[row] > float("-inf"))
+
+
+def leaves_with(state: ClusterState, booking: Booking, pod: PodSpec) -> set[str]:
+    """Return who leaves with a pod: itself or its whole gang; nobody if one of them may not."""
+    gang = booking.pod.gang
+    members = [booking] if gang is None else [b for b in state.bookings.values() if b.pod.gang == gang]
+    allowed = all(b.pod.priority < pod.priority and b.pod.preemptible for b in members)
+    return {b.pod.key for b in members} if allowed else set()
+
+
+def started(booking: Booking) -> int:
+    return int("".join(c for c in booking.pod.created_at if c.isdigit()) or 10**14 - 1)
+
+
+def important_first(bookings: list[Booking]) -> list[Booking]:
+    return sorted(bookings, key=lambda b: (-b.pod.priority, started(b), b.pod.key))
+
+
+def breaking(state: ClusterState, units: list[set[str]]) -> set[str]:
+    """Return which of the pods would break the budget, were all of them to leave, the most important first."""
+    if not state.budgets:
+        return set()
+    left = sum(b.pod.labels.get("app") == "web" for b in state.bookings.values()) - state.budgets[0].desired_healthy
+    found = set()
+    for unit in units:
+        for booking in important_first([state.bookings[key] for key in unit]):
+            if booking.pod.labels["app"] == "web":
+                left -= 1
+                if left < 0:
+                    found.add(booking.pod.key)
+    return found
+
+
+def cost(state: ClusterState, row: int, victims: set[str], broken: set[str]) -> Cost:
+    found = [state.bookings[key] for key in victims]
+    highest = max(b.pod.priority for b in found)
+    total = sum(b.pod.priority + OFFSET for b in found)
+    start = min(started(b) for b in found if b.pod.priority == highest)
+    return (len(victims & broken), highest, total, len(found), -start, row)
+
+
+def units_on(state: ClusterState, row: int, pod: PodSpec) -> list[set[str]]:
+    """Return who could leave a node, the most important first; a gang stands where its least important member does."""
+    units: list[set[str]] = []
+    for booking in reversed(important_first(list(state.on_row[row].values()))):
+        unit = leaves_with(state, booking, pod)
+        if unit and unit not in units:
+            units.append(unit)
+    return units[::-1]
+
+
+def kubes_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str] | None:
+    """Do what kube-scheduler does, on every node."""
+    best: tuple[Cost, str] | None = None
+    for row, report in enumerate(state.reports):
+        units = units_on(state, row, pod)
+        gone = set().union(*units) if units else set()
+        if not gone or not fits_without(state, pod, row, gone):
+            continue
+        broken = breaking(state, units)
+        avoided = [u for u in units if u & broken or any(state.bookings[key].pod.gang for key in u)]
+        for unit in [*avoided, *(u for u in units if u not in avoided)]:
+            if fits_without(state, pod, row, gone - unit):
+                gone -= unit
+        if not gone:
+            continue
+        found = (cost(state, row, gone, broken), report.name)
+        best = found if best is None else min(best, found)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_never_worse_than_kube_scheduler_and_always_true(seed: int) -> None:
+    generator = random.Random(seed)
+    state, pod = a_cluster(generator), a_newcomer(generator)
+    before = state.digest(), state.columns.load.tobytes(), dict(state.bookings)
+    outcome = Scheduler(state, ASKING).schedule(pod)
+    if outcome.node is not None:
+        return
+    assert (state.digest(), state.columns.load.tobytes()) == before[:2]
+    assert dict(sorted(state.bookings.items())) == dict(sorted(before[2].items()))
+    theirs = kubes_choice(state, pod)
+    if outcome.eviction is None:
+        assert theirs is None
+        return
+    assert theirs is not None
+    row, victims = state.row_of[outcome.eviction.node], set(outcome.eviction.victims)
+    assert fits_without(state, pod, row, victims)
+    assert all(state.bookings[key].pod.priority < pod.priority for key in victims)
+    units = units_on(state, row, pod)
+    for unit in units:
+        if unit <= victims:
+            assert not fits_without(state, pod, row, victims - unit), "a victim could have stayed"
+    ours = cost(state, row, victims, breaking(state, units))
+    assert ours <= theirs[0]
+    assert sum(map(bool, outcome.eviction.budgets)) == ours[0]
+
+
+def test_random_clusters_do_need_evictions() -> None:
+    """The comparison above is worth something only where the cases are mixed."""
+    counts = {"placed": 0, "evicts": 0, "waits": 0}
+    for seed in range(150):
+        generator = random.Random(seed)
+        state, pod = a_cluster(generator), a_newcomer(generator)
+        outcome = Scheduler(state, ASKING).schedule(pod)
+        counts["placed" if outcome.node else "evicts" if outcome.eviction else "waits"] += 1
+    assert counts["evicts"] >= 50
+    assert counts["waits"] >= 30
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_order_small_first_finds_as_few_victims_as_any_subset_where_only_cpu_counts(seed: int) -> None:
+    # All of one priority: the fewest pods whose CPUs add up to what is short.
+    generator = random.Random(seed)
+    sizes = [generator.randint(1, 4) * 500 for _ in range(generator.randint(2, 6))]
+    node = a_node("n").cpu(f"{sum(sizes)}m").build()
+    running = [a_pod(f"r{i}").cpu(f"{size}m").memory("1Mi").running_on("n").build() for i, size in enumerate(sizes)]
+    asked = generator.choice([1000, 2000, 3000])
+    state = ClusterState([node], running)
+    pod = a_pod("new").cpu(f"{asked}m").memory("1Mi").priority(1).build()
+    eviction = Scheduler(state, ASKING).schedule(pod).eviction
+    enough = [n for n in range(1, len(sizes) + 1) for some in combinations(sizes, n) if sum(some) >= asked]
+    assert (eviction is None) == (not enough)
+    if eviction is not None:
+        assert len(eviction.victims) == min(enough)
