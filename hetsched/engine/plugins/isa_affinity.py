@@ -72,7 +72,8 @@ class IsaAffinity:
         candidates: _Candidates = request.memo["isa-affinity"]
         capacity = nodes.static("allocatable")[:2]
         used = np.where(capacity > 0, nodes.load("requested")[:2] / np.maximum(capacity, 1), 1.0)
-        raw: Floats = 100.0 * nodes.pick(candidates.affinity) - (used[0] + used[1]) / 2.0
+        # Rounded, so that 0.1 + 0.2 is no more than 0.3 + 0.
+        raw: Floats = 100.0 * nodes.pick(candidates.affinity) - np.round((used[0] + used[1]) / 2.0, 9)
         return raw
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:

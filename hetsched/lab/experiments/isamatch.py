@@ -66,7 +66,7 @@ GROUPS = (
     Group("extensions, no label", "RV64IMFD", False, _FULL, 41.0),
     Group("extensions, labelled RISC-V", "RV64IMFD", True, _FULL, 67.0),
 )
-_KUBE_1_18 = PolicySpec(
+KUBE_1_18 = PolicySpec(
     "default-kube 1.18",
     tuple(
         PluginUse(use.name, use.weight, {"form": "difference"}) if use.name == "balanced-allocation" else use
@@ -80,7 +80,7 @@ def run(progress: Progress) -> Experiment:
     """Run the groups, the figures and the regret."""
     steps = 4 + len(_OTHER_SEEDS)
     policies = {name: _policy(BUILTIN[name]) for name in ("default-kube", *_OURS)}
-    policies[_KUBE_1_18.name] = _policy(_KUBE_1_18)
+    policies[KUBE_1_18.name] = _policy(KUBE_1_18)
     rows, expectations = _groups(policies)
     progress(1, steps)
     for part in (_overflow, _figure_5):
@@ -138,7 +138,7 @@ def _groups(policies: dict[str, Policy]) -> tuple[list[Row], list[Expectation]]:
             text = f"{where}: {fitted:g} % right on seed 5708, {fmean(others):.1f} % on others, published {published:g}"
             within = all(abs(found - published) <= 10 for found in (fitted, fmean(others)))
             expectations.append(Expectation(f"{text} +- 10", within))
-            if name == _KUBE_1_18.name:
+            if name == KUBE_1_18.name:
                 expectations.append(Expectation(f"{where}: {fitted:g} % is the published figure", fitted == published))
     return rows, expectations
 
@@ -254,13 +254,7 @@ def _match_microseconds(policy: Policy) -> float:
 
 
 def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectation]]:
-    others = tuple(use for use in BUILTIN["hetsched"].plugins if use.name != "isa-scarcity")
-    specs = (
-        BUILTIN["random"],
-        PolicySpec("hetsched without isa-scarcity", others),
-        BUILTIN["isamatch"],
-        PolicySpec("hetsched with isa-scarcity", (*others, PluginUse("isa-scarcity", weight=2))),
-    )
+    specs = (BUILTIN["random"], with_scarcity(0), BUILTIN["isamatch"], with_scarcity(2))
     policies = {spec.name: _policy(spec) for spec in specs}
     found: dict[str, list[float]] = {name: [] for name in policies}
     for done, seed in enumerate(_OTHER_SEEDS, 1):
@@ -276,6 +270,13 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectatio
     text = f"regret {ours:.1f} wide jobs: at most a tenth of any compatible node's {anywhere:.1f}"
     other = f"regret {ours:.1f} wide jobs: at most half of the published order's {published:.1f}"
     return rows, [Expectation(text, ours <= 0.1 * anywhere), Expectation(other, ours <= 0.5 * published)]
+
+
+def with_scarcity(weight: float) -> PolicySpec:
+    """Return the default policy with `isa-scarcity` at a weight, 0 for off."""
+    others = tuple(use for use in BUILTIN["hetsched"].plugins if use.name != "isa-scarcity")
+    name = f"hetsched {'with' if weight else 'without'} isa-scarcity"
+    return PolicySpec(name, (*others, PluginUse("isa-scarcity", weight=weight)))
 
 
 def _regret_chart(rows: Sequence[Row]) -> list[str]:

@@ -1,0 +1,33 @@
+"""class-split: CPU pods off GPU nodes, as a rule or as a wish."""
+
+from __future__ import annotations
+
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask, scheduler, score
+
+CPU, GPU = a_node("cpu"), a_node("gpu").gpus(1)
+
+
+def test_strictly_a_cpu_pod_never_runs_on_a_gpu_node() -> None:
+    answer = ask("class-split", a_pod(), [CPU, GPU])
+    assert answer.feasible == ["cpu"]
+    assert answer.codes("gpu") == ["ClassSplit"]
+    busy = a_pod("busy").gpu(1).running_on("gpu")
+    assert ask("class-split", a_pod(), [CPU, GPU], [busy]).feasible == ["cpu"]
+
+
+def test_a_gpu_pod_is_left_to_gpu_fit() -> None:
+    assert ask("class-split", a_pod().gpu(1), [CPU, GPU]).skipped
+    assert score("class-split", a_pod().gpu(1), [CPU, GPU], params={"strict": False}) is None
+
+
+def test_as_a_wish_it_refuses_nothing_and_prefers_cpu_nodes() -> None:
+    assert ask("class-split", a_pod(), [CPU, GPU], params={"strict": False}).skipped
+    assert score("class-split", a_pod(), [CPU, GPU], params={"strict": False}) == {"cpu": 100, "gpu": 0}
+    assert score("class-split", a_pod(), [CPU, GPU]) is None
+
+
+def test_split_clusters_leave_a_cpu_pod_waiting_beside_an_idle_gpu_node() -> None:
+    deciding = scheduler([CPU.pods(0), GPU], policy="split-clusters")
+    assert deciding.schedule(a_pod().build()).node is None
+    assert deciding.schedule(a_pod("cards").gpu(1).build()).node == "gpu"

@@ -1,0 +1,86 @@
+"""The policy isamatch: the QEMU pass, then ARCH, then the ordinary default; and what it says about it."""
+
+from __future__ import annotations
+
+from hetsched.contracts.decision import Verdict
+from hetsched.engine.cycle import Outcome
+from hetsched.engine.explain import diagnose
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import ask, scheduler
+
+EMULATOR = a_node("emulator").isa("X86", emulated=("RV64IMFDV",), cross=("RV64IMFDV",))
+NATIVE = a_node("native").isa("RV64IMFD")
+X86 = a_node("x86").isa("X86")
+QEMU_FIRST = {"mode": "paper", "passes": "qemu-first"}
+
+
+def placed(pod: PodBuilder, *nodes: NodeBuilder) -> Outcome:
+    return scheduler(nodes, policy="isamatch").schedule(pod.build())
+
+
+def mode_of(outcome: Outcome) -> tuple[str | None, str, str | None]:
+    assert outcome.allocation.isa is not None
+    return outcome.node, outcome.allocation.isa.mode, outcome.allocation.isa.offered
+
+
+def test_an_emulator_comes_before_a_native_node() -> None:
+    # Affinity 4/5 by QEMU against 4/4 by ARCH: the pass decides before the affinity.
+    both = a_pod().isa("RV64IMFD", qemu="RV64IMFD")
+    assert mode_of(placed(both, EMULATOR, NATIVE)) == ("emulator", "emulated", "RV64IMFDV")
+
+
+def test_without_an_emulator_with_room_arch_decides() -> None:
+    both = a_pod().isa("RV64IMFD", qemu="RV64IMFD")
+    assert mode_of(placed(both, X86, NATIVE)) == ("native", "native", "RV64IMFD")
+    assert mode_of(placed(both.cpu(2), EMULATOR.cpu(1), NATIVE)) == ("native", "native", "RV64IMFD")
+
+
+def test_what_runs_natively_is_not_called_emulated() -> None:
+    native_too = a_node("n").isa("RV64IMFDV", emulated=("RV64IMFDV",))
+    assert mode_of(placed(a_pod().isa(qemu="RV64IMFD"), native_too)) == ("n", "native", "RV64IMFDV")
+
+
+def test_a_qemu_pod_without_arch_waits_where_nothing_emulates_and_says_why() -> None:
+    alone = a_pod().isa(qemu="RV64IMFD")
+    answer = ask("isa-match", alone, [NATIVE, X86], params=QEMU_FIRST)
+    assert answer.feasible == []
+    assert answer.codes("native") == answer.codes("x86") == ["IsaNotEmulated"]
+    assert "RV64IMFD" in answer.reasons["native"][0].message
+    diagnosis = diagnose(scheduler([NATIVE, X86], policy="isamatch"), alone.build())
+    assert diagnosis.verdict is Verdict.NEVER_FITS
+    # All other policies let the pod run natively.
+    assert ask("isa-match", alone, [NATIVE, X86]).feasible == ["native"]
+
+
+def test_a_pod_without_labels_goes_where_the_default_would_put_it() -> None:
+    nodes = [a_node("a").isa("RV64IMFD"), a_node("b").isa("X86"), a_node("c").isa("ARM64")]
+    running = [a_pod("one").running_on("a"), a_pod("two").running_on("b")]
+    picks = [scheduler(nodes, running, policy=p).schedule(a_pod().build()).node for p in ("isamatch", "default-kube")]
+    assert picks == ["c", "c"]
+
+
+def test_other_architectures_match_by_their_labels_or_by_what_they_are() -> None:
+    # ARM is part of ARM64, as published; amd64 is no part of X86 and is the same machine.
+    fleet = [a_node("arm").isa("ARM64"), a_node("x86").isa("X86")]
+    assert ask("isa-match", a_pod().isa("ARM64"), fleet, params=QEMU_FIRST).feasible == ["arm"]
+    assert ask("isa-match", a_pod().isa("amd64"), fleet, params=QEMU_FIRST).feasible == ["x86"]
+    assert ask("isa-match", a_pod().isa("X86"), [a_node("n").isa("X86-64-v3")], params=QEMU_FIRST).feasible == ["n"]
+
+
+def test_letters_and_the_lattice_differ_where_an_extension_implies_another() -> None:
+    # V implies D today; the publication's letters do not know it.
+    vector = a_node("vector").isa("RV64IMV")
+    assert ask("isa-match", a_pod().isa("RV64IMFD"), [vector]).feasible == ["vector"]
+    answer = ask("isa-match", a_pod().isa("RV64IMFD"), [vector], params=QEMU_FIRST)
+    assert [refusal.missing for refusal in answer.reasons["vector"]] == [("d", "f")]
+
+
+def test_widths_must_be_equal_though_the_publication_compares_letters_only() -> None:
+    answer = ask("isa-match", a_pod().isa("RV32IM"), [a_node("n").isa("RV64IM")], params=QEMU_FIRST)
+    assert answer.codes("n") == ["IsaArchMismatch"]
+
+
+def test_profiles_are_asked_of_the_lattice() -> None:
+    fleet = [a_node("plain").isa("rv64gc"), a_node("profile").isa("rva22u64_v")]
+    assert ask("isa-match", a_pod().isa("rva22u64"), fleet, params=QEMU_FIRST).feasible == ["profile"]
+    assert ask("isa-match", a_pod().isa("RV64IMFD"), fleet, params=QEMU_FIRST).feasible == ["plain", "profile"]

@@ -1,0 +1,66 @@
+"""The IHEP experiment: three placements, every order of submission, and the scores of four card pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.policy import PluginUse
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import Policy, compile_policy
+from hetsched.lab.experiments import ihep
+from hetsched.lab.experiments.ihep import card_scores, every_order, mismatched, mixed_cards, place
+from tests.unit.engine.fleet import REGISTRY, policy_of
+
+CPU_FIRST = "C" * 16 + "G" * 4
+
+
+def policy(name: str) -> Policy:
+    return compile_policy(BUILTIN[name], REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("name", "lying", "pending"),
+    [
+        ("default-kube", "4C 4C 4C+1G 4C+1G", (0, 2)),
+        ("split-clusters", "5C 5C 2G 2G", (6, 0)),
+        ("ihep", "5C 5C 3C+2G 3C+2G", (0, 0)),
+    ],
+)
+def test_experiment_1_with_the_cpu_pods_first(name: str, lying: str, pending: tuple[int, int]) -> None:
+    # Five pods of 8 CPUs a node: 47.5 / 8 = 5.9. 20 places for 20 pods.
+    found = place(policy(name), CPU_FIRST)
+    assert (str(found), (found.cpu_pending, found.gpu_pending)) == (lying, pending)
+
+
+def test_only_the_order_of_submission_makes_the_default_fail() -> None:
+    assert place(policy("default-kube"), "G" * 4 + "C" * 16).gpu_pending == 0
+    assert place(policy("default-kube"), "CCCCG" * 4).gpu_pending == 0
+    assert every_order(policy("default-kube")) == (2, 0)
+
+
+def test_in_no_order_does_ihep_leave_a_pod_pending() -> None:
+    assert every_order(policy("ihep")) == (0, 0)
+    assert every_order(policy("split-clusters")) == (6, 6)
+
+
+def test_experiment_2_fits_every_pod_on_a_card_with_its_memory() -> None:
+    assert mixed_cards(policy("default-kube")) == (0, 1, 0, 1)
+    assert mismatched((0, 1, 0, 1)) == 2
+    assert mixed_cards(policy("ihep")) == (1, 0, 1, 0)
+    assert mismatched((1, 0, 1, 0)) == 0
+    product = PluginUse("ihep", params={"combine": "product"})
+    assert mixed_cards(policy_of("resource-fit", "gpu-fit", product)) == (1, 0, 1, 0)
+
+
+def test_the_scores_of_experiment_2_are_the_worked_ones() -> None:
+    # 47 cores and 191 GiB free. test1 on node0: S_card .93375, S_sim (1/4 + 15/32 + 2500/5120 + 4/47 + 8/191) / 5 =
+    # .26680 -> 60.03; on node1 .78519 and .45821 -> 62.17. test3 after test1 and test2 took cards: 3 left on each node.
+    scores = [tuple(score and round(score, 2) for score in pair) for pair in card_scores(policy("ihep"))]
+    assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
+
+
+def test_what_is_expected_holds_and_a_policy_that_fails_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ihep.run(lambda done, total: None).held
+    monkeypatch.setitem(BUILTIN, "split-clusters", BUILTIN["default-kube"])
+    failed = [e.text for e in ihep.run(lambda done, total: None).expectations if not e.held]
+    assert failed == ["split-clusters: 4C 4C 4C+1G 4C+1G, 0 CPU and 2 GPU pods pending"]
