@@ -92,6 +92,7 @@ class Pod(models.Model):
     policy = models.CharField(_("policy"), max_length=63, blank=True)
     policy_rule = models.CharField(_("policy rule"), max_length=20, blank=True)
     priority = models.IntegerField(_("priority"), default=0)
+    gang = models.CharField(_("gang"), max_length=63, blank=True)
     state = models.CharField(_("state"), max_length=16, choices=CHOICES, default=State.PENDING.value)
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
@@ -129,6 +130,9 @@ class Pod(models.Model):
                 condition=models.Q(state__in=[*_live, State.MISCONFIGURED.value]),
             ),
             models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
+            models.Index(
+                fields=["cluster", "namespace", "gang"], name="placement_pod_gang", condition=~models.Q(gang="")
+            ),
         ]
 
     def __str__(self) -> str:

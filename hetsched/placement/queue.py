@@ -2,10 +2,12 @@
 
 Rule: priority, then submission order; other queue orders are the policy's own sort over all that waits. A pod that
 did not fit waits a little longer after each try (1, 2, 4, 8, then 10 s), so a few large pods do not eat every batch.
+Where one member of a gang is due, all members that wait come with it, or they would miss each other for ever.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,9 +16,13 @@ from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
 
+from .bookings import parts
+from .lifecycle import QUEUED
 from .models import Pod
 
 LONGEST_BACKOFF_SECONDS = 10
+_QUEUED = sorted(state.value for state in QUEUED)
+_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -47,7 +53,17 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
 
 
 def waiting(cluster_id: int, limit: int | None) -> list[Waiting]:
-    """Return the pods to look at, in queue order; None for all of them."""
-    rows = due_pods(cluster_id).order_by("-priority", "id")
-    fields = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id")
-    return [Waiting(*row) for row in rows.values_list(*fields)[:limit]]
+    """Return the pods to look at, in queue order, and the rest of their gangs; None for all of them."""
+    due_first = due_pods(cluster_id).order_by("-priority", "id")
+    found = [Waiting(*row) for row in due_first.values_list(*_FIELDS)[:limit]]
+    gangs: dict[str, set[str]] = defaultdict(set)
+    for pod in found:
+        if pod.spec.gang is not None:
+            gangs[pod.spec.namespace].add(pod.spec.gang.name)
+    known = {pod.pod_id for pod in found}
+    for namespace, names in gangs.items():
+        rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, state__in=_QUEUED)
+        for some in parts(sorted(names)):
+            members = rows.filter(gang__in=some).order_by("-priority", "id").values_list(*_FIELDS)
+            found += [Waiting(*row) for row in members if row[0] not in known]
+    return found

@@ -135,7 +135,7 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
             f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
             "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
             "not_before = %s, message = '' "
-            f"WHERE id = %s AND queued AND state IN ({waiting})",
+            f"WHERE id = %s AND state IN ({waiting})",
             rows,
         )
         moved = cursor.rowcount

@@ -153,6 +153,7 @@ def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: i
                 policy=chosen.name,
                 policy_rule=chosen.rule,
                 priority=spec.priority,
+                gang=spec.gang.name if spec.gang else "",
             )
         )
     return rows

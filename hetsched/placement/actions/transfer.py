@@ -181,6 +181,7 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
             origin=Pod.IMPORTED,
             spec=spec,
             priority=spec.priority,
+            gang=spec.gang.name if spec.gang else "",
             state=State.RUNNING.value,
             queued=False,
             node_id=node_ids.get(spec.node_name),
