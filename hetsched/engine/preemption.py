@@ -2,8 +2,8 @@
 
 Rule, per node as in kube-scheduler: take all pods off that may leave; where the pod then fits, put them back one by
 one, the most important first, as long as it still fits. Who stays off is a minimal set: none of them could stay.
-Pods whose leaving would break a disruption budget, and gangs, are put back before all others. A second order, small
-pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+Pods whose leaving would break a disruption budget are put back before all others. A second order, gangs and then
+small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
 Nodes and orders compete by, in this order, the smaller
     1 victims that break a disruption budget      2 highest priority of a victim
     3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
@@ -209,18 +209,18 @@ def _left_over(budget: DisruptionBudget, state: ClusterState) -> int:
     return int(state.neighbours.matching(state, (_matcher(budget),)).sum()) - budget.desired_healthy
 
 
-def _avoided(unit: Unit, broken: dict[str, str]) -> bool:
-    """Tell whether anybody else should leave before this unit."""
-    return unit[0].pod.gang is not None or any(booking.pod.key in broken for booking in unit)
+def _breaks(unit: Unit, broken: dict[str, str]) -> bool:
+    return any(booking.pod.key in broken for booking in unit)
 
 
 def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
-    return sorted(units, key=lambda unit: not _avoided(unit, broken))
+    return sorted(units, key=lambda unit: not _breaks(unit, broken))
 
 
 def _small_first(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
-    def key(unit: Unit) -> tuple[bool, int, float]:
-        return (not _avoided(unit, broken), -max(booking.pod.priority for booking in unit), size(unit))
+    def key(unit: Unit) -> tuple[bool, int, bool, float]:
+        highest = max(booking.pod.priority for booking in unit)
+        return (not _breaks(unit, broken), -highest, unit[0].pod.gang is None, size(unit))
 
     return sorted(units, key=key)
 

@@ -133,7 +133,7 @@ def kubes_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str] | None:
         if not gone or not fits_without(state, pod, row, gone):
             continue
         broken = breaking(state, units)
-        avoided = [u for u in units if u & broken or any(state.bookings[key].pod.gang for key in u)]
+        avoided = [u for u in units if u & broken]
         for unit in [*avoided, *(u for u in units if u not in avoided)]:
             if fits_without(state, pod, row, gone - unit):
                 gone -= unit

@@ -1,0 +1,155 @@
+"""Who leaves for a more important pod, and for whom nobody does."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.allocation import ZoneGrant
+from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import Eviction
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
+from tests.unit.engine.fleet import policy_of
+
+POLICY = policy_of("node-ready", "taints", "node-affinity", "resource-fit", "numa-fit", "gpu-fit", "preemption")
+
+
+def deciding(
+    nodes: list[NodeBuilder], running: list[PodBuilder], *budgets: DisruptionBudget, evicts: bool = False
+) -> Scheduler:
+    state = ClusterState([n.build() for n in nodes], [p.build() for p in running], budgets=budgets)
+    return Scheduler(state, POLICY, evicts=evicts)
+
+
+def asked(nodes: list[NodeBuilder], running: list[PodBuilder], pod: PodBuilder, *budgets: DisruptionBudget) -> Outcome:
+    return deciding(nodes, running, *budgets).schedule(pod.build())
+
+
+def resident(name: str, node: str = "a", priority: int = 0, cpu: str = "2") -> PodBuilder:
+    return a_pod(name).cpu(cpu).memory("1Mi").priority(priority).running_on(node)
+
+
+def urgent(cpu: str = "2", priority: int = 10) -> PodBuilder:
+    return a_pod("urgent").cpu(cpu).memory("1Mi").priority(priority)
+
+
+def victims(outcome: Outcome) -> set[str]:
+    assert outcome.eviction is not None
+    return {key.partition("/")[2] for key in outcome.eviction.victims}
+
+
+def test_the_lowest_priority_leaves() -> None:
+    outcome = asked([a_node("a").cpu("4")], [resident("low", priority=1), resident("high", priority=5)], urgent())
+    assert outcome.node is None
+    assert outcome.eviction == Eviction("a", ("default/low",), ("",))
+
+
+def test_one_large_pod_goes_before_three_small_ones_of_its_priority() -> None:
+    small = [resident(f"small-{i}", cpu="1") for i in range(3)]
+    assert victims(asked([a_node("a").cpu("6")], [resident("large", cpu="3"), *small], urgent("3"))) == {"large"}
+
+
+def test_many_low_pods_go_before_one_higher_pod() -> None:
+    # Highest priority of a victim counts before their number: 3 x 0 against 1 x 1.
+    small = [resident(f"small-{i}", cpu="1") for i in range(3)]
+    running = [resident("large", cpu="3", priority=1), *small]
+    assert victims(asked([a_node("a").cpu("6")], running, urgent("3"))) == {"small-0", "small-1", "small-2"}
+
+
+def test_the_node_with_the_fewest_victims_is_chosen_then_the_first_by_name() -> None:
+    nodes = [a_node(name).cpu("2") for name in "abc"]
+    running = [resident("a-0", "a", cpu="1"), resident("a-1", "a", cpu="1"), resident("b", "b"), resident("c", "c")]
+    outcome = asked(nodes, running, urgent())
+    assert outcome.eviction == Eviction("b", ("default/b",), ("",))
+
+
+def test_of_equal_nodes_the_one_whose_victim_started_last_is_chosen() -> None:
+    nodes = [a_node(name).cpu("2") for name in "ab"]
+    running = [
+        resident("old", "a").created_at("2026-11-20T10:00:00Z"), resident("new", "b").created_at("2026-11-20T11:00:00Z")
+    ]  # fmt: skip
+    assert victims(asked(nodes, running, urgent())) == {"new"}
+
+
+def test_a_budget_is_broken_only_where_nobody_else_could_leave() -> None:
+    nodes = [a_node(name).cpu("2") for name in "ab"]
+    web = resident("web", "a", priority=0).labelled(app="web")
+    budget = DisruptionBudget("default", "web", matching(app="web"), 1)
+    # The other pod has the higher priority, but its leaving breaks nothing.
+    assert victims(asked(nodes, [web, resident("plain", "b", priority=5)], urgent(), budget)) == {"plain"}
+    outcome = asked(nodes[:1], [web], urgent(), budget)
+    assert outcome.eviction == Eviction("a", ("default/web",), ("default/web",))
+
+
+def test_a_budget_lets_as_many_go_as_it_can_spare() -> None:
+    # Three run, two must stay: one may leave, and a second would break it.
+    web = [resident(f"web-{i}", cpu="1").labelled(app="web") for i in range(3)]
+    budget = DisruptionBudget("default", "web", matching(app="web"), 2)
+    one = asked([a_node("a").cpu("3")], web, urgent("1"), budget).eviction
+    two = asked([a_node("a").cpu("3")], web, urgent("2"), budget).eviction
+    assert one is not None
+    assert one.budgets == ("",)
+    assert two is not None
+    assert sorted(two.budgets) == ["", "default/web"]
+
+
+def test_a_gang_leaves_whole_and_after_single_pods_of_its_priority() -> None:
+    nodes = [a_node("a").cpu("4"), a_node("b").cpu("2")]
+    gang = [resident("m-0", "a").gang("team", 2), resident("m-1", "b").gang("team", 2)]
+    assert victims(asked(nodes, [*gang, resident("plain", "a")], urgent())) == {"plain"}
+    assert victims(asked(nodes, [*gang, resident("plain", "a", priority=5)], urgent())) == {"m-0", "m-1"}
+
+
+def test_a_gang_with_one_important_member_stays() -> None:
+    gang = [resident("m-0", "a").gang("team", 2), resident("m-1", "b", priority=10).gang("team", 2)]
+    assert asked([a_node("a").cpu("2"), a_node("b").cpu("2")], gang, urgent()).eviction is None
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [urgent(priority=0), urgent().having(preempts=False), urgent().gang("g", 2), urgent("9"),
+     urgent().on_nodes_with(disk="ssd")],
+    ids=["equal priority", "never preempts", "member of a gang", "too large for the node", "wrong node"],
+)  # fmt: skip
+def test_for_some_pods_nobody_leaves(pod: PodBuilder) -> None:
+    assert asked([a_node("a").cpu("4")], [resident("x"), resident("y")], pod).eviction is None
+
+
+def test_a_pod_that_nobody_can_evict_stays() -> None:
+    running = [resident("static").having(preemptible=False), resident("plain", priority=5)]
+    assert victims(asked([a_node("a").cpu("4")], running, urgent())) == {"plain"}
+
+
+def test_nobody_leaves_where_a_node_fits() -> None:
+    outcome = asked([a_node("a").cpu("2"), a_node("b").cpu("2")], [resident("x", "a")], urgent())
+    assert (outcome.node, outcome.eviction) == ("b", None)
+
+
+def test_the_card_of_the_right_model_is_freed() -> None:
+    nodes = [a_node("a").gpus(1, "Tesla T4"), a_node("b").gpus(1, "A100-SXM4-40GB")]
+    running = [resident("t4", "a").gpu(), resident("a100", "b", priority=3).gpu()]
+    assert victims(asked(nodes, running, urgent().gpu(model="A100"))) == {"a100"}
+
+
+def test_the_zone_that_holds_whole_cpus_is_freed() -> None:
+    # Each zone has 4 CPUs and 2 are pinned in both; 4 in one zone need the lower pod of either zone to go.
+    node = a_node("a").cpu("8").zone("node-0", "0-3").zone("node-1", "4-7")
+    running = [
+        resident("zone-0", priority=5).holding("a", ZoneGrant("node-0", "0-1", 2000), policy="exclusive"),
+        resident("zone-1", priority=1).holding("a", ZoneGrant("node-1", "4-5", 2000), policy="exclusive"),
+    ]
+    pod = urgent("4").guaranteed().numa(aware=True, cpu_policy="exclusive")
+    assert victims(asked([node], running, pod)) == {"zone-1"}
+
+
+def test_a_scheduler_that_evicts_places_the_pod_at_once_and_undo_brings_everybody_back() -> None:
+    scheduler = deciding([a_node("a").cpu("4")], [resident("low", priority=1), resident("high")], evicts=True)
+    before = scheduler.state.digest(), scheduler.state.columns.load.tobytes()
+    outcome = scheduler.schedule(urgent("4").build())
+    assert outcome.node == "a"
+    assert sorted(booking.pod.name for booking in outcome.evicted) == ["high", "low"]
+    assert set(scheduler.state.bookings) == {"default/urgent"}
+    for _ in range(2):
+        scheduler.undo(outcome)
+        assert (scheduler.state.digest(), scheduler.state.columns.load.tobytes()) == before
