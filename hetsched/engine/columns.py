@@ -26,7 +26,7 @@ WHOLE_CARD_MILLI = 1000
 
 USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
 
-_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer", "topology_setup")
+_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer", "topology_setup", "cards_healthy")
 
 T = TypeVar("T")
 
@@ -56,7 +56,8 @@ class Layout:
 
     Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
     ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000 or 0 when absent or
-    unhealthy), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
+    unhealthy), `cards_healthy` (how many), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup`
+    (ids), `measured` (4; 0/1).
     Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
     `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
     NUMA zones, none in a cluster without: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable` (the

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .columns import Floats, Ints
 from .terms import (
@@ -34,12 +33,12 @@ _SWEEP_SHARE = 6
 
 
 class Terms(NamedTuple):
-    """The score plugins that the loop knows, in policy order, and which columns they read."""
+    """The score plugins that the loop knows, in policy order, which columns they read, and what each card is worth."""
 
-    code: Ints
     weight: Floats
     static: Ints
     load: Ints
+    card_worth: Floats  # (G, N)
 
 
 class Kinds(NamedTuple):
@@ -59,7 +58,7 @@ class Shapes(NamedTuple):
     extra: Ints  # (C, 4)
     base: Ints  # (C,) row of `bases`
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
-    uses: NDArray[np.bool_]  # (C, T)
+    code: Ints  # (C, T) formula, -1 where the plugin sits the shape out
     given: Floats  # (C, T, GIVEN)
     slot: Ints  # (C,) row of the kept totals, -1 for none
     cards: Cards
@@ -95,22 +94,33 @@ def _greatest(values: Any) -> Any:
 
 @compiled
 def _add_up(
-    shape: int, total: Any, nodes: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
+    shape: int,
+    total: Any,
+    usable: Any,
+    nodes: Any,
+    static: Any,
+    load: Any,
+    at: Any,
+    terms: Any,
+    kinds: Any,
+    shapes: Any,
 ) -> None:
     """Turn the static totals of a stretch into totals."""
-    kind, delta = shapes.kind[shape], shapes.delta[shape]
+    kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
     if shapes.cards.number[shape] > 0:
-        keep_out_without_cards(total, shape, nodes.rows, static, load, at, shapes.cards)
-    for term in range(len(terms.code)):
-        if shapes.uses[shape, term]:
-            add_score(terms.code[term], total, terms.weight[term], nodes, at, delta, shapes.given[shape, term])
+        keep_out_without_cards(total, usable, shape, nodes.rows, static, load, at, shapes.cards)
+    cards = (usable, terms.card_worth, static, load)
+    for term in range(len(terms.weight)):
+        code = shapes.code[shape, term]
+        if code >= 0:
+            add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[shape, term], cards)
 
 
 @compiled
 def _sweep(
-    shape: int, out: Any, every: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
+    shape: int, out: Any, every: Any, usable: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
 ) -> None:
     """Write the totals of all nodes into `out`."""
     base = shapes.bases[shapes.base[shape]]
@@ -118,7 +128,7 @@ def _sweep(
         last = min(first + _CHUNK, len(base))
         out[first:last] = base[first:last]
         nodes = Stretch(static, load, first, last, every[first:last])
-        _add_up(shape, out[first:last], nodes, static, load, at, terms, kinds, shapes)
+        _add_up(shape, out[first:last], usable, nodes, static, load, at, terms, kinds, shapes)
 
 
 @compiled
@@ -127,7 +137,7 @@ def _look_again(
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
     """Bring kept totals up to date with the rows that changed."""
-    rows, total, near_static, near_load = room
+    rows, total, usable, near_static, near_load = room
     base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
     done = 0
     while done < len(changed):
@@ -151,7 +161,7 @@ def _look_again(
                     near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
                     near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
         nodes = Stretch(near_static, near_load, 0, count, rows)
-        _add_up(shape, total[:count], nodes, static, load, at, terms, kinds, shapes)
+        _add_up(shape, total[:count], usable, nodes, static, load, at, terms, kinds, shapes)
         for i in range(count):
             block = rows[i] // BLOCK
             before = totals[rows[i]]
@@ -205,8 +215,9 @@ def place(
     every = np.arange(nodes)
     fresh = np.full((nodes + BLOCK - 1) // BLOCK * BLOCK, NOWHERE)
     fresh_greatest = np.empty(len(fresh) // BLOCK)
+    usable = np.zeros(_CHUNK, np.int64)
     room = (
-        np.empty(_CHUNK, np.int64), np.empty(_CHUNK),
+        np.empty(_CHUNK, np.int64), np.empty(_CHUNK), usable,
         np.empty((len(static), _CHUNK), np.int64), np.empty((len(load), _CHUNK), np.int64),
     )  # fmt: skip
     for p in range(len(pods)):
@@ -217,7 +228,7 @@ def place(
             totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
             kept.seen[slot] = logged
         if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
-            _sweep(shape, totals, every, static, load, at, terms, kinds, shapes)
+            _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
             for block in range(len(greatest)):
                 greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
         elif since < logged:
@@ -234,7 +245,9 @@ def place(
             row = _drawn(totals[:nodes], best, draws[p])
         decided.row[p], decided.total[p] = row, best
         if shapes.cards.number[shape] > 0:
-            decided.cards[p] = take_cards(shape, row, static, load, at, shapes.cards)
+            only = np.zeros(1)
+            keep_out_without_cards(only, usable, shape, every[row : row + 1], static, load, at, shapes.cards)
+            decided.cards[p] = take_cards(shape, row, usable[0], static, load, at, shapes.cards)
         kind = shapes.kind[shape]
         for k in range(kinds.adds_start[kind], kinds.adds_start[kind + 1]):
             load[kinds.adds[k], row] += shapes.delta[shape, kinds.adds[k]]

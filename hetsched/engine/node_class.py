@@ -27,12 +27,17 @@ def is_gpu_pod(shape: Shape) -> bool:
 
 def gpu_nodes(nodes: Window) -> Bools:
     """Return (n,) which nodes have a card."""
-    classed: Bools = np.logical_or.reduce(nodes.static("card_milli") > 0, axis=0)
+    classed: Bools = nodes.static("cards_healthy") > 0
     return classed
 
 
 def gpu_node_ratio(state: ClusterState) -> float:
     """Return GPU nodes / nodes, 0-1, over the workers that take pods: Ready, uncordoned, no control plane."""
+    ratio: float = state.once("gpu-node-ratio", lambda: _gpu_node_ratio(state))
+    return ratio
+
+
+def _gpu_node_ratio(state: ClusterState) -> float:
     nodes = state.all_rows
     reserved = [any(taint.key in _NO_WORKERS for taint in taints) for taints in state.taint_sets.values]
     workers: Bools = (nodes.static("ready") != 0) & (nodes.static("unschedulable") == 0)

@@ -2,7 +2,7 @@
 
 Rule: a shape is known when each plugin of the policy is one of
     STATIC              its answers are kept by its static key, and become part of the shape's base totals
-    a term of the loop  `TERMS`, with parameters that the formula there covers
+    a term of the loop  `formulas.TERMS`, with parameters that the formula there covers
     resource-fit, gpu-fit
     between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
     anything else       that sits the shape out (SKIP), or says which pods concern it (those are left to the cycle)
@@ -12,7 +12,7 @@ Invariants: arrays only grow; a position once given means the same shape until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,57 +22,19 @@ from hetsched.contracts.units import GPU_RESOURCES
 
 from .cards import CardDemand
 from .columns import UNKNOWN, Bools, Floats, Ints
+from .formulas import TERMS, card_worth
 from .kernel import BLOCK, Kept, Kinds, Shapes, Terms
 from .points import Scope
 from .policy import ActivePlugin, Policy
 from .request import CompiledShape, Request
 from .state import ClusterState
 from .status import ALONE, SKIP, Alone, Refusal, Skip
-from .terms import BALANCED_ALLOCATION, GIVEN, LEAST_ALLOCATED, NOWHERE, TIGHTEST_FIT, At, Cards
+from .terms import GIVEN, NOWHERE, At, Cards
 
 BETWEEN_PODS = {"pod-affinity", "topology-spread", "host-ports"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
-
-Given = Sequence[float]
-
-
-class Term(NamedTuple):
-    """One score plugin of the loop: its code, the fields it reads beyond CPU and memory, and what it is given.
-
-    `given` returns the numbers of one shape, SKIP where the plugin sits it out, None where the formula has no say.
-    """
-
-    code: int
-    given: Callable[[Any, Request, ClusterState], Given | Skip | None]
-    fields: tuple[str, ...] = ()
-
-
-def _least_allocated(plugin: Any, request: Request, state: ClusterState) -> Given | None:
-    params = plugin.params
-    return (params.cpu, params.memory) if params.use == "requested" else None
-
-
-def _balanced_allocation(plugin: Any, request: Request, state: ClusterState) -> Given | Skip | None:
-    if plugin.params.use != "requested" or plugin.params.form != "std":
-        return None
-    return () if any(name in ("cpu", "memory") and amount for name, amount in request.shape.requests) else SKIP
-
-
-def _tightest_fit(plugin: Any, request: Request, state: ClusterState) -> Given | Skip:
-    answer: None | Skip = plugin.pre_score(request, state)
-    if answer is not None:
-        return answer
-    asked, scale, with_cards = request.memo["tightest-fit"]
-    return (*asked.tolist(), *scale.tolist(), float(with_cards))
-
-
-TERMS: dict[str, Term] = {
-    "least-allocated": Term(LEAST_ALLOCATED, _least_allocated, ("nonzero",)),
-    "balanced-allocation": Term(BALANCED_ALLOCATION, _balanced_allocation),
-    "tightest-fit": Term(TIGHTEST_FIT, _tightest_fit, ("card_milli_free",)),
-}
 
 
 class Plan(NamedTuple):
@@ -142,12 +104,13 @@ class Plans:
         for plugin in self._terms:
             for field in TERMS[plugin.name].fields:
                 rows, cuts = (static, layout.static) if field in layout.static else (load, layout.load)
-                rows.extend(range(*cuts[field].indices(2**30)))  # type: ignore[union-attr]
+                cut = cuts[field]
+                rows.extend(range(cut.start, cut.stop) if isinstance(cut, slice) else (cut,))
         return Terms(
-            np.array([TERMS[plugin.name].code for plugin in self._terms], np.int64),
             np.array([plugin.weight for plugin in self._terms], np.float64),
             np.unique(np.array(static, np.int64)),
             np.unique(np.array(load, np.int64)),
+            card_worth(self._terms, self.state),
         )
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -206,15 +169,15 @@ class Plans:
                 chosen.append(name)
                 if name == part.alone:
                     chosen, weight_sum = [name], 0.0
-                    shapes.uses[position] = False
+                    shapes.code[position] = UNKNOWN
             elif known is not None:
-                given = known.given(plugin.instance, request, state)
+                given = known.given(plugin.instance, request, state, self._gpu_fit)
                 if given is None:
                     return False
                 if given is SKIP:
                     continue
-                shapes.uses[position, term] = True
-                shapes.given[position, term, : len(given)] = given
+                shapes.code[position, term], numbers = given
+                shapes.given[position, term, : len(numbers)] = numbers
             elif not plugin.serves("pre-score") or plugin.info.scope is Scope.CLUSTER:
                 return False
             elif plugin.instance.pre_score(request, state) is SKIP:
@@ -350,7 +313,7 @@ class Plans:
             extra=np.zeros((0, 4), np.int64),
             base=np.zeros(0, np.int64),
             bases=np.zeros((0, self._nodes)),
-            uses=np.zeros((0, terms), np.bool_),
+            code=np.zeros((0, terms), np.int64),
             given=np.zeros((0, terms, GIVEN)),
             slot=np.zeros(0, np.int64),
             cards=Cards(number, number, number, number, number, models),
@@ -364,8 +327,8 @@ class Plans:
         fields: dict[str, Any] = {
             name: _grown(getattr(old, name), count) for name in ("kind", "delta", "extra", "base")
         }
-        fields |= {name: _grown(getattr(old, name), count) for name in ("uses", "given", "slot")}
-        for name in ("kind", "slot"):
+        fields |= {name: _grown(getattr(old, name), count) for name in ("code", "given", "slot")}
+        for name in ("kind", "slot", "code"):
             fields[name][len(old.kind) :] = UNKNOWN
         cards = Cards(*(_grown(array, count) for array in old.cards))
         cards.models[len(old.kind) :] = True

@@ -4,7 +4,7 @@ Problem: the NumPy path pays about a microsecond per operation and forty operati
 few nanoseconds a node.
 Rule: a term adds `weight * score` to the totals of a stretch of nodes. Loops run over whole columns without branches,
 so that the compiler turns them into vector instructions; rows that are out hold -inf and stay so. A new term is a
-function of the same signature, a branch in `add_score` and an entry in `plans.TERMS`.
+function of the same signature, a branch in `add_score` and an entry in `formulas.TERMS`.
 Invariants: every total equals the NumPy path's, bit for bit: same integers, same floating-point operations in the same
 order. That path is the oracle, in tests and in `hetsched bench engine`.
 """
@@ -19,7 +19,7 @@ from numba import njit
 
 from .columns import UNKNOWN, WHOLE_CARD_MILLI, Ints
 
-LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT = range(3)
+LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT, NASH_GAIN, IHEP_CPU, IHEP_GPU = range(6)
 NOWHERE = -np.inf
 GIVEN = 8
 """How many numbers a term may be given per shape."""
@@ -41,6 +41,7 @@ class At(NamedTuple):
     """First row of each field in its block, and how many cards a node has at most."""
 
     allocatable: int
+    cards_healthy: int
     card_model: int
     card_vendor: int
     card_memory: int
@@ -76,14 +77,22 @@ class Cards(NamedTuple):
 
 
 @compiled
-def add_score(code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, given: Any) -> None:
-    """Add one plugin's weighted score to `total` (n,)."""
+def add_score(
+    code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    """Add one plugin's weighted score to `total` (n,); `cards` are those that would do and what they are worth."""
     if code == LEAST_ALLOCATED:
         _least_allocated(total, weight, nodes, at, delta, given)
     elif code == BALANCED_ALLOCATION:
         _balanced_allocation(total, weight, nodes, at, delta)
-    else:
+    elif code == TIGHTEST_FIT:
         _tightest_fit(total, weight, nodes, at, given)
+    elif code == NASH_GAIN:
+        _nash_gain(total, weight, nodes, at, delta, extra, given)
+    elif code == IHEP_CPU:
+        _ihep_cpu(total, weight, nodes, at, delta, given)
+    else:
+        _ihep_gpu(total, weight, nodes, at, given, cards)
 
 
 @compiled
@@ -145,6 +154,106 @@ def _tightest_fit(total: Any, weight: float, nodes: Any, at: Any, given: Any) ->
         total[i] += weight * max(score, 0.0)
 
 
+@compiled
+def _utility(a: float, b: float, c: float, d: float, in_a: int, in_b: int, in_c: int, in_d: int) -> tuple[float, float]:
+    """Return 1 - variance and the mean of four shares of what a node has of four resources, 0 for those it lacks."""
+    share_a = min(max(a / max(in_a, 1), 0.0), 1.0) if in_a > 0 else 0.0
+    share_b = min(max(b / max(in_b, 1), 0.0), 1.0) if in_b > 0 else 0.0
+    share_c = min(max(c / max(in_c, 1), 0.0), 1.0) if in_c > 0 else 0.0
+    share_d = min(max(d / max(in_d, 1), 0.0), 1.0) if in_d > 0 else 0.0
+    count = max(float(np.int64(in_a > 0) + np.int64(in_b > 0) + np.int64(in_c > 0) + np.int64(in_d > 0)), 1.0)
+    mean = (share_a + share_b + share_c + share_d) / count
+    spread = (share_a - mean) * (share_a - mean) if in_a > 0 else 0.0
+    spread += (share_b - mean) * (share_b - mean) if in_b > 0 else 0.0
+    spread += (share_c - mean) * (share_c - mean) if in_c > 0 else 0.0
+    spread += (share_d - mean) * (share_d - mean) if in_d > 0 else 0.0
+    return 1.0 - spread / count, mean
+
+
+@compiled
+def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any) -> None:
+    """Given: the row of each of the four resources in `allocatable`, -1 where the cluster has none; the full gain."""
+    full = given[4]
+    has_a, has_b, has_c, has_d = (
+        np.int64(given[0] >= 0), np.int64(given[1] >= 0), np.int64(given[2] >= 0), np.int64(given[3] >= 0),
+    )  # fmt: skip
+    in_a = nodes.static[at.allocatable + max(int(given[0]), 0), nodes.first : nodes.last]
+    in_b = nodes.static[at.allocatable + max(int(given[1]), 0), nodes.first : nodes.last]
+    in_c = nodes.static[at.allocatable + max(int(given[2]), 0), nodes.first : nodes.last]
+    in_d = nodes.static[at.allocatable + max(int(given[3]), 0), nodes.first : nodes.last]
+    used_a = nodes.load[at.used, nodes.first : nodes.last]
+    used_b = nodes.load[at.used + 1, nodes.first : nodes.last]
+    used_c = nodes.load[at.used + 2, nodes.first : nodes.last]
+    used_d = nodes.load[at.used + 3, nodes.first : nodes.last]
+    measured_a = nodes.static[at.measured, nodes.first : nodes.last]
+    measured_b = nodes.static[at.measured + 1, nodes.first : nodes.last]
+    measured_c = nodes.static[at.measured + 2, nodes.first : nodes.last]
+    measured_d = nodes.static[at.measured + 3, nodes.first : nodes.last]
+    add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
+    extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
+    for i in range(len(total)):
+        a, b, c, d = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
+        room_a, room_b, room_c, room_d = in_a[i] * has_a, in_b[i] * has_b, in_c[i] * has_c, in_d[i] * has_d
+        before, _ = _utility(a, b, c, d, room_a, room_b, room_c, room_d)
+        a += add_a + measured_a[i] * extra_a
+        b += add_b + measured_b[i] * extra_b
+        c += add_c + measured_c[i] * extra_c
+        d += add_d + measured_d[i] * extra_d
+        after, mean = _utility(a, b, c, d, room_a, room_b, room_c, room_d)
+        ranked = (np.rint((after / before - 1.0) / 1e-9) - 0.25 * mean) * 1e-9
+        total[i] += weight * min(max(50.0 + 50.0 * ranked / full, 0.0), 100.0)
+
+
+@compiled
+def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, given: Any) -> None:
+    """Given: the share of GPU nodes, the weights of CPU and memory, their sum."""
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    healthy = nodes.static[at.cards_healthy, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.nonzero, nodes.first : nodes.last]
+    memory_used = nodes.load[at.nonzero + 1, nodes.first : nodes.last]
+    cpu, memory = delta[at.nonzero], delta[at.nonzero + 1]
+    ratio, cpu_weight, memory_weight, weights = given[0], given[1], given[2], given[3]
+    for i in range(len(total)):
+        cpu_share = max(cpu_capacity[i] - cpu_used[i] - cpu, 0) / max(cpu_capacity[i], 1)
+        memory_share = max(memory_capacity[i] - memory_used[i] - memory, 0) / max(memory_capacity[i], 1)
+        spare = 100.0 * ((cpu_weight * cpu_share + memory_weight * memory_share) / weights)
+        total[i] += weight * (ratio * spare if healthy[i] > 0 else 100.0 * ratio + (1.0 - ratio) * spare)
+
+
+@compiled
+def _part_of(asked: float, free: float) -> float:
+    return min(asked / free, 1.0) if free > 0 else 0.0
+
+
+@compiled
+def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, given: Any, cards: Any) -> None:
+    """Given: cards, MiB and cores per card, CPU cores, memory GiB; 1 for the product of quality and similarity."""
+    usable, worth, static, load = cards
+    for i in range(len(total)):
+        if total[i] == NOWHERE:
+            continue
+        row, number, quality, memory_mib, cores = nodes.rows[i], 0, 0.0, 0, 0
+        for card in range(at.cards):
+            if usable[i] >> card & 1:
+                number += 1
+                quality += worth[card, row]
+                memory_mib += load[at.card_memory_free + card, row]
+                cores += max(static[at.card_cores + card, row], 0)
+        some = max(number, 1)
+        cpu = (static[at.allocatable, row] - load[at.requested, row]) / 1000
+        memory = (static[at.allocatable + 1, row] - load[at.requested + 1, row]) / 2**30
+        similar = _part_of(given[0], float(number)) + _part_of(given[1], memory_mib / some)
+        similar += _part_of(given[2], cores / some)
+        similar += _part_of(given[3], cpu)
+        similar += _part_of(given[4], memory)
+        counted = float((number > 0) + (memory_mib > 0) + (cores > 0) + (cpu > 0) + (memory > 0))
+        similar /= max(counted, 1.0)
+        card_quality = quality / some
+        score = 50.0 * (card_quality + similar) if given[5] == 0 else 100.0 * card_quality * similar
+        total[i] += weight * score
+
+
 # -- what keeps a node out: resource-fit and gpu-fit ------------------------------------------------------------------
 
 
@@ -158,15 +267,17 @@ def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> 
 
 
 @compiled
-def keep_out_without_cards(total: Any, shape: int, rows: Any, static: Any, load: Any, at: Any, cards: Any) -> None:
-    """Put the totals of rows without enough suitable free cards to -inf."""
-    count, milli, memory = cards.number[shape], cards.milli[shape], cards.memory[shape]
+def keep_out_without_cards(
+    total: Any, usable: Any, shape: int, rows: Any, static: Any, load: Any, at: Any, cards: Any
+) -> None:
+    """Write which cards of each row would do, as a bit set, and put the totals of rows with too few to -inf."""
+    number, milli, memory = cards.number[shape], cards.milli[shape], cards.memory[shape]
     cores, vendor, models = cards.cores[shape], cards.vendor[shape], cards.models[shape]
     for i in range(len(total)):
+        usable[i] = 0
         if total[i] == NOWHERE:
             continue
-        row = rows[i]
-        found = 0
+        row, found = rows[i], 0
         for card in range(at.cards):
             if load[at.card_milli_free + card, row] < milli:
                 continue
@@ -183,38 +294,26 @@ def keep_out_without_cards(total: Any, shape: int, rows: Any, static: Any, load:
                 and models[static[at.card_model + card, row]]
             ):
                 found += 1
-                if found == count:
-                    break
-        if found < count:
+                usable[i] |= 1 << card
+        if found < number:
             total[i] = NOWHERE
 
 
 @compiled
-def take_cards(shape: int, row: int, static: Any, load: Any, at: Any, cards: Any) -> int:
-    """Charge the cards that gpu-fit would grant and return them as a bit set."""
+def take_cards(shape: int, row: int, usable: int, static: Any, load: Any, at: Any, cards: Any) -> int:
+    """Charge, of the cards that would do, those that gpu-fit would grant, and return them as a bit set."""
     milli, memory = cards.milli[shape], cards.memory[shape]
-    cores, vendor, models = cards.cores[shape], cards.vendor[shape], cards.models[shape]
     chosen = 0
     for _ in range(cards.number[shape]):
-        best, least, best_charge = -1, 0, 0
+        best, least = -1, 0
         for card in range(at.cards):
-            free, total = load[at.card_milli_free + card, row], static[at.card_memory + card, row]
-            charged = max(total, 0)
-            if milli < WHOLE_CARD_MILLI:
-                charged = memory if memory > 0 else -((-charged * milli) // WHOLE_CARD_MILLI)
-            if (chosen >> card) & 1 or free < milli:
-                continue
-            if milli < WHOLE_CARD_MILLI and load[at.card_memory_free + card, row] < charged:
-                continue
-            if (
-                (memory == 0 or total >= memory)
-                and (cores == 0 or static[at.card_cores + card, row] >= cores)
-                and (vendor == UNKNOWN or static[at.card_vendor + card, row] == vendor)
-                and models[static[at.card_model + card, row]]
-                and (best < 0 or (milli < WHOLE_CARD_MILLI and free < least))
-            ):
-                best, least, best_charge = card, free, charged
+            free = load[at.card_milli_free + card, row]
+            if (usable & ~chosen) >> card & 1 and (best < 0 or (milli < WHOLE_CARD_MILLI and free < least)):
+                best, least = card, free
         chosen |= 1 << best
+        charged = max(static[at.card_memory + best, row], 0)
+        if milli < WHOLE_CARD_MILLI:
+            charged = memory if memory > 0 else -((-charged * milli) // WHOLE_CARD_MILLI)
         load[at.card_milli_free + best, row] -= milli
-        load[at.card_memory_free + best, row] -= best_charge
+        load[at.card_memory_free + best, row] -= charged
     return chosen

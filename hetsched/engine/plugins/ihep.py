@@ -85,7 +85,7 @@ class Ihep:
             return SKIP
         if with_cards:
             assert request.shape.gpu is not None
-            request.memo["ihep"] = (CardDemand(request.shape.gpu, state), self._quality(state))
+            request.memo["ihep"] = (CardDemand(request.shape.gpu, state), self.quality(state))
         else:
             request.memo["ihep"] = gpu_node_ratio(state)
         return None
@@ -131,7 +131,7 @@ class Ihep:
         score: Floats = 50.0 * (card + similar) if self.params.combine == "mean" else 100.0 * card * similar
         return score
 
-    def _quality(self, state: ClusterState) -> Floats:
+    def quality(self, state: ClusterState) -> Floats:
         """Return (G, N) the quality of every card, 0-1."""
         if self._known is None or self._known[0]() is not state or self._known[1] != state.epoch:
             self._known = (weakref.ref(state), state.epoch, self._qualities(state))

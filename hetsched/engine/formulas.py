@@ -1,0 +1,87 @@
+"""What the compiled loop needs of each score plugin that it has a formula for.
+
+Rule: an entry of `TERMS` under the plugin's name says which formula of `terms` holds for a shape and which numbers it
+is given, read from the plugin's parameters and from what its PreScore prepared. SKIP: the plugin sits the shape out.
+None: the formula does not cover these parameters, so that the shape is left to the cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .columns import UNKNOWN, USAGE_RESOURCES, Floats
+from .node_class import is_gpu_pod
+from .policy import ActivePlugin
+from .request import Request
+from .state import ClusterState
+from .status import SKIP, Skip
+from .terms import BALANCED_ALLOCATION, IHEP_CPU, IHEP_GPU, LEAST_ALLOCATED, NASH_GAIN, TIGHTEST_FIT
+
+Given = tuple[int, Sequence[float]] | Skip | None
+
+
+class Term(NamedTuple):
+    """`given(plugin, request, state, gpu_fit)` as above; `fields` are read beyond CPU and memory."""
+
+    given: Callable[[Any, Request, ClusterState, ActivePlugin | None], Given]
+    fields: tuple[str, ...] = ()
+
+
+def _least_allocated(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    params = plugin.params
+    return (LEAST_ALLOCATED, (params.cpu, params.memory)) if params.use == "requested" else None
+
+
+def _balanced_allocation(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.params.use != "requested" or plugin.params.form != "std":
+        return None
+    asks = any(name in ("cpu", "memory") and amount for name, amount in request.shape.requests)
+    return (BALANCED_ALLOCATION, ()) if asks else SKIP
+
+
+def _tightest_fit(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    asked, scale, with_cards = request.memo["tightest-fit"]
+    return TIGHTEST_FIT, (*asked.tolist(), *scale.tolist(), float(with_cards))
+
+
+def _nash_gain(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.params.dispersion != "variance":
+        return None
+    rows = [state.resources.index.get(name, UNKNOWN) for name in USAGE_RESOURCES]
+    return NASH_GAIN, (*rows, plugin.params.full)
+
+
+def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    params, gpu = plugin.params, request.shape.gpu
+    if gpu is None or not is_gpu_pod(request.shape):
+        weights = params.cpu_weight + params.memory_weight
+        return IHEP_CPU, (request.memo["ihep"], params.cpu_weight, params.memory_weight, weights or 1.0)
+    if params.similarity != "ratio" or gpu_fit is None or gpu_fit.instance.params.check != "all":
+        return None  # the loop looks at the cards as gpu-fit does
+    asked = request.shape.request("cpu") / 1000, request.shape.request("memory") / 2**30
+    return IHEP_GPU, (gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product"))
+
+
+TERMS: dict[str, Term] = {
+    "least-allocated": Term(_least_allocated, ("nonzero",)),
+    "balanced-allocation": Term(_balanced_allocation),
+    "tightest-fit": Term(_tightest_fit, ("card_milli_free",)),
+    "nash-gain": Term(_nash_gain, ("allocatable", "measured", "used")),
+    "ihep": Term(_ihep, ("nonzero", "cards_healthy")),
+}
+
+
+def card_worth(plugins: Iterable[ActivePlugin], state: ClusterState) -> Floats:
+    """Return (G, N) what each card is worth to the plugin that looks at cards one by one, else (0, 0)."""
+    for plugin in plugins:
+        if plugin.name == "ihep":
+            worth: Floats = np.ascontiguousarray(plugin.instance.quality(state))
+            return worth
+    return np.zeros((0, 0))
