@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.decision import NearestFit, Tipping, Verdict
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .explained import margin_lines, nearest_lines
 from .output import Output, OutputFormat, console, note, print_json, table
 
 _MOST_SHOWN = 20
@@ -43,12 +45,24 @@ def explain(
 
 def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
     if not identity.startswith("w-"):
-        return [client.get(f"decisions/{quote(identity, safe='')}/")]
+        return [_decision(client, identity)]
     workload = client.get(f"workloads/{quote(identity, safe='')}/")
     decided = sorted((pod for pod in workload["pods"] if pod.get("decision")), key=_severity)
     if len(decided) > _MOST_SHOWN:
         note(f"{_MOST_SHOWN} of {len(decided)} decisions, the worst first; see all with get decisions")
-    return [client.get(f"decisions/{pod['decision']}/") for pod in decided[:_MOST_SHOWN]]
+    return [_decision(client, str(pod["decision"])) for pod in decided[:_MOST_SHOWN]]
+
+
+def _decision(client: Client, identity: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", nearestFit="true")
+    return found
+
+
+class _Further(msgspec.Struct, rename="camel"):
+    """What a server works out again, where it still can."""
+
+    nearest_fit: tuple[NearestFit, ...] | None = None
+    tipping: Tipping | None = None
 
 
 def _severity(pod: dict[str, Any]) -> int:
@@ -69,4 +83,9 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
             scores = ", ".join(f"{score['plugin']} {score['weighted']:.2f}" for score in node["scores"])
             shown.add_row(str(node["rank"]), escape(node["name"]), f"{node['total']:.2f}", scores)
         out.print(shown)
+    told = msgspec.convert(decision, _Further)
+    lines = list(nearest_lines(told.nearest_fit or ()))
+    lines += margin_lines(told.tipping) if told.tipping else ()
+    for line in lines:
+        out.print(escape(line), soft_wrap=True)
     out.print()

@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 
+from .explained import expected_use_lines, margin_lines, nearest_lines, pairing_lines, stale_lines
 from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs
 from .output import Output, OutputFormat, console, print_json, table
 
@@ -49,7 +50,7 @@ def whatif(
     from hetsched.engine.state import ClusterState
     from hetsched.engine.whatif import what_if
 
-    state = ClusterState(nodes.nodes, nodes.running, nodes.namespaces)
+    state = ClusterState.of(nodes)
     answer = what_if(state, compiled, pods, explain=explain, evaluated_at=_now())
     if output is OutputFormat.JSON:
         print_json(answer.document())
@@ -69,10 +70,18 @@ def show(answer: WhatIfAnswer) -> None:
     out.print(f"[bold {colour}]{answer.verdict.value}[/]  {escape(answer.summary)}", soft_wrap=True)
     if answer.placements:
         _show_placements(out, answer.placements)
+        for line in (*pairing_lines(answer.placements), *expected_use_lines(answer.placements)):
+            out.print(escape(line), soft_wrap=True)
+    for line in stale_lines(answer.balance):
+        out.print(escape(line), soft_wrap=True)
     for pod in answer.unplaced:
         _show_unplaced(out, pod)
+    margins = {margin.pod: margin for margin in answer.tipping or ()}
     for pod_rows in _by_pod(answer.nodes or ()):
         _show_matrix(out, pod_rows)
+        if pod_rows[0].pod in margins:
+            for line in margin_lines(margins[pod_rows[0].pod]):
+                out.print(escape(line), soft_wrap=True)
     out.print(
         f"\n[dim]policy {escape(answer.policy.name)} v{answer.policy.version}, balance {answer.balance.before:.4f} -> "
         f"{answer.balance.after:.4f}, snapshot {answer.snapshot}, {answer.evaluated_at}; not a reservation[/]",
@@ -115,8 +124,8 @@ def _show_unplaced(out: Console, pod: Unplaced) -> None:
     steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(pod.reasons)]
     if steps:
         out.print(f"[dim]{' > '.join(steps)}[/]", soft_wrap=True)
-    for change in pod.nearest_fit:
-        out.print(f"would fit with {escape(change.change)} ({len(change.nodes)} nodes)", soft_wrap=True)
+    for line in nearest_lines(pod.nearest_fit):
+        out.print(escape(line), soft_wrap=True)
 
 
 def _by_pod(rows: Iterable[NodeOutcome]) -> Iterator[list[NodeOutcome]]:

@@ -8,12 +8,14 @@ of the state must be the one that the decision cites.
 
 from __future__ import annotations
 
-from hetsched.contracts.decision import NodeOutcome
+from hetsched.contracts.decision import NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import Diagnosis, diagnose, matrix
+from hetsched.engine.nearest import nearest_fit
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
+from hetsched.engine.tipping import tipping
 from hetsched.policies.models import PolicyRevision
 
 from .models import Decision
@@ -57,6 +59,18 @@ def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutc
     Raises: InputError `DecisionExpired`.
     """
     return matrix(scheduler_before(decision), decision.pod.spec, limit=limit)
+
+
+def further(decision: Decision) -> tuple[tuple[NearestFit, ...], Tipping | None]:
+    """Return what would have placed a refused pod, or by how much a placed one's node won.
+
+    Raises: InputError `DecisionExpired`.
+    """
+    scheduler, pod = scheduler_before(decision), decision.pod.spec
+    if not decision.node_name:
+        return nearest_fit(scheduler, pod), None
+    margin = tipping(scheduler, pod)
+    return (), margin if margin is not None and margin.node == decision.node_name else None
 
 
 def diagnosis_of(decision: Decision) -> Diagnosis:

@@ -3,6 +3,7 @@ import { bar, element, fill, keeping, stateChip } from "./draw.js";
 
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;
+const MOST_NAMED = 3;
 const number = (value, digits = 1) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
 const panel = (title, ...children) =>
@@ -25,14 +26,16 @@ function table(heads, rows, kind = null) {
 }
 const right = (title) => ({ title, number: true });
 
-export function drawAnswer(container, words, answer, nodes) {
+// `attempt(fit)` returns what asks with a change applied, or null where the question is not made of fields.
+export function drawAnswer(container, words, answer, nodes, margin = null, attempt = () => null) {
   const tables = [
     ...(answer.placements.length ? [placements(words, answer.placements)] : []),
     ...(nodes.some((node) => node.feasible) ? [bestNodes(words, nodes, podsOf(answer))] : []),
+    ...(margin ? [margins(words, margin)] : []),
   ];
   container.replaceChildren(
     verdict(words, answer),
-    ...refusals(words, answer),
+    ...refusals(words, answer, attempt),
     ...moves(words, answer),
     element("div", { class: "columns" }, ...tables),
   );
@@ -78,6 +81,42 @@ export function drawMatrix(container, words, nodes) {
   );
 }
 
+// What a decision could have been: the smallest changes of a refused request, or what would change the winner.
+export function drawFurther(container, words, decision) {
+  const fits = decision.nearestFit?.length ? [panel(words["nearest-fit"], nearest(words, decision.nearestFit))] : [];
+  container.replaceChildren(...fits, ...(decision.tipping ? [margins(words, decision.tipping)] : []));
+}
+
+function nearest(words, fits, attempt = () => null) {
+  const rows = fits.map((fit) => {
+    const more = (fit.count ?? 0) - Math.min(fit.nodes.length, MOST_NAMED);
+    const nodes = fit.nodes.slice(0, MOST_NAMED).flatMap((name, at) => [at ? ", " : "", nodeLink(name)]);
+    const fields = [fit.field, fit.also?.field].filter(Boolean).join(", ");
+    const ask = attempt(fit);
+    const button = ask && element("button", { type: "button" }, words.try);
+    button?.addEventListener("click", ask);
+    return [
+      element("b", {}, fit.change),
+      more > 0 ? [...nodes, ` ${fill(words.more, { count: more })}`] : nodes,
+      element("span", { class: "mono small muted" }, fields),
+      button ?? "",
+    ];
+  });
+  const note = element("p", { class: "small muted" }, words["nearest-note"]);
+  return element("div", { class: "stack nearest" }, note, table([words.change, words.nodes, words.field, ""], rows));
+}
+
+function margins(words, { node, runnerUp, margin, points }) {
+  const won = runnerUp
+    ? fill(words.margin, { node, runnerUp, margin: margin.toFixed(2) })
+    : fill(words["only-node"], { node });
+  const rows = points.map((point) => [
+    point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
+  ]);
+  const heads = [words.plugin, right(words.weight), words.at, words.winner];
+  return panel(words.margins, element("p", {}, won), rows.length ? table(heads, rows) : null);
+}
+
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
 
 function verdict(words, answer) {
@@ -115,10 +154,12 @@ function placements(words, placed) {
   const heads = [words.pod, words.node, words.mode, words.cards, words.zones, right(words.score)];
   const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
+  const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
   return panel(
     `${words["placed-on"]} ${placed.length}`,
     table(heads.filter((_, at) => told[at]), rows.map((row) => row.filter((_, at) => told[at])), "fit"),
     more > 0 ? element("p", { class: "small muted" }, fill(words.more, { count: more })) : null,
+    ...paired.map((said) => element("p", { class: "small" }, said)),
   );
 }
 
@@ -139,7 +180,7 @@ function missing(words, reason) {
 }
 
 // Pods refused for the same reasons are told once.
-function refusals(words, answer) {
+function refusals(words, answer, attempt) {
   const alike = new Map();
   for (const pod of answer.unplaced) {
     const key = JSON.stringify([pod.verdict, pod.reasons]);
@@ -171,6 +212,8 @@ function refusals(words, answer) {
       ),
       funnel(words, pod),
       table([right(words.nodes), "", words.reason, words.plugin, words.code], rows),
+      pod.nearestFit.length ? element("h3", {}, words["nearest-fit"]) : null,
+      pod.nearestFit.length ? nearest(words, pod.nearestFit, attempt) : null,
     );
   });
 }

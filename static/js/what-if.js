@@ -129,10 +129,32 @@ function show(whole, first) {
   }
   const answered = whole.document;
   const nodes = (first?.ok ? first.document.nodes : answered.nodes) ?? [];
-  drawAnswer(result, words, answered, nodes);
+  const margin = (first?.ok ? first.document : answered).tipping?.[0] ?? null;
+  drawAnswer(result, words, answered, nodes, margin, attempt);
   const marks = marksOf(words, answered, nodes);
   ghosts.hidden = marks.size === 0;
   grid.mark(marks);
+}
+
+// The form's field for a field of the request; a change of others is only told.
+const INPUTS = {
+  "resources.requests.cpu": "cpu",
+  "resources.requests.memory": "memory",
+  "resources.limits.nvidia.com/gpu": "cards",
+  "hetsched.io/gpu-milli": "milli",
+  "oks/gpu-memory": "gpumem",
+  "hetsched.io/gpu-model": "model",
+  "hetsched.io/isa": "isa",
+  "hetsched.io/emulated-isa": "emulated",
+};
+
+function attempt(fit) {
+  const changes = [fit, fit.also].filter(Boolean);
+  if (mode !== "form" || !changes.every(({ field }) => field in INPUTS)) return null;
+  return () => {
+    for (const { field, to } of changes) form.elements[INPUTS[field]].value = to;
+    ask();
+  };
 }
 
 // -- copying ----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,28 @@ def test_the_whole_matrix_is_worked_out_again(operator: Api, decided: str) -> No
     assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"]) > 0
 
 
+def test_a_refusal_says_what_would_have_been_placed(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="never-fits")["items"]
+    assert operator.get(f"decisions/{row['id']}/")["nearestFit"] is None
+    (fit,) = operator.get(f"decisions/{row['id']}/", nearestFit="true")["nearestFit"]
+    # The other pod holds 500m of n1, so only n2 has all of its 8 CPUs left.
+    assert (fit["field"], fit["from"], fit["to"], fit["nodes"]) == ("resources.requests.cpu", "900", "8", ["n2"])
+
+
+def test_a_placement_says_by_how_much_its_node_won(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    shown = operator.get(f"decisions/{row['id']}/", nearestFit="true", explain="true")
+    first, second = shown["nodes"]
+    assert (shown["nearestFit"], shown["tipping"]["node"], shown["tipping"]["runnerUp"]) == ([], "n1", "n2")
+    assert shown["tipping"]["margin"] == pytest.approx(first["total"] - second["total"])
+
+
+def test_what_cannot_be_worked_out_any_more_is_left_out(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="never-fits")["items"]
+    operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
+    assert operator.get(f"decisions/{row['id']}/", nearestFit="true")["nearestFit"] is None
+
+
 def test_a_matrix_that_cannot_be_had_any_more_is_gone_with_its_summary(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)

@@ -14,9 +14,9 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
+from hetsched.contracts.decision import NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
 from hetsched.contracts.errors import InputError
-from hetsched.placement.explain import matrix_of
+from hetsched.placement.explain import further, matrix_of
 from hetsched.placement.models import Decision
 
 from . import reach
@@ -47,7 +47,10 @@ class DecisionRow(Document, frozen=True):
 
 
 class DecisionDetail(Document, frozen=True):
-    """A decision with everything it rests on."""
+    """A decision with everything it rests on.
+
+    `nearestFit` and `tipping` are null unless they are asked for and can still be worked out.
+    """
 
     id: int
     cluster: str
@@ -60,6 +63,8 @@ class DecisionDetail(Document, frozen=True):
     score: float | None
     summary: str
     reasons: tuple[Reason, ...]
+    nearest_fit: tuple[NearestFit, ...] | None
+    tipping: Tipping | None
     nodes: tuple[NodeOutcome, ...]
     allocation: Allocation | None
     snapshot: str
@@ -114,7 +119,10 @@ def _row(values: dict[str, Any]) -> DecisionRow:
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"explain": "true works the whole matrix out again: every node with every plugin's score."}
+    queries: ClassVar = {
+        "explain": "true works the whole matrix out again: every node with every plugin's score.",
+        "nearestFit": "true works out what would have placed a refused pod, or which weights would have moved another.",
+    }
 
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
@@ -124,7 +132,8 @@ class One(ApiView):
         if decision is None:
             raise self._gone(decision_id)
         nodes = _matrix(decision) if flag(request, "explain") else decision.top
-        return answer(request, _detail(decision, nodes))
+        fits, margin = _further(decision) if flag(request, "nearestFit") else (None, None)
+        return answer(request, _detail(decision, nodes, fits, margin))
 
     def _gone(self, decision_id: int) -> Refused:
         rows = reach.forgotten(self.subject)
@@ -141,7 +150,19 @@ def _matrix(decision: Decision) -> tuple[NodeOutcome, ...]:
         raise Refused(410, error.code, f"{error.message}. {decision.summary}", hint=error.hint) from None
 
 
-def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...]) -> DecisionDetail:
+def _further(decision: Decision) -> tuple[tuple[NearestFit, ...] | None, Tipping | None]:
+    try:
+        return further(decision)
+    except InputError:
+        return None, None
+
+
+def _detail(
+    decision: Decision,
+    nodes: tuple[NodeOutcome, ...],
+    nearest_fit: tuple[NearestFit, ...] | None,
+    tipping: Tipping | None,
+) -> DecisionDetail:
     return DecisionDetail(
         id=decision.pk,
         cluster=decision.cluster.name,
@@ -154,6 +175,8 @@ def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...]) -> DecisionDetai
         score=decision.score,
         summary=decision.summary,
         reasons=decision.reasons,
+        nearest_fit=nearest_fit,
+        tipping=tipping,
         nodes=nodes,
         allocation=decision.allocation,
         snapshot=decision.snapshot,

@@ -75,6 +75,19 @@ def result_words() -> dict[str, str]:
         "displaced": _("Would move"),
         "evicted": _("Would be evicted"),
         "nowhere": _("nowhere"),
+        "nearest-fit": _("Nearest fit"),
+        "nearest-note": _("The smallest changes with which it would have been placed, each tried by the same rules."),
+        "change": _("Change"),
+        "field": _("Field"),
+        "try": _("Try it"),
+        "margins": _("What would change the winner"),
+        "margin": _("{node} wins by {margin} over {runnerUp}."),
+        "only-node": _("{node} is the only node that fits."),
+        "weight": _("Weight"),
+        "at": _("Another wins"),
+        "winner": _("Then"),
+        "above": _("above {at}"),
+        "below": _("below {at}"),
     }
 
 

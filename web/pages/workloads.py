@@ -17,7 +17,7 @@ from hetsched.placement.topics import workload_topic
 
 from .shell import Shell, page
 from .why import why
-from .words import after_name, state_words
+from .words import after_name, result_words, state_words
 
 PAGE_SIZE = 50
 PODS_A_PAGE = 20
@@ -107,6 +107,8 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
         "workload",
         {
             "pods": [(pod, why(pod.decision) if pod.decision else None) for pod in shown],
+            "refused": next((pod.decision_id for pod in shown if pod.state in (State.NOT_NOW, State.NEVER_FITS)), None),
+            "words": result_words(),
             "workload": found,
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
             "history": _history(found),

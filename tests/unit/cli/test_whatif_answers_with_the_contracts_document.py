@@ -38,7 +38,10 @@ def test_every_field_of_the_contract_is_there_in_its_order(tmp_path: Path) -> No
     assert [(card["index"], card["milli"], card["memoryMiB"]) for card in placement["gpus"]] == [(0, 1000, 16000)]
     (unplaced,) = found["unplaced"]
     assert unplaced["verdict"] == "never-fits"
-    assert unplaced["nearestFit"] == []
+    # One of the two cards is taken: one is what is left.
+    assert unplaced["nearestFit"] == [
+        {"change": "gpu-number 3 -> 1", "field": "oks/gpu-number", "from": "3", "to": "1", "nodes": ["n3"], "count": 1}
+    ]
     assert set(unplaced["reasons"][0]) >= {"code", "plugin", "nodes", "message"}
     assert found["displaced"] == []
     assert found["evictions"] == []

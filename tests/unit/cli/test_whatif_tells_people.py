@@ -40,3 +40,35 @@ def test_a_node_that_lacks_two_things_is_counted_once_in_the_funnel(tmp_path: Pa
     assert text.count("Insufficient") >= 2
     # Two nodes, both short of both.
     assert "2 nodes > resource-fit 0" in text
+
+
+def test_the_smallest_change_that_would_do_stands_below_the_reasons(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("web").cpu(900))
+    cluster = cluster_file(tmp_path, a_node("small").cpu(4), a_node("large").cpu(64))
+    text = run("whatif", "-f", pods, "--cluster", cluster).stdout
+    assert "nearest fit: cpu 900 -> 64  on large  (resources.requests.cpu)" in text
+
+
+def test_a_change_of_two_fields_names_both(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("web").cpu(16).on_nodes_with(disk="ssd"))
+    text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, a_node("n").cpu(8))).stdout
+    assert (
+        "nearest fit: cpu 16 -> 8 and drop nodeSelector disk=ssd  on n  (resources.requests.cpu, spec.nodeSelector)"
+        in text
+    )
+
+
+def test_explain_says_by_how_much_the_node_won_and_which_weights_would_change_that(tmp_path: Path) -> None:
+    # The small node is preferred; without that preference the large one has more left.
+    nodes = a_node("large").cpu(32).memory("128Gi"), a_node("small").cpu(4).memory("4Gi").labelled(disk="ssd")
+    pods = workload_file(tmp_path, a_pod().preferring(100, "disk", "In", "ssd"))
+    text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, *nodes), "--explain").stdout
+    assert "small wins by " in text
+    assert "large would win with node-affinity below " in text
+
+
+def test_pinned_cpus_say_who_shares_their_cores(tmp_path: Path) -> None:
+    node = a_node("n").cpu(4).zone("node-0", "0-3", siblings="0,2;1,3").kubelet("none", "none")
+    pod = a_pod().guaranteed().cpu(4).numa(True, "exclusive")
+    text = run("whatif", "-f", workload_file(tmp_path, pod), "--cluster", cluster_file(tmp_path, node)).stdout
+    assert "default/pod on n: CPUs 0 and 2 are threads of one core, both its own" in text

@@ -1,0 +1,56 @@
+"""What an answer says beyond its verdict, in lines for people: nearest fits, margins, pairings, expected use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hetsched.contracts.decision import Balance, NearestFit, Placement, Tipping
+
+_SHOWN_NODES = 3
+
+
+def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:
+    """Yield a line for each change of the request that would make it fit."""
+    for fit in fits:
+        fields = fit.field if fit.also is None else f"{fit.field}, {fit.also.field}"
+        more = fit.count - len(fit.nodes[:_SHOWN_NODES])
+        nodes = ", ".join(fit.nodes[:_SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")
+        yield f"nearest fit: {fit.change}  on {nodes}  ({fields})"
+
+
+def margin_lines(found: Tipping) -> Iterator[str]:
+    """Yield by how much a node won, and the weights at which another would have."""
+    if found.runner_up is None or found.margin is None:
+        yield f"{found.node} is the only node that fits"
+        return
+    yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}"
+    for point in found.points:
+        yield f"  {point.node} would win with {point.plugin} {point.side} {point.at:g} (it weighs {point.weight:g})"
+
+
+def pairing_lines(placements: Iterable[Placement]) -> Iterator[str]:
+    """Yield who else runs on the cores of pinned CPUs."""
+    for placement in placements:
+        for pairing in placement.pairings:
+            yield f"{placement.pod} on {placement.node}: {pairing}"
+
+
+def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
+    """Yield what pods are expected to use really and on what basis, pods with the same expectation in one line."""
+    pods: dict[tuple[str, str], list[str]] = {}
+    for placement in placements:
+        if placement.expected_use is not None:
+            amounts = ", ".join(f"{name} {amount}" for name, amount in placement.expected_use.amounts.items())
+            pods.setdefault((amounts, placement.expected_use.basis), []).append(placement.pod)
+    for (amounts, basis), alike in pods.items():
+        who = alike[0] if len(alike) == 1 else f"{alike[0]} and {len(alike) - 1} more"
+        yield f"expected use of {who}: {amounts} ({basis})"
+
+
+def stale_lines(balance: Balance) -> Iterator[str]:
+    """Yield which nodes' samples are too old to count."""
+    stale = balance.stale_samples
+    if stale:
+        named = ", ".join(stale[:_SHOWN_NODES])
+        more = f" and {len(stale) - _SHOWN_NODES} more" if len(stale) > _SHOWN_NODES else ""
+        yield f"measured use of {named}{more} is stale: requests stand for it"
