@@ -2,14 +2,17 @@
 
 Rule: pods are taken in queue order, each under the active revision of its own policy, all on one state, so each sees
 the earlier ones. What the engine cannot decide because it fails is *not now* with the failure as its reason: one odd
-pod never stops the others. Pods that a permit still holds at the end of the batch are given back.
+pod never stops the others. A batch ends between gangs, never inside one: what is held does not outlast it, so whoever
+is held at its end is given back.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 import structlog
@@ -19,6 +22,8 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.explain import Diagnosis, best, diagnose
+from hetsched.engine.gangs import gang_key, together
+from hetsched.engine.policy import Policy
 from hetsched.placement.actions import Result
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
@@ -36,18 +41,37 @@ class Batch:
         self.specs = specs
         self.top_nodes = top_nodes
         self.failed = False
+        self._mixed: set[str] = set()
+        self._schedulers: dict[int, Scheduler] = {}
         self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
-        self._held: dict[str, tuple[int, Outcome, Scheduler]] = {}
+        self._held: list[tuple[int, Outcome, Scheduler]] = []
 
-    def decide(self, waiting: Sequence[Waiting], seconds: float) -> list[Result]:
-        """Decide for as many of these pods as the time allows, at least one; the pods are booked in the state."""
-        until = time.monotonic() + seconds
+    def decide(self, waiting: Sequence[Waiting], policy: Policy | None, seconds: float, most: int) -> list[Result]:
+        """Decide for about `most` of these pods, in the order of `policy`, or as many as the time allows.
+
+        At least one pod is decided, and every gang that is begun; one that takes three times as long is refused. The
+        pods are booked in the state.
+        """
+        began = time.monotonic()
+        pods = {pod.spec.key: pod for pod in waiting}
+        self._mixed = _mixed(waiting)
         results: list[Result] = []
-        for pod in waiting:
-            results.append(self._one(pod, len(results)))
-            if time.monotonic() > until:
+        for _, step in groupby(self._order([pod.spec for pod in waiting], policy), key=_step):
+            for spec in step:
+                slow = spec.gang is not None and time.monotonic() - began > 3 * seconds
+                results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
+            if len(results) >= most or time.monotonic() - began > seconds:
                 break
-        return self._permits(results)
+        return self._settled(results)
+
+    def _order(self, pods: Sequence[PodSpec], policy: Policy | None) -> Iterable[PodSpec]:
+        """Announce the pods and return them in queue order, gangs side by side whatever the policy."""
+        state = self.loaded.state
+        if policy is None:
+            state.gangs.announce(pods)
+            return together(pods)
+        order = policy.queue(pods, state)
+        return order if policy.follows_placements else together(list(order))
 
     def _one(self, waiting: Waiting, position: int) -> Result:
         spec = self.specs.get(waiting.policy)
@@ -67,14 +91,21 @@ class Batch:
 
     def _try(self, waiting: Waiting, spec: PolicySpec, position: int) -> Result:
         pod = waiting.spec
+        if gang_key(pod) in self._mixed:
+            message = f"gang {gang_key(pod)}: its members name different policies"
+            reason = Reason("GangMixed", "gang", 0, message)
+            return self._refused(waiting, spec, Verdict.MISCONFIGURED, message, (reason,))
         scheduler = self.warm.scheduler(spec)
+        if id(scheduler) not in self._schedulers:
+            self._schedulers[id(scheduler)] = scheduler
+            scheduler.expire(time.monotonic())  # gangs whose back-off is over wake up
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod)
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
             return self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, diagnosis.reasons)
         if outcome.held:
-            self._held[pod.key] = (position, outcome, scheduler)
+            self._held.append((position, outcome, scheduler))
         return self._placed(waiting, spec, outcome, top)
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
@@ -110,23 +141,47 @@ class Batch:
     ) -> Result:
         return Result(waiting, verdict, summary, spec.name, spec.version, reasons=reasons)
 
-    def _permits(self, results: list[Result]) -> list[Result]:
-        """Take back what a permit neither allowed nor refused by the end of the batch."""
-        allowed: set[str] = set()
-        for scheduler in {id(scheduler): scheduler for _, _, scheduler in self._held.values()}.values():
-            for key in list(scheduler.room.held):
-                scheduler.room.reject(key)
-            passed, _ = scheduler.room.drain()
-            allowed |= {outcome.pod.key for outcome in passed}
-        for key, (position, outcome, scheduler) in self._held.items():
-            if key not in allowed:
-                scheduler.undo(outcome)
-                result = results[position]
-                reason = Reason("PermitWaiting", "permit", 0, "others it must start with are not placed yet")
-                spec = self.specs[result.waiting.policy]
-                summary = f"{key} waits: {reason.message}"
-                results[position] = self._refused(result.waiting, spec, Verdict.NOT_NOW, summary, (reason,))
+    def _too_slow(self, waiting: Waiting) -> Result:
+        message = f"gang {gang_key(waiting.spec)}: it could not be decided within one turn"
+        reason = Reason("GangTooSlow", "gang", 0, message)
+        spec = self.specs.get(waiting.policy)
+        version = 0 if spec is None else spec.version
+        return Result(waiting, Verdict.NOT_NOW, message, waiting.policy, version, reasons=(reason,))
+
+    def _settled(self, results: list[Result]) -> list[Result]:
+        """Take back what a permit neither allowed nor refused, and explain what went."""
+        for scheduler in self._schedulers.values():
+            scheduler.settle()
+            scheduler.room.drain()
+        for position, outcome, scheduler in self._held:
+            if outcome.node is None:
+                waiting = results[position].waiting
+                results[position] = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
         return results
+
+    def _gone(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
+        """Explain a pod that was placed and had to go, by what became of those it had to start with."""
+        roll = self.loaded.state.gangs.roll_of(waiting.spec)
+        if outcome.refusal is None or (roll is not None and roll.refusal is not None):
+            found = self._diagnose(scheduler, spec, waiting.spec)
+            return self._refused(waiting, spec, found.verdict, found.summary, found.reasons)
+        plugin, refusal = outcome.refusal
+        reason = Reason(refusal.code, plugin, 0, refusal.message)
+        return self._refused(waiting, spec, Verdict.NOT_NOW, f"{waiting.spec.key} waits: {reason.message}", (reason,))
+
+
+def _step(pod: PodSpec) -> tuple[bool, str]:
+    return pod.gang is not None, gang_key(pod) or pod.key
+
+
+def _mixed(waiting: Sequence[Waiting]) -> set[str]:
+    """Return the gangs whose members would be decided by different policies, which could not hold each other."""
+    policies: dict[str, set[str]] = defaultdict(set)
+    for pod in waiting:
+        key = gang_key(pod.spec)
+        if key is not None:
+            policies[key].add(pod.policy)
+    return {key for key, names in policies.items() if len(names) > 1}
 
 
 def _held_text(outcome: Outcome) -> str:

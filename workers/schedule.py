@@ -30,6 +30,7 @@ from hetsched.policies.effective import active_specs
 from .deciding import Batch
 
 MOST_CONFLICTS = 5
+_BY_PRIORITY = {"priority-sort", "gang-sort"}
 log = structlog.get_logger(__name__)
 
 
@@ -81,14 +82,14 @@ def _batch(lease: Lease, copy: Warm) -> int:
             raise Conflict("another leader took over meanwhile")
         # The pods are read after the revision: whatever changes them from here on makes the comparison fail.
         revision, snapshot = loaded.revision, loaded.state.digest()
-        pods = _queue(lease.cluster_id, copy)
+        pods, policy = _queue(lease.cluster_id, copy)
         if not pods:
             return 0
         specs = active_specs({pod.policy for pod in pods})
         batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
-            results = batch.decide(pods, settings.HETSCHED_LEASE_SECONDS / 4)
+            results = batch.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, settings.HETSCHED_BATCH)
             at = record(lease.cluster_id, results, revision=revision, epoch=lease.epoch, snapshot=snapshot)
             copy.recorded(at)
             done = not batch.failed
@@ -98,17 +99,18 @@ def _batch(lease: Lease, copy: Warm) -> int:
     return len(results)
 
 
-def _queue(cluster_id: int, copy: Warm) -> list[Waiting]:
-    """Return the next pods in the order of the cluster's default policy."""
+def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:
+    """Return pods that are to be decided, in submission order, and the default policy, by which they are ordered.
+
+    Where its order is the one that the database index has, only the first pods are read.
+    """
     default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
     spec = active_specs({default}).get(default)
     policy = copy.policy(spec) if spec else None
-    if policy is None or _orders_by_priority(policy):
-        return waiting(cluster_id, settings.HETSCHED_BATCH)
-    everything = sorted(waiting(cluster_id, None), key=lambda pod: policy.sort_key(pod.spec))
-    return everything[: settings.HETSCHED_BATCH]
+    few = policy is None or _orders_by_priority(policy)
+    return waiting(cluster_id, settings.HETSCHED_BATCH if few else None), policy
 
 
 def _orders_by_priority(policy: Policy) -> bool:
-    """Tell whether the policy's queue order is the one that the database index has."""
-    return all(plugin.name == "priority-sort" for plugin in policy.plugins if plugin.serves("queue-sort"))
+    """Tell whether the policy's queue order is the one that the database index has, apart from whole gangs."""
+    return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
