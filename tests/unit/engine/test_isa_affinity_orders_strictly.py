@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsched.contracts.policy import PluginUse
+from hetsched.engine.explain import matrix
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler, score
 
@@ -83,7 +84,10 @@ def test_alone_leaves_out_every_other_score_and_together_does_not() -> None:
         use = PluginUse("isa-affinity", params={**PAPER, "alone": alone})
         for order in ((use, heavy), (heavy, use)):
             policy = policy_of("isa-match", "resource-fit", *order)
-            assert scheduler([exact, wide], full, policy=policy).schedule(pod.build()).node == expected
+            deciding = scheduler([exact, wide], full, policy=policy)
+            shown = {score.plugin for node in matrix(deciding, pod.build()) for score in node.scores}
+            assert shown == ({"isa-affinity"} if alone else {"isa-affinity", "least-allocated"})
+            assert deciding.schedule(pod.build()).node == expected
 
 
 SETS = st.sampled_from(["RV64I", "RV64IM", "RV64IMF", "RV64IMFC", "RV64IMFD", "RV64IMFDV", "ARM64"])
