@@ -1,0 +1,120 @@
+"""Gangs from submission to reservations, and queues in which nobody starves."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.models import Cluster
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.policies.actions import activate, save_draft
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, submitted
+from workers import deciding, schedule
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    """Have one node with 8 CPUs, and a default policy that places gangs whole."""
+    made = a_cluster(a_node("n1").cpu(8))
+    have("gang-sort", "node-affinity", "resource-fit", "least-allocated", "gang")
+    return made
+
+
+def have(*plugins: str, name: str = "hetsched") -> None:
+    """Let the policy be of these plugins."""
+    spec = PolicySpec(name, tuple(PluginUse(plugin) for plugin in plugins))
+    activate(name, save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
+
+
+def members(name: str, numbers: range, least: int) -> list[PodBuilder]:
+    return [a_pod(f"{name}-{number}").gang(name, least) for number in numbers]
+
+
+def states() -> dict[str, str]:
+    return dict(Pod.objects.values_list("name", "state"))
+
+
+def code(pod: str) -> str:
+    return Decision.objects.filter(pod_name=pod).latest("id").reasons[0].code
+
+
+def test_members_that_are_submitted_one_after_the_other_start_together(cluster: Cluster) -> None:
+    submitted(cluster, *members("g", range(2), 4))
+    schedule.run(cluster.pk)
+    assert (states(), code("g-0")) == ({"g-0": "not-now", "g-1": "not-now"}, "GangTooSmall")
+    # The first two are not due, and would not be queued again before something changes: their siblings bring them.
+    assert not Pod.objects.filter(queued=True).exists()
+    submitted(cluster, *members("g", range(2, 4), 4))
+    schedule.run(cluster.pk)
+    assert set(states().values()) == {"placed"}
+    assert check_invariants() == []
+
+
+@pytest.mark.parametrize("batch", [1, 2, 500])
+def test_a_batch_never_cuts_a_gang(cluster: Cluster, settings: Any, batch: int) -> None:
+    settings.HETSCHED_BATCH = batch
+    mixed = [pod for pair in zip(members("a", range(5), 5), members("b", range(5), 5), strict=True) for pod in pair]
+    submitted(cluster, a_pod("first"), *mixed, a_pod("last"))
+    schedule.run(cluster.pk)
+    # 8 CPUs: first, the 5 of a, last; b needs 5 and finds 2 or 1.
+    found = states()
+    assert {name for name, state in found.items() if state == "placed"} == {
+        "first", "a-0", "a-1", "a-2", "a-3", "a-4", "last",
+    }  # fmt: skip
+    assert {found[f"b-{number}"] for number in range(5)} == {"not-now"}
+    assert Reservation.objects.filter(active=True).count() == 7
+    assert check_invariants() == []
+
+
+def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> None:
+    pods = members("g", range(3), 3)
+    pods[2] = pods[2].on_nodes_with(disk="ssd")
+    submitted(cluster, *pods, a_pod("other").cpu(8))
+    schedule.run(cluster.pk)
+    found = states()
+    assert found.pop("other") == "placed"
+    assert set(found.values()) == {"never-fits"}
+    decision = Decision.objects.get(pod_name="g-0")
+    assert [reason.code for reason in decision.reasons] == ["GangIncomplete", "NodeSelectorMismatch"]
+    assert "default/g-2" in decision.summary
+    assert check_invariants() == []
+
+
+def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster) -> None:
+    submitted(cluster, a_pod("a").gang("g", 2), a_pod("b").gang("g", 2).policy("first-fit"))
+    schedule.run(cluster.pk)
+    assert states() == {"a": "misconfigured", "b": "misconfigured"}
+    assert code("a") == "GangMixed"
+
+
+def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted(cluster, *members("g", range(8), 8), a_pod("other"))
+    clock = count()
+    monkeypatch.setattr(deciding.time, "monotonic", lambda: next(clock) * 1.0)  # a look at the clock takes a second
+    schedule.run(cluster.pk)
+    assert states() == {**{f"g-{number}": "not-now" for number in range(8)}, "other": "placed"}
+    assert {code("g-0"), code("g-7")} == {"PermitWaiting", "GangTooSlow"}
+    assert Reservation.objects.filter(active=True).count() == 1
+
+
+@pytest.mark.parametrize("batch", [2, 500])
+def test_a_namespace_that_floods_the_queue_starves_nobody(cluster: Cluster, settings: Any, batch: int) -> None:
+    settings.HETSCHED_BATCH = batch
+    have("fair-share", "resource-fit", "least-allocated")
+    submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))
+    submitted(cluster, *(a_pod(f"few-{number}", "few") for number in range(3)))
+    schedule.run(cluster.pk)
+    placed = list(Decision.objects.filter(verdict="placed").order_by("id").values_list("pod_name", flat=True))
+    assert placed == ["flood-0", "few-0", "flood-1", "few-1", "flood-2", "few-2", "flood-3", "flood-4"]
+
+
+def test_with_priorities_alone_the_flood_takes_all(cluster: Cluster) -> None:
+    submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))
+    submitted(cluster, a_pod("few", "few"))
+    schedule.run(cluster.pk)
+    assert states()["few"] == "not-now"
