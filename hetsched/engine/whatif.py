@@ -2,7 +2,7 @@
 
 Rule: pods are tried in queue order, each seeing the earlier ones, by the same `Scheduler` that decides for real; what
 a permit still holds after the last one is taken back. Pods of drained nodes are placed first, as they would have to
-move before anything new comes.
+move before anything new comes. Where the policy preempts, victims leave the copy; they are listed, not placed anew.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import msgspec
 from hetsched.contracts.decision import (
     Balance,
     Displaced,
+    Evicted,
     ExpectedUse,
     NearestFit,
     NodeOutcome,
     Placement,
     PolicyRef,
+    Reason,
     Tipping,
     Unplaced,
     Verdict,
@@ -31,6 +33,7 @@ from hetsched.contracts.workload import PodSpec
 
 from .balance import cluster_balance
 from .cycle import ANY_ISA, Outcome, Scheduler
+from .evictions import PREEMPTED, evictions
 from .expected_use import REQUESTED, basis_of
 from .explain import Diagnosis, diagnose, matrix
 from .nearest import Budget, nearest_fit
@@ -58,19 +61,21 @@ def what_if(
     snapshot = state.digest()
     fork = state.fork()
     before = cluster_balance(fork)
-    scheduler = Scheduler(fork, policy)
-    displaced = _drain(scheduler, drain)
+    scheduler = Scheduler(fork, policy, evicts=True)
+    evicted: list[Evicted] = []
+    displaced = _drain(scheduler, drain, evicted)
     nodes: list[NodeOutcome] = []
     margins: list[Tipping] = []
     refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
-    outcomes: list[Outcome] = []
+    outcomes: dict[str, Outcome] = {}
     nearest = _Nearest(scheduler)
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
         if explain:
             nodes.extend(matrix(scheduler, pod))
         outcome = scheduler.schedule(pod)
-        outcomes.append(outcome)
+        evicted.extend(evictions(outcome, outcomes, fork))
+        outcomes[pod.key] = outcome
         if outcome.node is None:
             diagnosis = diagnose(scheduler, pod)
             refused[pod.key] = diagnosis, nearest.to(pod, booked=len(outcomes) - len(refused))
@@ -81,19 +86,19 @@ def what_if(
     placements: list[Placement] = []
     unplaced: list[Unplaced] = []
     refusals: list[Diagnosis] = []
-    for outcome in outcomes:
+    for outcome in outcomes.values():
         if outcome.node is not None:
             placements.append(placement(outcome, fork))
             continue
-        # One that had to go with its gang is explained by what became of the gang.
-        diagnosis, fits = refused.get(outcome.pod.key) or (diagnose(scheduler, outcome.pod), ())
+        # One that had to go with its gang, or for another pod, is explained by how things stand in the end.
+        diagnosis, fits = refused.get(outcome.pod.key) or (_afterwards(scheduler, outcome), ())
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
     placed = {item.pod for item in placements}
     verdict = Verdict.worst([item.verdict for item in unplaced])
     return WhatIfAnswer(
         verdict=verdict,
-        summary=_summary(placements, refusals, len(fork.reports)),
+        summary=_summary(placements, refusals, len(fork.reports)) + _evicting(evicted),
         policy=PolicyRef(policy.spec.name, policy.spec.version),
         evaluated_at=evaluated_at,
         snapshot=snapshot,
@@ -101,7 +106,7 @@ def what_if(
         unplaced=tuple(unplaced),
         nodes=tuple(sorted(nodes, key=_matrix_order)) if explain else None,
         displaced=displaced,
-        evictions=(),
+        evictions=tuple(evicted),
         balance=_balance(before, fork),
         tipping=tuple(margin for margin in margins if margin.pod in placed) if explain else None,
     )
@@ -122,8 +127,20 @@ class _Nearest:
         return self._known[key]
 
 
-def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:
-    """Cordon nodes, take their pods off and place these again."""
+def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
+    """Explain a pod that was placed and had to go again; one that was preempted says for whom."""
+    diagnosis = diagnose(scheduler, outcome.pod)
+    if outcome.refusal is None or outcome.refusal[1].code != PREEMPTED:
+        return diagnosis
+    plugin, refusal = outcome.refusal
+    reason = Reason(refusal.code, plugin, 0, refusal.message)
+    return Diagnosis(
+        Verdict.NOT_NOW, (reason, *diagnosis.reasons), diagnosis.funnel, f"{outcome.pod.key} is {refusal.message}"
+    )
+
+
+def _drain(scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]) -> tuple[Displaced, ...]:
+    """Cordon nodes, take their pods off and place these again; note who is evicted for them."""
     state = scheduler.state
     moving: list[tuple[str, PodSpec]] = []
     for name in names:
@@ -134,10 +151,14 @@ def _drain(scheduler: Scheduler, names: Sequence[str]) -> tuple[Displaced, ...]:
             if booking is not None:
                 moving.append((name, booking.pod))
     left = {pod.key: name for name, pod in moving}
-    outcomes = [scheduler.schedule(pod) for pod in scheduler.policy.queue([pod for _, pod in moving], state)]
+    outcomes: dict[str, Outcome] = {}
+    for pod in scheduler.policy.queue([pod for _, pod in moving], state):
+        outcome = scheduler.schedule(pod)
+        evicted.extend(evictions(outcome, outcomes, state))
+        outcomes[pod.key] = outcome
     scheduler.settle()
     displaced: list[Displaced] = []
-    for outcome in outcomes:
+    for outcome in outcomes.values():
         verdict = Verdict.PLACED if outcome.node else diagnose(scheduler, outcome.pod).verdict
         displaced.append(Displaced(outcome.pod.key, left[outcome.pod.key], outcome.node, verdict))
     return tuple(displaced)
@@ -182,6 +203,20 @@ def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int)
     if total == 1:
         return worst.summary
     return f"{len(placements)} of {total} pods fit; {worst.summary}"
+
+
+def _evicting(evicted: Sequence[Evicted]) -> str:
+    """Say who would have to leave."""
+    if not evicted:
+        return ""
+    broken = sum(item.pdb is not None for item in evicted)
+    against = f", {broken} against a disruption budget" if broken else ""
+    if len(evicted) == 1:
+        only = evicted[0]
+        return f"; it needs the eviction of {only.pod} (priority {only.priority}) from {only.node}{against}"
+    nodes = len({item.node for item in evicted})
+    where = f"from {evicted[0].node}" if nodes == 1 else f"from {nodes} nodes"
+    return f"; it needs the eviction of {len(evicted)} running pods {where}{against}"
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

@@ -1,21 +1,23 @@
-"""Replay a workload against a cluster: every pod once, in queue order, nothing leaves.
+"""Replay a workload against a cluster: every pod once, in queue order; nothing leaves unless it is evicted.
 
 Rule: pods are tried one by one in the policy's queue order (submission order among equals), each seeing all earlier
 ones; a pod that fits nowhere is counted as pending and not tried again, and so is one that a permit still holds when
-the queue is over.
+the queue is over, and one that was placed and had to leave for another. Pods that ran before and had to leave are
+counted as evicted and not placed anew.
 Invariants: same cluster, pods and policy give the same placements; only `decisions_per_second` differs between runs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
 from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.evictions import evictions
 from hetsched.engine.mix import mix_of
 from hetsched.engine.policy import Policy
 from hetsched.engine.state import ClusterState
@@ -42,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Replay(msgspec.Struct, frozen=True, rename="camel"):
-    """What one policy made of the workload."""
+    """What one policy made of the workload; `evicted` are pods that ran before and had to leave."""
 
     policy: str
     placed: int
@@ -50,6 +52,7 @@ class Replay(msgspec.Struct, frozen=True, rename="camel"):
     placements: tuple[PodPlacement, ...]
     metrics: ClusterMetrics
     decisions_per_second: float
+    evicted: int = 0
 
 
 def _unwatched(_done: int) -> None:
@@ -70,34 +73,38 @@ def replay(
     `workload` is the list whose mix is placed for, and measured against; by default the pods themselves. `samples` is
     how many moments in between to measure; measuring is left out of the speed.
     """
-    scheduler = Scheduler(state.fork(), policy)
+    scheduler = Scheduler(state.fork(), policy, evicts=True)
     mix = pods if workload is None else workload
     scheduler.state.use_mix(mix_of(mix))
     watch = _Watch(scheduler.state, mix) if samples else None
     every = max(1, len(pods) // samples) if samples else len(pods) + 1
-    outcomes: list[Outcome] = []
+    outcomes: dict[str, Outcome] = {}
+    evicted = 0
     taken: list[Sample] = []
     spent_seconds = 0.0
     began = time.perf_counter()
     for done, pod in enumerate(policy.queue(pods, scheduler.state), start=1):
-        outcomes.append(scheduler.schedule(pod))
+        outcome = scheduler.schedule(pod)
+        if outcome.evicted:
+            evicted += sum(1 for _ in evictions(outcome, outcomes, scheduler.state))
+        outcomes[pod.key] = outcome
         if done == len(pods):
             scheduler.settle()
         if done % _STEP == 0 or done % every == 0 or done == len(pods):
             spent_seconds += time.perf_counter() - began
             progress(done)
             if watch is not None and (done % every == 0 or done == len(pods)):
-                taken.append(watch.sample(outcomes))
+                taken.append(watch.sample(list(outcomes.values())))
             began = time.perf_counter()
     metrics = cluster_metrics(scheduler.state, mix)
     speed = len(pods) / spent_seconds if spent_seconds else 0.0
-    pending = _pending(outcomes)
-    placements = tuple(PodPlacement(outcome.pod.key, outcome.node) for outcome in outcomes)
-    result = Replay(policy.spec.name, len(pods) - pending, pending, placements, metrics, round(speed, 1))
+    pending = _pending(outcomes.values())
+    placements = tuple(PodPlacement(outcome.pod.key, outcome.node) for outcome in outcomes.values())
+    result = Replay(policy.spec.name, len(pods) - pending, pending, placements, metrics, round(speed, 1), evicted)
     return result, taken
 
 
-def _pending(outcomes: Sequence[Outcome]) -> int:
+def _pending(outcomes: Iterable[Outcome]) -> int:
     return sum(outcome.node is None for outcome in outcomes)
 
 

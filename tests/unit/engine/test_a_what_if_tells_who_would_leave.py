@@ -1,0 +1,91 @@
+"""A what-if names the evictions a placement needs, in the list and in its sentence, and leaves the state alone."""
+
+from __future__ import annotations
+
+from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
+from hetsched.contracts.decision import Evicted, Verdict, WhatIfAnswer
+from hetsched.engine.policy import Policy
+from hetsched.engine.state import ClusterState
+from hetsched.engine.whatif import what_if
+from hetsched.lab.replay import replay
+from tests.builders import PodBuilder, a_node, a_pod, matching
+from tests.unit.engine.fleet import policy_of
+
+PREEMPTING = policy_of("node-ready", "resource-fit", "preemption")
+WITHOUT = policy_of("node-ready", "resource-fit")
+BUDGET = DisruptionBudget("default", "keep", matching(app="web"), 1)
+
+
+def state(*budgets: DisruptionBudget) -> ClusterState:
+    running = [
+        a_pod("web").cpu("4").labelled(app="web").running_on("a").build(),
+        a_pod("high").cpu("4").priority(9).running_on("a").build(),
+    ]
+    return ClusterState([a_node("a").build()], running, budgets=budgets)
+
+
+def asked(pod: PodBuilder, *budgets: DisruptionBudget, policy: Policy = PREEMPTING) -> WhatIfAnswer:
+    cluster = state(*budgets)
+    before = cluster.digest()
+    answer = what_if(cluster, policy, [pod.build()], evaluated_at="2026-11-20T10:00:00Z")
+    assert cluster.digest() == before
+    return answer
+
+
+def test_the_placement_after_the_eviction_is_shown() -> None:
+    answer = asked(a_pod("urgent").cpu("2").priority(5))
+    assert answer.verdict is Verdict.PLACED
+    assert [item.node for item in answer.placements] == ["a"]
+    assert answer.evictions == (Evicted("default/web", "a", 0),)
+    assert answer.summary.endswith("; it needs the eviction of default/web (priority 0) from a")
+    assert list(answer.document()["evictions"]) == [{"pod": "default/web", "node": "a", "priority": 0, "pdb": None}]
+
+
+def test_a_broken_budget_is_named() -> None:
+    answer = asked(a_pod("urgent").cpu("2").priority(5), BUDGET)
+    assert answer.evictions == (Evicted("default/web", "a", 0, "default/keep"),)
+    assert "against a disruption budget" in answer.summary
+
+
+def test_several_evictions_are_summed_up() -> None:
+    answer = asked(a_pod("urgent").cpu("8").priority(50))
+    assert "; it needs the eviction of 2 running pods from a" in answer.summary
+
+
+def test_without_preemption_the_pod_waits() -> None:
+    answer = asked(a_pod("urgent").cpu("2").priority(5), policy=WITHOUT)
+    assert (answer.verdict, answer.evictions) == (Verdict.NOT_NOW, ())
+    assert "evict" not in answer.summary
+
+
+def test_one_of_the_pods_asked_about_may_have_to_go_again() -> None:
+    # Both teams are guaranteed 4 CPUs. The first pod borrows, the second claims what is its own.
+    quotas = [ElasticQuota(name, name, (("cpu", 4000),)) for name in ("q1", "q2")]
+    policy = policy_of("node-ready", "quota", "resource-fit", "preemption")
+    cluster = ClusterState([a_node("a").build()], quotas=quotas)
+    pods = [a_pod("borrows", "q1").cpu("8").build(), a_pod("claims", "q2").cpu("2").build()]
+    answer = what_if(cluster, policy, pods, evaluated_at="2026-11-20T10:00:00Z")
+    assert [item.pod for item in answer.placements] == ["q2/claims"]
+    assert answer.evictions == ()
+    (left_out,) = answer.unplaced
+    assert (left_out.pod, left_out.verdict) == ("q1/borrows", Verdict.NOT_NOW)
+    assert (left_out.reasons[0].code, left_out.reasons[0].message) == ("Preempted", "preempted by q2/claims")
+    result, _ = replay(cluster, pods, policy)
+    assert (result.placed, result.pending, result.evicted) == (1, 1, 0)
+
+
+def test_a_replay_counts_whom_it_evicts() -> None:
+    pods = [a_pod("urgent").cpu("8").priority(50).build(), a_pod("late").cpu("1").build()]
+    result, _ = replay(state(), pods, PREEMPTING)
+    assert (result.placed, result.pending, result.evicted) == (1, 1, 2)
+    assert replay(state(), pods, PREEMPTING)[0].placements == result.placements
+
+
+def test_pods_of_a_drained_node_may_evict_too() -> None:
+    cluster = ClusterState(
+        [a_node("a").build(), a_node("b").build()],
+        [a_pod("moved").cpu("8").priority(5).running_on("a").build(), a_pod("low").cpu("8").running_on("b").build()],
+    )
+    answer = what_if(cluster, PREEMPTING, [], evaluated_at="2026-11-20T10:00:00Z", drain=["a"])
+    assert [(item.pod, item.to) for item in answer.displaced] == [("default/moved", "b")]
+    assert [item.pod for item in answer.evictions] == ["default/low"]
