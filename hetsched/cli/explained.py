@@ -23,7 +23,10 @@ def margin_lines(found: Tipping) -> Iterator[str]:
     if found.runner_up is None or found.margin is None:
         yield f"{found.node} is the only node that fits"
         return
-    yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}"
+    if found.margin:
+        yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}"
+    else:
+        yield f"{found.node} and {found.runner_up} are equal; the first by name wins"
     for point in found.points:
         yield f"  {point.node} would win with {point.plugin} {point.side} {point.at:g} (it weighs {point.weight:g})"
 

@@ -107,9 +107,8 @@ function nearest(words, fits, attempt = () => null) {
 }
 
 function margins(words, { node, runnerUp, margin, points }) {
-  const won = runnerUp
-    ? fill(words.margin, { node, runnerUp, margin: margin.toFixed(2) })
-    : fill(words["only-node"], { node });
+  const sentence = runnerUp ? words[margin ? "margin" : "tie"] : words["only-node"];
+  const won = fill(sentence, { node, runnerUp, margin: margin?.toFixed(2) });
   const rows = points.map((point) => [
     point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
   ]);

@@ -82,6 +82,7 @@ def result_words() -> dict[str, str]:
         "try": _("Try it"),
         "margins": _("What would change the winner"),
         "margin": _("{node} wins by {margin} over {runnerUp}."),
+        "tie": _("{node} and {runnerUp} are equal; the first by name wins."),
         "only-node": _("{node} is the only node that fits."),
         "weight": _("Weight"),
         "at": _("Another wins"),
