@@ -1,7 +1,8 @@
 """`hetsched experiment`: run each publication's comparison again, with its baselines, and say whether it comes out.
 
 Rule: each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if
-anything that an experiment expects did not hold.
+anything that an experiment expects did not hold. `openb` takes its data from files (`cli.openb`), so `all` runs it
+only where lists are given.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from . import openb
 from .output import Output, OutputFormat, Track, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
@@ -31,11 +33,18 @@ class Name(enum.StrEnum):
     BINPACK = "binpack"
     IHEP = "ihep"
     MBCGT = "mbcgt"
+    OPENB = "openb"
     ALL = "all"
 
 
 def experiment(
     name: Annotated[Name, typer.Argument(help="Whose comparison to run; `all` runs all of them.")],
+    lists: openb.Lists = None,
+    cluster: openb.Nodes = None,
+    seeds: openb.Seeds = 5,
+    arrival: openb.Arrival = None,
+    policy: openb.Policies = None,
+    ties: openb.Ties = None,
     report: ReportFolder = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -43,10 +52,16 @@ def experiment(
 
     Exit code 1 if a stated expectation fails.
     """
+    chosen = openb.Chosen(lists or [], cluster or [], seeds, arrival or [], policy or [], ties or [])
+    if name not in (Name.OPENB, Name.ALL):
+        chosen.refuse(name.value)
     if report is not None:
         make_folder(report)
-    names = [one.value for one in Name if one is not Name.ALL] if name is Name.ALL else [name.value]
-    done = [_run(one) for one in names]
+    names: list[Name] = [name]
+    if name is Name.ALL:
+        names = [one for one in Name if one is not Name.ALL and (one is not Name.OPENB or lists)]
+    study = chosen.study() if Name.OPENB in names else None
+    done = [_run(one.value, study if one is Name.OPENB else None) for one in names]
     if report is not None:
         from hetsched.lab.experiments.report import report_files
 
@@ -59,10 +74,10 @@ def experiment(
     raise typer.Exit(0 if all(made.held for made in done) else EXIT_EXPECTATION_FAILED)
 
 
-def _run(name: str) -> Experiment:
+def _run(name: str, study: Any = None) -> Experiment:
     module: Any = import_module(f"hetsched.lab.experiments.{name}")
     with Track(f"experiment {name}") as track:
-        made: Experiment = module.run(track)
+        made: Experiment = module.run(track) if study is None else module.run(study, track)
     return made
 
 

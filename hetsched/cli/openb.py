@@ -1,0 +1,143 @@
+"""What `hetsched experiment openb` is given: lists, nodes, policies, loads; files become a study here.
+
+Rule: the nodes are `openb_node_list_gpu_node.csv` beside the first list unless `--cluster` names others, and the
+published figures lie there too, or are left out. A list's name is its file's, without `openb_pod_list_` and `.csv`.
+One `--arrival` is measured at every tenth on the way; several are measured at just these loads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from hetsched.adapters.openb_results import FILE, read_published
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+
+from .options import choose_policies, compile_choice, read_inputs, read_sources
+
+if TYPE_CHECKING:
+    from hetsched.lab.experiments.openb import Published, Study
+
+NODE_LIST = "openb_node_list_gpu_node.csv"
+_SHOWN = (0.5, 0.8, 1.0)
+_LOAD = 1.3
+_SEEDS = 5
+
+Lists = Annotated[
+    list[str] | None,
+    typer.Option("--list", metavar="FILE", help="openb: a pod list; repeat for more.", show_default=False),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option("--cluster", metavar="FILE", help="openb: the nodes, else the list beside.", show_default=False),
+]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: how many streams of each list.")]
+Arrival = Annotated[
+    list[float] | None,
+    typer.Option(metavar="X", help="openb: GPU demand over capacity, 1.3 or several rising loads.", show_default=False),
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", metavar="NAME|FILE", help="openb: policies to compare.", show_default=False),
+]
+Ties = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RULE", help="openb: name, shuffled (names, as published) or random.", show_default=False),
+]
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The options of the openb experiment, as given."""
+
+    lists: list[str]
+    cluster: list[str]
+    seeds: int
+    arrival: list[float]
+    policy: list[str]
+    ties: list[str]
+
+    def refuse(self, name: str) -> None:
+        """Refuse options that another experiment would not look at.
+
+        Raises: InputError `OptionNotTaken`.
+        """
+        given = {
+            "--list": self.lists, "--cluster": self.cluster, "--arrival": self.arrival, "--policy": self.policy,
+            "--ties": self.ties, "--seeds": self.seeds != _SEEDS,
+        }  # fmt: skip
+        for option, value in given.items():
+            if value:
+                raise InputError("OptionNotTaken", f"experiment {name} takes no {option}", place=option)
+
+    def study(self) -> Study:
+        """Read the files and check everything before anything is run.
+
+        Raises: InputError.
+        """
+        from hetsched.engine.policies import BUILTIN
+        from hetsched.lab.experiments.openb import POLICIES, Study
+
+        if not self.lists:
+            hint = "Name openb_pod_list_default.csv or others with --list"
+            raise InputError("ListsMissing", "no list is given", place="--list", hint=hint)
+        beside = Path(self.lists[0]).parent
+        cluster = self.cluster or [str(beside / NODE_LIST)]
+        lists: dict[str, tuple[PodSpec, ...]] = {}
+        asked: Any = None
+        for path in self.lists:
+            nodes, asked = read_inputs(cluster, [path], option="--list")
+            name = list_name(path)
+            if name in lists:
+                raise InputError("InputRepeated", f"list {name} is given twice", place=f"--list {path}")
+            lists[name] = asked.pending
+        specs = choose_policies(self.policy, nodes, asked)[0] if self.policy else [BUILTIN[one] for one in POLICIES]
+        for spec in specs:
+            compile_choice(spec)
+        points, shown = _loads(self.arrival)
+        return Study(
+            nodes.nodes, lists, tuple(specs), self._ties(), self.seeds, points, shown, _published(beside / FILE)
+        )
+
+    def _ties(self) -> Any:
+        from hetsched.lab.experiments.openb import TIES
+
+        for rule in self.ties:
+            if rule not in TIES:
+                raise InputError("TiesUnknown", f"{rule!r} is none of {', '.join(TIES)}", place="--ties")
+        return tuple(dict.fromkeys(self.ties)) or TIES
+
+
+def list_name(path: str) -> str:
+    """Return the name a list goes by: `default` for openb_pod_list_default.csv."""
+    return Path(path).name.removesuffix(".csv").removeprefix("openb_pod_list_")
+
+
+def _loads(arrival: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the loads to measure at, rising, and those that get rows."""
+    from hetsched.lab.arrival import MAX_RATIO
+
+    for load in arrival:
+        if not 0 < load <= MAX_RATIO:
+            raise InputError(
+                "ArrivalRatioInvalid", f"{load:g} is not above 0 and up to {MAX_RATIO:g}", place="--arrival"
+            )
+    if len(arrival) > 1:
+        points = tuple(sorted(set(arrival)))
+        return points, points
+    last = arrival[0] if arrival else _LOAD
+    tenths = (step / 10 for step in range(1, round(10 * MAX_RATIO)))
+    points = (*(tenth for tenth in tenths if tenth < last - 1e-9), last)
+    return points, tuple(point for point in points if point in _SHOWN or point == last)
+
+
+def _published(path: Path) -> dict[tuple[str, str], Published]:
+    from hetsched.lab.experiments.openb import Published
+
+    if not path.is_file():
+        return {}
+    ((name, data),) = read_sources([str(path)], "--list")
+    return {key: Published(*figures) for key, figures in read_published(data, name).items()}

@@ -1,0 +1,80 @@
+"""Fill a cluster of GPUs beyond what it holds, and measure on the way.
+
+Problem: packing shows where more is asked for than there is, and how it got there.
+Rule: the pods of a stream come one by one, each tried once, none leaves; at every asked-for load (GPU demand arrived /
+GPU capacity) the GPUs granted and F, the milli out of the mix's reach, are read off as shares of all GPUs. The last
+pod that was still below a load counts to it. Ties between equal nodes are broken by the lowest name as given, by the
+lowest name after the names are shuffled anew for every seed, or at random.
+Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in
+front of its name (`syncClusterResourceList`), so its ties by name are ties by a fixed, random order of each run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.policy import PolicySpec, Ties
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.fragments import published_mix, row_fragments
+from hetsched.engine.mix import Mix
+from hetsched.engine.policy import Policy
+from hetsched.engine.state import ClusterState
+
+from .arrival import gpu_demand_milli
+
+TieRule = Literal["name", "shuffled", "random"]
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The cluster when `arrived` times its GPU capacity had come; the others are percent of all GPUs."""
+
+    arrived: float
+    allocated: float
+    fragmented: float
+
+
+def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
+    """Return the nodes under names whose order is another one for each seed."""
+    places = list(range(len(nodes)))
+    random.Random(f"names/{seed}").shuffle(places)
+    return [
+        msgspec.structs.replace(node, name=f"{place:06d}-{node.name}")
+        for place, node in zip(places, nodes, strict=True)
+    ]
+
+
+def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
+    """Return the policy under a tie rule; one that draws by itself keeps drawing, by this seed."""
+    by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
+    return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
+
+
+def fill(
+    state: ClusterState, stream: Sequence[PodSpec], policy: Policy, mix: Mix, points: Sequence[float]
+) -> list[Load]:
+    """Run a stream through a copy of `state` and return what was found at each of the rising `points`."""
+    scheduler = Scheduler(state.fork(), policy)
+    scheduler.state.use_mix(mix)
+    capacity = int(state.all_rows.static("card_milli").sum())
+    loads: list[Load] = []
+    waiting = list(points)
+    arrived = 0
+    for pod in stream:
+        arrived += gpu_demand_milli(pod.shape)
+        while waiting and arrived > waiting[0] * capacity:
+            loads.append(_measured(scheduler.state, waiting.pop(0), capacity))
+        scheduler.schedule(pod)
+    return loads + [_measured(scheduler.state, point, capacity) for point in waiting]
+
+
+def _measured(state: ClusterState, arrived: float, capacity: int) -> Load:
+    nodes = state.all_rows
+    free = int(nodes.load("card_milli_free").clip(min=0).sum())
+    lost = float(row_fragments(published_mix(state), nodes).sum())
+    return Load(arrived, 100.0 * (capacity - free) / capacity, 100.0 * lost / capacity)
