@@ -34,6 +34,7 @@ from .outcome import Expectation, Experiment, Row
 
 FITTED_SEED = 5708
 _OTHER_SEEDS = range(1, 21)
+_REGRET_SEEDS = range(101, 121)
 _PUBLISHED_MICROSECONDS = 60.57
 _ROUNDS = 20
 KUBE_1_18 = PolicySpec(
@@ -48,7 +49,7 @@ _OURS = ("isamatch", "hetsched")
 
 def run(progress: Progress) -> Experiment:
     """Run the groups, the figures and the regret."""
-    steps = 4 + len(_OTHER_SEEDS)
+    steps = 4 + len(_REGRET_SEEDS)
     policies = {name: _policy(BUILTIN[name]) for name in ("default-kube", *_OURS)}
     policies[KUBE_1_18.name] = _policy(KUBE_1_18)
     rows, expectations = _groups(policies)
@@ -77,6 +78,7 @@ def run(progress: Progress) -> Experiment:
         expectations=tuple(expectations + expected),
         notes=(
             "The nodes' exact strings and the tasks are ours. Seed 5708 was searched for; the other seeds were not.",
+            "Fleet and jobs of the regret are ours; the weight of isa-scarcity was chosen on other seeds.",
             "62 / 41 / 67 is what picking blindly gives: 3 of 5, 2 of 5 and 2 of 3 nodes are right.",
         ),
         charts=(chart, *_regret_chart(more)),
@@ -203,7 +205,7 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectatio
     specs = (BUILTIN["random"], with_scarcity(0), BUILTIN["isamatch"], with_scarcity(2))
     policies = {spec.name: _policy(spec) for spec in specs}
     found: dict[str, list[float]] = {name: [] for name in policies}
-    for done, seed in enumerate(_OTHER_SEEDS, 1):
+    for done, seed in enumerate(_REGRET_SEEDS, 1):
         for name, policy in policies.items():
             found[name].append(regret(policy, seed).regretted)
         progress(done)

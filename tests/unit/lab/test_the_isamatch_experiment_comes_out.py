@@ -60,6 +60,7 @@ def test_scarcity_spares_wide_jobs_what_the_published_order_costs_them() -> None
 
 def test_what_is_expected_holds_and_a_policy_that_fails_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isamatch, "_OTHER_SEEDS", range(1, 3))
+    monkeypatch.setattr(isamatch, "_REGRET_SEEDS", range(1, 3))
     told: list[tuple[int, int]] = []
     made = isamatch.run(lambda done, total: told.append((done, total)))
     assert made.held
