@@ -23,7 +23,7 @@ from hetsched.inventory.models import Cluster
 from .models import Reservation, ReservedCard, ReservedCpu
 
 _IDS_PER_QUERY = 500
-_EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
+EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
 _WHOLE_CARD_MILLI = 1000
 
 
@@ -90,9 +90,10 @@ def _cards(reservation: Reservation, booked: Booked) -> list[ReservedCard]:
 
 
 def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
-    exclusive = booked.allocation.cpu_policy in _EXCLUSIVE_CPU_POLICIES
+    if booked.allocation.cpu_policy not in EXCLUSIVE_CPU_POLICIES:
+        return []  # the shared CPUs of a zone are everybody's: nothing to hold against others
     return [
-        ReservedCpu(reservation=reservation, node_id=booked.node_id, cpu=cpu, exclusive=exclusive)
+        ReservedCpu(reservation=reservation, node_id=booked.node_id, cpu=cpu, exclusive=True)
         for zone in booked.allocation.zones
         for cpu in sorted(parse_cpuset(zone.cpus or ""))
     ]

@@ -2,8 +2,10 @@
 
 Rule: each invariant is checked from the rows alone, by whole-table queries, independently of the code that keeps it.
 Tests call it after every step, crash tests after every kill, an operator whenever in doubt. The names are those of the
-reliability rules: I1 exclusive CPUs, I2 capacity and load columns, I3 cards, I5 reserved things exist, I7 instruction
-sets, I8 pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I25 lifecycle.
+reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 cards, I4 exclusive CPUs are
+none of the shared or reserved ones, I5 reserved things exist, I7 instruction sets, I8 pods and reservations, I15
+nothing lost, I16 idempotency, I17 events, I25 lifecycle.
+A zone is judged by what is allocatable of it: what online workloads leave may fall below the grants at any time.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import IsaDemand
+from hetsched.engine.columns import UNKNOWN
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 
+from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import HOLDING, State, workload_state
 from .models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from .zones import alone
 
 _GUARDS = (
     "placement_pod_lifecycle", "placement_decision_append_only", "journal_auditentry_append_only",
@@ -36,6 +41,9 @@ _JUDGES = (
     "placement_reservation_one_active", "placement_card_one_holder", "placement_cpu_one_holder",
     "placement_pod_live_name",
 )  # fmt: skip
+
+
+_ZONE_COLUMNS = ("zone_cpu_allocatable", "zone_cpu", "zone_cpu_free", "zone_memory", "zone_memory_free")
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -53,7 +61,7 @@ def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
     """Return everything that is wrong in one cluster, or in all of them and in what they share."""
     found: list[Violation] = []
     for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
-        for check in (_exclusive, _load, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
+        for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
             found += check(one)
     if cluster is None:
         found += [*_judges_present(), *_idempotency(), *_events()]
@@ -100,6 +108,38 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     del totals["#pods"]
     if +stated != +totals:
         yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
+
+
+def _zones(cluster: Cluster) -> Iterator[Violation]:
+    """I2, I4: no zone of ours gives more than it has, and no exclusive CPU is one that pods may not have."""
+    rows = Reservation.objects.filter(cluster=cluster, active=True)
+    granted_by_us = rows.filter(pod__origin=Pod.SUBMITTED).values_list("node_id", "allocation").iterator(2000)
+    nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
+    for node in Node.objects.filter(pk__in=nodes):
+        held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
+        ours = [one for one in held if one.pod.origin == Pod.SUBMITTED]
+        state = alone(node, held)
+        facts = state.zones.nodes.get(0)
+        if facts is None:
+            continue  # zones that nobody reports any more: I5 says so of their CPUs
+        column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
+        granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
+        for position in sorted(position for position in granted if position is not None):
+            room, effective, free = (column[name][position] for name in _ZONE_COLUMNS[:3])
+            memory, memory_free = (column[name][position] for name in _ZONE_COLUMNS[3:])
+            where = f"zone {facts.names[position]}"
+            if effective - free > room:
+                yield Violation("I2", node.name, f"{where}: {effective - free}m CPU granted of {room}m")
+            if memory != UNKNOWN and memory_free < 0:
+                yield Violation("I2", node.name, f"{where}: {memory - memory_free} MiB granted of {memory}")
+        for one in ours:
+            for grant in one.allocation.zones if one.allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
+                at = facts.position(grant.name)
+                usable = None if at is None else facts.usable[at]
+                wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset())
+                if usable is not None and wrong:
+                    message = f"holds CPUs {sorted(wrong)} of {node.name}, which zone {grant.name} has not for pods"
+                    yield Violation("I4", one.pod.key, message)
 
 
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:

@@ -136,6 +136,7 @@ def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
 def test_the_zones_are_shown_as_reported(imported: Api) -> None:
     (zone,) = imported.get("nodes/gpu-node-0/numa/")["zones"]
     assert (zone["name"], zone["cpus"]) == ("node-0", "0-3")
+    assert (zone["offlineCapacity"], zone["short"], zone["atRisk"]) == (None, None, [])
 
 
 def test_the_balance_can_be_worked_out_by_hand(imported: Api) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from django.db import connection
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from hetsched.placement.zones import zones_at_risk
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 
@@ -20,10 +22,14 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """One pod holds a card and half of another's, a second one waits."""
-    fleet = a_cluster(a_node("n1").gpus(2), a_node("n2").arch("arm64", "armv8.2-a"))
+    """One pod holds a card and half of another's, and two CPUs of a zone; a second one waits."""
+    zoned = a_node("n1").gpus(2).zone("node-0", "0-3").kubelet("none", reserved="3")
+    fleet = a_cluster(zoned, a_node("n2").arch("arm64", "armv8.2-a"))
     submitted(fleet, a_pod("holds").gpu(1).isa("x86-64-v1"), owner="ci", idempotency_key="k", body_hash="h")
-    recorded(fleet, placing(fleet, "n1", CardGrant(0, 1000, 40960)))
+    (result,) = placing(fleet, "n1", CardGrant(0, 1000, 40960))
+    grant = ZoneGrant("node-0", "0-1", 2000, 1024)
+    held = msgspec.structs.replace(result.allocation, zones=(grant,), cpu_policy="exclusive")
+    recorded(fleet, [msgspec.structs.replace(result, allocation=held)])
     submitted(fleet, a_pod("waits"))
     assert check_invariants() == []
     return fleet
@@ -50,6 +56,24 @@ def _cpu_twice() -> None:
     held = Reservation.objects.get()
     for _ in range(2):
         ReservedCpu.objects.create(reservation=held, node=held.node, cpu=1, exclusive=True)
+
+
+def _granted(grant: ZoneGrant, policy: str) -> None:
+    held = Reservation.objects.get()
+    held.allocation = msgspec.structs.replace(held.allocation, zones=(grant,), cpu_policy=policy)
+    held.save()
+
+
+def _zone_overbooked() -> None:
+    _granted(ZoneGrant("node-0", None, 3001), "none")  # 4 CPUs less the reserved one
+
+
+def _memory_of_a_zone_overbooked() -> None:
+    _granted(ZoneGrant("node-0", None, 1000, 16 * 1024 + 1), "none")
+
+
+def _exclusive_cpu_of_the_system() -> None:
+    _granted(ZoneGrant("node-0", "2-3", 2000), "exclusive")
 
 
 def _share_too_much() -> None:
@@ -84,8 +108,6 @@ def _total_drifted() -> None:
 def _wrong_instruction_set() -> None:
     arm = Node.objects.get(name="n2").report.isa
     node = Node.objects.get(name="n1")
-    import msgspec
-
     node.report = msgspec.structs.replace(node.report, isa=arm)
     node.save()
 
@@ -134,6 +156,9 @@ BREAKS: list[tuple[str, Callable[[], None]]] = [
     ("I3", _too_much_memory_on_a_card),
     ("I5", _card_without_a_report),
     ("I2", _node_overbooked),
+    ("I2", _zone_overbooked),
+    ("I2", _memory_of_a_zone_overbooked),
+    ("I4", _exclusive_cpu_of_the_system),
     ("I2", _node_column_drifted),
     ("I2", _total_drifted),
     ("I7", _wrong_instruction_set),
@@ -161,3 +186,23 @@ def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callab
     if broken is _waiting_with_a_reservation:
         install_of(apps.get_app_config("placement"))
     assert name in {violation.id for violation in check_invariants()}
+
+
+def test_a_zone_that_online_workloads_took_back_is_no_broken_invariant(cluster: Cluster) -> None:
+    # 2 CPUs are granted and 1 is left: the pod is at risk, and nothing was given out twice.
+    node = Node.objects.get(name="n1")
+    lent = tuple(msgspec.structs.replace(zone, offline_capacity_millis=1000) for zone in node.report.numa.zones)
+    node.report = msgspec.structs.replace(node.report, numa=msgspec.structs.replace(node.report.numa, zones=lent))
+    node.save()
+    assert check_invariants() == []
+    (zone,) = zones_at_risk(node, Reservation.objects.select_related("pod"))
+    assert (zone.zone, zone.short_millis, zone.pods) == ("node-0", 1000, ("default/holds",))
+
+
+def test_shared_cpus_of_a_zone_are_held_by_nobody(cluster: Cluster) -> None:
+    assert [row.cpu for row in ReservedCpu.objects.order_by("cpu")] == [0, 1]
+    (result,) = placing(cluster, "n1")
+    held = Allocation(zones=(ZoneGrant("node-0", "2", 1000),), cpu_policy="numa")
+    recorded(cluster, [msgspec.structs.replace(result, allocation=held)])
+    assert ReservedCpu.objects.count() == 2
+    assert check_invariants() == []

@@ -9,9 +9,10 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.node_report import CardLink, PowerReport
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
-from tests.builders import a_node, a_pod
+from tests.builders import a_card, a_node, a_pod
 from tests.scenes import a_cluster, placed
 
 
@@ -84,6 +85,26 @@ def test_zones_show_each_cpu_with_its_owner(viewer: Client, db: None) -> None:
     assert [title for _, title in cells] == [owner.format(0), owner.format(2), "CPU 1: shared pool", "CPU 3: reserved"]
     assert [kind.strip() for kind, _ in cells] == ["owner-1", "owner-1", "", "reserved"]
     assert "2 of 4" in words(viewer, "/nodes/n1/numa/")
+
+
+def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, db: None) -> None:
+    cluster = a_cluster(a_node("n1").zone("node-0", "0-3", offline="1500m"))
+    pod = placed(cluster, "n1", a_pod("pinned"))[0]
+    grant = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),), cpu_policy="exclusive")
+    Reservation.objects.filter(pod=pod).update(allocation=grant)
+    text = words(viewer, "/nodes/n1/numa/")
+    # 2 CPUs granted, 1.5 left.
+    assert "Online workloads leave 1500m CPUs here. over its capacity 500m CPUs more were granted" in text
+    assert "At risk: default/pinned" in text
+
+
+def test_links_and_power_are_shown_where_somebody_stated_them(viewer: Client, db: None) -> None:
+    cards = (a_card(0, links=(CardLink(1, "nvlink", 40.0),)), a_card(1))
+    a_cluster(a_node("n1").having(gpus=cards, power=PowerReport("capped", 1200)), a_node("n2").gpus(1))
+    assert "Links" not in words(viewer, "/nodes/n2/gpu/")
+    assert "#1 nvlink 40 GB/s" in words(viewer, "/nodes/n1/gpu/")
+    assert "Power State capped Headroom 1200 W" in words(viewer, "/nodes/n1/")
+    assert "Headroom" not in words(viewer, "/nodes/n2/")
 
 
 def test_pods_and_decisions_link_to_their_reasons(viewer: Client, cluster: Cluster) -> None:

@@ -14,9 +14,10 @@ import msgspec
 
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard, NumaZone, Taint
+from hetsched.contracts.node_report import GpuCard, NumaZone, PowerReport, Taint
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.units import format_amount
+from hetsched.contracts.units import CPU, format_amount
+from hetsched.engine.zones import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.isa import parse
 from hetsched.placement.models import Reservation
@@ -70,7 +71,11 @@ class GpuFacts(Document, frozen=True):
 
 
 class ZoneFacts(Document, frozen=True):
-    """One NUMA zone; `cpus` is null where the zone is only counted."""
+    """One NUMA zone; `cpus` is null where the zone is only counted.
+
+    `offlineCapacity` is what online workloads leave of it, null where nobody said. `short` is by how much it has less
+    than it granted, null where it does not; then it takes nothing more, and `atRisk` names the pods that hold it.
+    """
 
     name: str
     cpus: str | None
@@ -78,6 +83,9 @@ class ZoneFacts(Document, frozen=True):
     capacity: dict[str, str]
     allocatable: dict[str, str]
     costs: dict[str, int]
+    offline_capacity: str | None
+    short: str | None
+    at_risk: list[str]
     held: list[dict[str, Any]]
 
 
@@ -134,6 +142,7 @@ class NodeDetail(Document, frozen=True):
     gpu_milli_used: int
     pod_count: int
     pods: list[str]
+    power: PowerReport | None
     problems: tuple[str, ...]
     origin: Origin
 
@@ -178,6 +187,7 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime) -> NodeD
         gpu_milli_used=node.gpu_milli_used,
         pod_count=node.pods,
         pods=sorted(reservation.pod.key for reservation in held),
+        power=report.power,
         problems=report.problems,
         origin=origin(node, now),
     )
@@ -232,7 +242,16 @@ def gpu_facts(
     return GpuFacts(origin(node, now, source="" if listed else "allocatable and labels"), cards)
 
 
-def numa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> NumaFacts:
+def numa_facts(
+    node: Node, held: Iterable[Reservation], now: datetime, *, at_risk: Iterable[ZoneAtRisk] = ()
+) -> NumaFacts:
+    """Return the node's zones; `at_risk` are those that granted more than they have.
+
+    Of the pods at risk those are named that are among `held`, which the asker may see.
+    """
+    held = list(held)
+    seen = {reservation.pod.key for reservation in held}
+    short = {zone.zone: zone._replace(pods=tuple(pod for pod in zone.pods if pod in seen)) for zone in at_risk}
     numa = node.report.numa
     if numa is None:
         return NumaFacts(origin(node, now), None, None, None, None, None)
@@ -246,11 +265,12 @@ def numa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> NumaFa
         topology_manager_policy=numa.topology_manager_policy,
         topology_manager_scope=numa.topology_manager_scope,
         reserved_cpus=numa.reserved_cpus,
-        zones=[_zone(zone, holders.get(zone.name, [])) for zone in numa.zones],
+        zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name)) for zone in numa.zones],
     )
 
 
-def _zone(zone: NumaZone, held: list[dict[str, Any]]) -> ZoneFacts:
+def _zone(zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None) -> ZoneFacts:
+    offline = zone.offline_capacity_millis
     return ZoneFacts(
         name=zone.name,
         cpus=zone.cpus,
@@ -258,6 +278,9 @@ def _zone(zone: NumaZone, held: list[dict[str, Any]]) -> ZoneFacts:
         capacity=quantities(zone.capacity),
         allocatable=quantities(zone.allocatable),
         costs=zone.costs,
+        offline_capacity=None if offline is None else format_amount(CPU, offline),
+        short=None if short is None else format_amount(CPU, short.short_millis),
+        at_risk=[] if short is None else list(short.pods),
         held=held,
     )
 

@@ -25,6 +25,7 @@ from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Reservation
 from hetsched.placement.snapshot import warm
+from hetsched.placement.zones import zones_at_risk
 
 from . import bodies, facts, reach
 from .documents import Document, Request, Rows, page_of
@@ -129,7 +130,13 @@ class Gpu(_OfNode):
 
 @extend_schema(responses=facts.NumaFacts, description="Show a node's NUMA zones and who holds their CPUs.")
 class Numa(_OfNode):
-    describe = facts.numa_facts
+    @extend_schema(responses=facts.NumaFacts)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a node's NUMA zones, who holds their CPUs, and who is at risk there."""
+        node = self.find(name)
+        at_risk = zones_at_risk(node, _held(node))
+        shown = facts.numa_facts(node, self.held(node), timezone.now(), at_risk=at_risk)
+        return answer(request, shown, etag=etag(node))
 
 
 class Balance(_OfNode):

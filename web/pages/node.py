@@ -23,6 +23,7 @@ from hetsched.inventory.actions import node_topic
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Decision, Reservation
+from hetsched.placement.zones import zones_at_risk
 from web.api import facts
 from web.api.nodes import balance_of
 
@@ -84,6 +85,7 @@ def _overview(node: Node, held: Held) -> Context:
         "taints": node.report.taints,
         "labels": sorted(node.report.labels.items()),
         "annotations": sorted(node.report.annotations.items()),
+        "power": node.report.power,
         "problems": node.report.problems,
     }
 
@@ -133,11 +135,11 @@ def _gpu(node: Node, held: Held) -> Context:
         }
         for card in shown.cards
     ]
-    return {"gpu": shown, "cards": cards}
+    return {"gpu": shown, "cards": cards, "linked": any(card.card.links for card in shown.cards)}
 
 
 def _numa(node: Node, held: Held) -> Context:
-    shown = facts.numa_facts(node, held, timezone.now())
+    shown = facts.numa_facts(node, held, timezone.now(), at_risk=zones_at_risk(node, held))
     zones = shown.zones or []
     colours = _colours(grant["pod"] for zone in zones for grant in zone.held)
     reserved = _cpus(shown.reserved_cpus)
