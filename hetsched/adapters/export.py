@@ -21,6 +21,7 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import CPU, format_amount
 
 from . import keys
+from .metrics import pod_metrics
 from .nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
 from .pod_objects import label_selector, pod_object, tolerations
 
@@ -88,6 +89,8 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
         yield from node_objects(node)
     for pod in content.running + content.pending:
         yield pod_object(pod)
+    for usage in content.pod_usages:
+        yield pod_metrics(usage)
 
 
 def _object(version: str, kind: str, meta: Mapping[str, Any], body: Mapping[str, Any] | None = None) -> Plain:

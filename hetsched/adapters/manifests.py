@@ -2,7 +2,8 @@
 
 Problem: a file is a bag of objects that refer to each other by name, in any order; one wrong object must refuse all.
 Rule: names that others refer to (classes, groups, namespaces) are read first, then nodes and pods, then what describes
-a node (NodeGpu, NodeUsage, NodeResourceTopology) is joined to it by name; what describes an absent node is dropped.
+a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) is joined to it by name, NodeUsage before NodeMetrics;
+what describes an absent node is dropped.
 Kinds that nothing is read from are ignored. File order is kept. Objects with `generateName` are numbered.
 Source: the public contract, "Objects in".
 Invariant: nothing is returned unless every object was read.
@@ -19,6 +20,7 @@ from hetsched.contracts.cluster import (
     ClusterContent,
     DisruptionBudget,
     ElasticQuota,
+    PodUsage,
     PriorityClass,
     RuntimeClass,
 )
@@ -27,7 +29,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodGroup, PodSpec
 
-from . import controllers, guarantees, keys, nodes, selectors
+from . import controllers, guarantees, keys, metrics, nodes, selectors
 from .documents import Document
 from .fields import View, metadata
 from .pods import Names, PodReader, namespace_of, preempts
@@ -54,6 +56,7 @@ def read_content(
         running=tuple(reading.running),
         pending=tuple(reading.pending),
         budgets=reading.read_budgets(),
+        pod_usages=reading.read_pod_usages(),
     )
 
 
@@ -140,6 +143,13 @@ class _Reading:
                 found.append(guarantees.disruption_budget(root, pods))
         return tuple(found)
 
+    def read_pod_usages(self) -> tuple[PodUsage, ...]:
+        found = []
+        for document, root in self._sorted.get("PodMetrics", ()):
+            with _Placed(document):
+                found.append(metrics.pod_usage(root))
+        return metrics.of_controllers(found, [*self.running, *self.pending])
+
     def read_pods(self, reader: PodReader) -> None:
         own = [(document, root) for document, root in self._sorted.get("Pods", ()) if root.value["kind"] == "Pod"]
         self._taken.update(
@@ -170,6 +180,7 @@ class _Reading:
 
         for kind, read in (
             ("NodeGpu", lambda root: {"gpus": nodes.cards(root)}),
+            ("NodeMetrics", lambda root: {"usage": metrics.node_usage(root)}),
             ("NodeUsage", lambda root: {"usage": nodes.usage(root)}),
             ("NodeResourceTopology", topology),
         ):
@@ -241,14 +252,14 @@ def _policy(root: View) -> PolicySpec:
     return policy
 
 
-_NAMESPACED = {"Pod", "PodGroup", "ElasticQuota", "PodDisruptionBudget", *controllers.KINDS}
+_NAMESPACED = {"Pod", "PodGroup", "ElasticQuota", "PodDisruptionBudget", "PodMetrics", *controllers.KINDS}
 _CRANE = "topology.crane.io"
 _READ = {
     ("Node", ""), ("Pod", ""), ("Namespace", ""),
     ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
     ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
     ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
-    ("PodDisruptionBudget", "policy"),
+    ("PodDisruptionBudget", "policy"), ("PodMetrics", "metrics.k8s.io"), ("NodeMetrics", "metrics.k8s.io"),
     ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),
     ("NodeGpu", "hetsched.io"), ("NodeUsage", "hetsched.io"), ("SchedulingPolicy", "hetsched.io"),
     *((kind, group.rstrip("/")) for kind, group in controllers.KINDS.items()),

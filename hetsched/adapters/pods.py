@@ -82,10 +82,10 @@ class PodReader:
         uid = meta.text("uid")
         if len(uid) > MAX_UID:
             meta.fail(f"may have at most {MAX_UID} characters", "uid")
-        owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
+        controller = controller_of(meta)
         pod = self.template(root, meta.text("name"), _namespace(meta))
         shape = pod.shape
-        if owner is not None and owner.text("kind") == "DaemonSet" and (shape.numa or shape.containers):
+        if controller.startswith("DaemonSet/") and (shape.numa or shape.containers):
             # It has one node to run on, and zones must not keep it off.
             shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
@@ -94,7 +94,7 @@ class PodReader:
             uid=uid,
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),
-            controller="" if owner is None else f"{owner.text('kind')}/{owner.text('name')}",
+            controller=controller,
         )
 
     def template(self, root: View, name: str, namespace: str) -> PodSpec:
@@ -204,6 +204,18 @@ def _namespace(meta: View) -> str:
 
 
 namespace_of = _namespace
+
+
+def controller_of(meta: View) -> str:
+    """Return whose pod it is, as `Kind/name`; a ReplicaSet that a Deployment made counts as the Deployment."""
+    owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
+    if owner is None:
+        return ""
+    kind, name = owner.text("kind"), owner.text("name")
+    template = meta.labels().get("pod-template-hash", "")
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        return f"Deployment/{name.removesuffix(f'-{template}')}"
+    return f"{kind}/{name}"
 
 
 def _images(spec: View) -> list[str]:

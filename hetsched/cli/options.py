@@ -90,7 +90,8 @@ def read_inputs(
             raise InputError(
                 "PodExists", f"the cluster runs a pod {pod.key} already", place=option, hint="Rename or remove one"
             )
-    return msgspec.structs.replace(nodes, running=nodes.running + asked.running), asked
+    both = {"running": nodes.running + asked.running, "pod_usages": nodes.pod_usages + asked.pod_usages}
+    return msgspec.structs.replace(nodes, **both), asked
 
 
 def read_manifest(paths: Sequence[str]) -> str:

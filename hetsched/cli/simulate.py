@@ -57,7 +57,7 @@ def simulate(
     stream = _arrivals(nodes, pods, arrival, seed)
     if report is not None:
         make_folder(report)
-    state = ClusterState(nodes.nodes, nodes.running, nodes.namespaces)
+    state = ClusterState.of(nodes)
     runs: list[Run] = []
     for compiled in policies:
         with Track(f"simulate {compiled.spec.name}", len(stream)) as track:

@@ -20,7 +20,7 @@ import numpy as np
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
-from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
+from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
@@ -37,7 +37,7 @@ from .columns import (
     Vocabulary,
     Window,
 )
-from .expected_use import Experience
+from .expected_use import Experience, learn
 from .gangs import Gangs
 from .links import Table, link_table
 from .mix import Mix, mix_of
@@ -116,6 +116,24 @@ class ClusterState:
         for row in range(len(self.reports)):
             self._write_usage(row)
         self.mix = mix_of(booking.pod for booking in self.bookings.values())
+
+    @classmethod
+    def of(
+        cls,
+        content: ClusterContent,
+        *,
+        nodes: Iterable[NodeReport] | None = None,
+        running: Iterable[PodSpec] | None = None,
+    ) -> ClusterState:
+        """Build the state of a content; `nodes` and `running` take the place of its own."""
+        return cls(
+            content.nodes if nodes is None else nodes,
+            content.running if running is None else running,
+            content.namespaces,
+            quotas=content.quotas,
+            budgets=content.budgets,
+            experience=learn(content.pod_usages),
+        )
 
     # -- inventory -----------------------------------------------------------------------------------------------
 

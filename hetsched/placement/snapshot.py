@@ -54,7 +54,8 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
     early = [reservation for reservation in booked if reservation.revision <= baseline]
     running = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in early]
-    state = ClusterState([effective_report(node) for node in nodes], running, cluster.definitions.namespaces)
+    reports = [effective_report(node) for node in nodes]
+    state = ClusterState.of(cluster.definitions, nodes=reports, running=running)
     for reservation in early:
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)

@@ -153,7 +153,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
 def _state_of(content: ClusterContent) -> ClusterState:
     if not content.nodes:
         raise InputError("ClusterWithoutNodes", "there is no Node in it", place="cluster")
-    return ClusterState(content.nodes, content.running, content.namespaces)
+    return ClusterState.of(content)
 
 
 def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
@@ -196,7 +196,14 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         for booking in state.bookings.values()
     ]
     reports = [_as_used(state, row, report) for row, report in enumerate(state.reports)]
-    return ClusterState([*reports, *added], running, state.namespaces)
+    return ClusterState(
+        [*reports, *added],
+        running,
+        state.namespaces,
+        quotas=state.quotas.limits.values(),
+        budgets=state.budgets,
+        experience=state.experience,
+    )
 
 
 def _as_used(state: ClusterState, row: int, report: NodeReport) -> NodeReport:

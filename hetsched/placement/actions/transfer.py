@@ -143,7 +143,7 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
     for pod in arriving:
         if pod.key in taken:
             raise InputError("PodExists", f"{pod.key} runs elsewhere in this cluster already", place=pod.key)
-    state = ClusterState(content.nodes, [*own, *arriving], content.namespaces)
+    state = ClusterState.of(content, running=[*own, *arriving])
     columns = state.columns
     free = columns.field("allocatable") - columns.field("requested")
     for pod in own:

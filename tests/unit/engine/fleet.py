@@ -46,7 +46,9 @@ def rebuilt(state: ClusterState) -> ClusterState:
         msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
         for b in state.bookings.values()
     ]
-    return ClusterState(state.reports, running, state.namespaces)
+    anew = ClusterState(state.reports, running, state.namespaces, experience=state.experience)
+    anew.use_mix(state.mix)
+    return anew
 
 
 def policy_of(*uses: PluginUse | str, ties: Ties | None = None) -> Policy:

@@ -1,0 +1,66 @@
+"""Measured use as the metrics API serves it: PodMetrics and NodeMetrics.
+
+Rule: the use of a pod is the sum over its containers. Whose pod it was is what its own owner reference says (an export
+writes one), else what the Pod of the same name in the same files says; one that nobody knows is dropped.
+Source: metrics.k8s.io/v1beta1, as metrics-server serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.node_report import Usage
+from hetsched.contracts.units import format_amount
+from hetsched.contracts.workload import PodSpec
+
+from .fields import View
+from .pods import controller_of, namespace_of
+
+_MOST = 2**53
+
+
+def pod_usage(root: View) -> PodUsage:
+    """Read a PodMetrics."""
+    meta = root.view("metadata")
+    total: dict[str, int] = {}
+    for container in root.views("containers"):
+        for resource, amount in container.amounts("usage").items():
+            total[resource] = total.get(resource, 0) + amount
+            if total[resource] > _MOST:
+                container.fail(f"the pod's use of {resource} is larger than this program can count", "usage")
+    return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta), total, root.text("timestamp"))
+
+
+def node_usage(root: View) -> Usage:
+    """Read a NodeMetrics."""
+    return Usage(root.amounts("usage"), root.text("timestamp"))
+
+
+def of_controllers(usages: Iterable[PodUsage], pods: Iterable[PodSpec]) -> tuple[PodUsage, ...]:
+    """Return the usages whose controller is known, by themselves or by their pod."""
+    controllers: Mapping[str, str] = {pod.key: pod.controller for pod in pods}
+    found = []
+    for usage in usages:
+        controller = usage.controller or controllers.get(f"{usage.namespace}/{usage.name}", "")
+        if controller:
+            found.append(msgspec.structs.replace(usage, controller=controller))
+    return tuple(found)
+
+
+def pod_metrics(usage: PodUsage) -> dict[str, Any]:
+    """Return a pod's measured use as a PodMetrics that says whose pod it was."""
+    kind, _, owner = usage.controller.partition("/")
+    metadata = {
+        "name": usage.name,
+        "namespace": usage.namespace,
+        "ownerReferences": [{"kind": kind, "name": owner, "controller": True}],
+    }
+    amounts = {name: format_amount(name, amount) for name, amount in usage.amounts.items()}
+    plain = {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": metadata}
+    if usage.observed_at:
+        plain["timestamp"] = usage.observed_at
+    return plain | {"containers": [{"name": "all", "usage": amounts}]}
