@@ -1,0 +1,224 @@
+"""Gangs: all members or none, where one by one two jobs lock each other out.
+
+Problem: pods of one job start together or not at all. Placed one by one, two jobs that need 4 slots each take 3 each of
+6 and wait for ever; a job that is too big keeps what others could use.
+Rule: the published cases, pods in the order in which two jobs interleave, through kube-scheduler's default policy and
+through the same policy with `gang-sort` and `gang`. Then two large queues: one with gangs that can never be had whole,
+one that asks for nearly twice the slots there are. A gang is *partial* when some of its members are booked, but fewer
+than it needs.
+Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3).
+The large queues are ours; their size is that of kube-scheduler's own gang benchmark. Speeds depend on the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.units import CPU, MEMORY, PODS
+from hetsched.contracts.workload import GangMember, PodSpec, Shape
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.gangs import gang_key
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.lab.bench.measure import Progress
+from hetsched.lab.plots import Series, line_chart
+
+from .outcome import Expectation, Experiment, Row
+
+MEMBERS = 4
+_FEW_NODES = MEMBERS - 1
+_RIVAL = BUILTIN["default-kube"]
+GANG = PolicySpec(
+    "default-kube-gang",
+    (PluginUse("gang-sort"), *(use for use in _RIVAL.plugins if use.name != "priority-sort"), PluginUse("gang")),
+    description="kube-scheduler's default, gangs whole.",
+)
+_SAMPLES = 50
+
+
+class _Case(NamedTuple):
+    """One published case: slots, jobs as (members, least), and the slots that each job holds in the end."""
+
+    title: str
+    slots: int
+    jobs: dict[str, tuple[int, int]]
+    held: dict[str, dict[str, int | None]]
+
+
+_CASES = (
+    _Case("room for 3, 6 replicas, 3 needed", 3, {"job": (6, 3)}, {GANG.name: {"job": 3}, _RIVAL.name: {"job": None}}),
+    _Case("room for 3, 6 replicas, 4 needed", 3, {"job": (6, 4)}, {GANG.name: {"job": 0}, _RIVAL.name: {"job": None}}),
+    _Case(
+        "6 slots, JobA and JobB need 4 each",
+        6,
+        {"JobA": (4, 4), "JobB": (4, 4)},
+        {GANG.name: {"JobA": 4, "JobB": 0}, _RIVAL.name: {"JobA": 3, "JobB": 3}},
+    ),
+)
+
+
+class Large(NamedTuple):
+    """A queue of gangs of 4, by turns, on a large fleet whose nodes have one slot each.
+
+    One gang in `big_every` (0: none) asks for larger nodes, of which there are only 3; `whole` gangs can be had.
+    """
+
+    title: str
+    nodes: int
+    gangs: int
+    big_every: int
+    whole: int
+
+    def drawn(self) -> tuple[list[NodeReport], list[PodSpec]]:
+        """Return the nodes and the pods in the order of submission."""
+        large = _FEW_NODES if self.big_every else 0
+        reports = [_node(f"n{number:05}", 64_000 if number < large else 8_000) for number in range(self.nodes)]
+        small, big = _shape(8_000), _shape(64_000)
+        shapes = [big if self.big_every and not number % self.big_every else small for number in range(self.gangs)]
+        pods = [
+            _pod(f"g{number}", member, MEMBERS, shape)
+            for member in range(MEMBERS)
+            for number, shape in enumerate(shapes)
+        ]
+        return reports, pods
+
+
+# 750 gangs, of which 38 (numbers 0, 20, .. 740) are too big: 712 whole. 5,000 slots / 4 = 1,250 whole of 2,250.
+_LARGE = (
+    Large("5,000 nodes, 750 gangs of 4, one in 20 too big", 5_000, 750, 20, 712),
+    Large("5,000 nodes, 2,250 gangs of 4", 5_000, 2_250, 0, 1_250),
+)
+
+
+def run(progress: Progress) -> Experiment:
+    """Run the published cases and the large queues under both policies."""
+    rows: list[Row] = []
+    expectations: list[Expectation] = []
+    lines: list[Series] = []
+    total = len(_CASES) + len(_LARGE)
+    for done, case in enumerate(_CASES, 1):
+        for spec in (_RIVAL, GANG):
+            found, partial = slots_held(spec, case.slots, case.jobs)
+            for job, published in case.held[spec.name].items():
+                rows.append(Row(spec.name, case.title, f"{job}: slots held", found[job], published))
+                if published is not None:
+                    text = f"{spec.name}, {case.title}: {job} holds {found[job]} (published {published})"
+                    expectations.append(Expectation(text, found[job] == published))
+            rows.append(Row(spec.name, case.title, "partial gangs", partial))
+        progress(done, total)
+    for done, large in enumerate(_LARGE, len(_CASES) + 1):
+        for spec in (_RIVAL, GANG):
+            fleet = Fleet(spec, *large.drawn())
+            rows += [Row(spec.name, large.title, metric, value) for metric, value in fleet.figures().items()]
+            if large is _LARGE[-1]:
+                lines.append(Series(spec.name, tuple(fleet.stuck)))
+            expected = f"{fleet.whole} gangs whole, {fleet.partial} in part"
+            held = fleet.partial > 0 if spec is _RIVAL else (fleet.whole, fleet.partial) == (large.whole, 0)
+            best = "some in part" if spec is _RIVAL else f"{large.whole} whole, none in part"
+            expectations.append(Expectation(f"{spec.name}, {large.title}: {expected} (expected: {best})", held))
+        progress(done, total)
+    chart = line_chart(
+        f"Slots held by gangs that are not whole: {_LARGE[-1].title}",
+        lines,
+        x_label="pods tried",
+        y_label="slots held",
+    )
+    return Experiment(
+        name="gang",
+        title="Gangs: all members or none",
+        source="Kubernetes Scheduling Framework with scheduler-plugins coscheduling",
+        reconstruction=False,
+        rows=tuple(rows),
+        expectations=tuple(expectations),
+        notes=(
+            "The large queues are ours; speeds are those of this machine, in Python, one process.",
+            "default-kube-gang is default-kube with gang-sort in the place of priority-sort, and gang.",
+        ),
+        charts=(chart,),
+    )
+
+
+def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
+    """Return how many slots each job holds when its pods were tried by turns with the others', and partial gangs."""
+    shape = _shape(1000)
+    pods = [
+        _pod(job, number, least, shape)
+        for number in range(max(members for members, _ in jobs.values()))
+        for job, (members, least) in jobs.items()
+        if number < members
+    ]
+    fleet = Fleet(spec, [_node(f"n{number}", 1000) for number in range(slots)], pods)
+    return {job: fleet.booked[f"default/{job}"] for job in jobs}, fleet.partial
+
+
+class Fleet:
+    """One queue tried on one fleet, and what came of it."""
+
+    def __init__(self, spec: PolicySpec, nodes: Sequence[NodeReport], pods: Sequence[PodSpec]) -> None:
+        self.scheduler = Scheduler(ClusterState(nodes), compile_policy(spec, load_registry()))
+        state = self.scheduler.state
+        needs = {pod.gang.name: pod.gang.min_available for pod in pods if pod.gang is not None}
+        self.needs = {f"default/{name}": least for name, least in needs.items()}
+        self.stuck: list[tuple[float, float]] = []
+        self.refusals: defaultdict[str | None, float] = defaultdict(float)  # seconds for all members of a gang
+        every = max(1, len(pods) // _SAMPLES)
+        spent = 0.0
+        for done, pod in enumerate(self.scheduler.policy.queue(pods, state), 1):
+            began = time.perf_counter()
+            outcome = self.scheduler.schedule(pod)
+            took = time.perf_counter() - began
+            spent += took
+            if _too_big(outcome):
+                self.refusals[gang_key(pod)] += took
+            if done % every == 0 and done < len(pods):
+                self.stuck.append((float(done), self._held_for_nothing()))
+        self.scheduler.settle()
+        self.stuck.append((float(len(pods)), self._held_for_nothing()))
+        self.pods_per_second = len(pods) / spent
+        self.booked = Counter({key: len(members) for key, members in state.gangs.booked.items()})
+        self.whole = sum(self.booked[key] >= least for key, least in self.needs.items())
+        self.partial = sum(0 < self.booked[key] < least for key, least in self.needs.items())
+
+    def _held_for_nothing(self) -> float:
+        """Count the slots of gangs that are not whole, without the gang that is being tried."""
+        booked, held = self.scheduler.state.gangs.booked, self.scheduler.room.held.keys()
+        return float(sum(len(members - held) for key, members in booked.items() if len(members) < self.needs[key]))
+
+    def figures(self) -> dict[str, float]:
+        """Return what is reported of a large queue."""
+        found = {
+            "whole gangs": float(self.whole),
+            "partial gangs": float(self.partial),
+            "slots held by partial gangs": self.stuck[-1][1],
+            "pods per second": round(self.pods_per_second),
+        }
+        if self.refusals:
+            found["refusal of a whole gang, median, ms"] = round(1000 * median(self.refusals.values()), 3)
+        return found
+
+
+def _too_big(outcome: Outcome) -> bool:
+    return outcome.refusal is not None and outcome.refusal[1].code == "GangTooBig"
+
+
+def _node(name: str, cpu_millis: int) -> NodeReport:
+    allocatable = {CPU: cpu_millis, MEMORY: 64 * 2**30, PODS: 110}
+    return NodeReport(name=name, labels={"kubernetes.io/hostname": name}, allocatable=allocatable, source="file")
+
+
+def _shape(cpu_millis: int) -> Shape:
+    memory = 2**30
+    requests = ((CPU, cpu_millis), (MEMORY, memory), (PODS, 1))
+    return Shape(requests=requests, nonzero_cpu_millis=cpu_millis, nonzero_memory_bytes=memory)
+
+
+def _pod(gang: str, number: int, least: int, shape: Shape) -> PodSpec:
+    return PodSpec("default", f"{gang}-{number}", shape, gang=GangMember(gang, least))

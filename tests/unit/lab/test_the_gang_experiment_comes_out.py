@@ -1,0 +1,61 @@
+"""The gang experiment: the published cases, and what must hold of any fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.engine.policies import BUILTIN
+from hetsched.lab.experiments import gang
+from hetsched.lab.experiments.gang import GANG, Fleet, Large, slots_held
+from hetsched.lab.experiments.outcome import Experiment
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return gang.run(lambda done, total: None)
+
+
+def test_everything_expected_held(experiment: Experiment) -> None:
+    assert [expectation.text for expectation in experiment.expectations if not expectation.held] == []
+
+
+def test_the_published_figures_stand_beside_ours(experiment: Experiment) -> None:
+    published = [row for row in experiment.rows if row.published is not None]
+    assert len(published) == 6
+    assert all(row.value == row.published for row in published)
+
+
+def test_the_plot_shows_both_policies(experiment: Experiment) -> None:
+    (chart,) = experiment.charts
+    assert GANG.name in chart
+    assert "default-kube<" in chart
+
+
+@pytest.mark.parametrize(
+    ("slots", "jobs", "held"),
+    [
+        # Room for 3: as many as fit beyond the least; none where the least is 4.
+        (3, {"job": (6, 3)}, {"job": 3}),
+        (3, {"job": (6, 4)}, {"job": 0}),
+        # 6 slots: the first job whole, then 2 are left, too few for the other's 4, enough for its 2.
+        (6, {"a": (4, 4), "b": (4, 4)}, {"a": 4, "b": 0}),
+        (6, {"a": (4, 4), "b": (4, 2)}, {"a": 4, "b": 2}),
+    ],
+)
+def test_slots_go_to_whole_gangs(slots: int, jobs: dict[str, tuple[int, int]], held: dict[str, int]) -> None:
+    assert slots_held(GANG, slots, jobs) == (held, 0)
+
+
+def test_without_the_plugin_interleaved_jobs_lock_each_other_out() -> None:
+    # Three jobs by turns on 9 slots: 3 each of the 4 they need.
+    found, partial = slots_held(BUILTIN["default-kube"], 9, {"a": (4, 4), "b": (4, 4), "c": (4, 4)})
+    assert (found, partial) == ({"a": 3, "b": 3, "c": 3}, 3)
+
+
+def test_gangs_that_are_too_big_hold_nothing_and_are_refused_as_a_whole() -> None:
+    # Gangs 0, 5 and 10 of 11 are too big: 8 can be had, with 32 slots of 40.
+    large = Large("small", 40, 11, 5, 8)
+    fleet = Fleet(GANG, *large.drawn())
+    assert (fleet.whole, fleet.partial) == (8, 0)
+    assert set(fleet.refusals) == {"default/g0", "default/g5", "default/g10"}
+    assert fleet.stuck[-1] == (44.0, 0.0)
