@@ -15,6 +15,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.params import check_params, default_params, params_schema
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.columns import Bools, Rows, Window
+from hetsched.engine.mix import mix_of
 from hetsched.engine.policy import ActivePlugin
 from hetsched.engine.registry import PluginInfo
 from hetsched.engine.request import Request
@@ -39,6 +40,7 @@ class Scene:
 
     def __init__(self, fleet: list[NodeReport], pods: list[PodSpec], picks: list[int]) -> None:
         self.state = ClusterState(fleet, (), NAMESPACES)
+        self.state.use_mix(mix_of(pods))
         self.pods = pods
         for pod, pick in zip(pods[1:], picks, strict=False):
             self.state.assume(self.state.compile(pod), pick % len(fleet))
@@ -165,6 +167,7 @@ def answers(plugin: ActivePlugin, state: ClusterState, pod: PodSpec) -> tuple[by
 @given(scene=scenes)
 def test_a_static_plugin_answers_alike_for_equal_keys_and_whatever_is_booked(scene: Scene) -> None:
     empty = ClusterState(scene.state.reports, (), NAMESPACES)
+    empty.use_mix(scene.state.mix)
     for plugin in serving("filter", "score"):
         known: dict[object, tuple[bytes, bytes]] = {}
         for pod in scene.pods if plugin.static else ():

@@ -13,6 +13,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine import state as ledger
 from hetsched.engine import tallies
 from hetsched.engine.cycle import Scheduler
+from hetsched.engine.mix import mix_of
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.scoring import INFEASIBLE, Evaluator
 from hetsched.engine.state import ClusterState
@@ -40,6 +41,7 @@ def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> No
 def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]]) -> None:
     """Take random steps, comparing a few shapes after each, so that the others lag behind by several rows."""
     state = deciding.state
+    state.use_mix(mix_of(pods))
     for position, (step, pick) in enumerate(steps):
         if step == "schedule":
             pod = msgspec.structs.replace(pods[pick % len(pods)], name=f"step-{position}")
