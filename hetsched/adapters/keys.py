@@ -28,8 +28,7 @@ POLICY = "hetsched.io/policy"
 ALLOCATION = "hetsched.io/allocation"
 SCHEDULER = "hetsched"
 
-GANG_NAME = "pod-group.scheduling.sigs.k8s.io/name"
-GANG_MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/min-available"
+GANG_NAME, GANG_MIN_AVAILABLE = wishes.GANG_NAME, wishes.GANG_MIN_AVAILABLE
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 POOL = "hetsched.io/pool"

@@ -22,3 +22,6 @@ AWARENESS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-aware
 CPU_POLICY = ("topology.crane.io/cpu-policy", "hetsched.io/cpu-policy")
 
 EXPECTED_WATTS = "hetsched.io/expected-watts"
+
+GANG_NAME = "pod-group.scheduling.sigs.k8s.io/name"
+GANG_MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/min-available"

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.decision import FieldChange, NearestFit
+from hetsched.contracts.wishes import GANG_MIN_AVAILABLE
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .columns import Bools, Rows, Window
@@ -30,7 +31,7 @@ from .relaxed_rules import rules
 from .status import SKIP, Refusal
 
 if TYPE_CHECKING:
-    from .cycle import Scheduler
+    from .cycle import Outcome, Scheduler
 
 MOST_ANSWERS = 5
 MOST_NODES = 10
@@ -38,6 +39,7 @@ _ROWS = 1_500_000
 # What one evaluation costs at least, in rows: small clusters do not get endless searches either.
 _LEAST_ROWS = 500
 _WHOLE = 1.0
+_MEMBER_ROWS = 600
 
 
 class Budget:
@@ -63,32 +65,31 @@ class _Candidate(NamedTuple):
 
 
 def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[NearestFit, ...]:
-    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the present state."""
+    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the present state.
+
+    Of a pod whose gang was announced, these are changes of all members that ask for the same; of one whose gang is
+    not known none are told.
+    """
+    budget = budget or Budget()
     if pod.problems:
         return ()
-    # Its own permit room: nobody who waits in the other one may hear of a trial.
-    trial = type(scheduler)(scheduler.state, scheduler.policy)
-    trial.evaluator = scheduler.evaluator
-    search = _Search(scheduler, pod, budget or Budget())
+    search: _Search = _Search(scheduler, pod, budget)
+    if pod.gang is not None and scheduler.policy.permits_for(pod):
+        roll = scheduler.state.gangs.roll_of(pod)
+        if roll is None:
+            return ()
+        search = _GangSearch(scheduler, pod, budget, list(roll.members.values()))
     names = scheduler.state.columns.names
     answers: list[NearestFit] = []
     told: set[tuple[str, ...]] = set()
     for candidate in sorted(search.candidates(), key=lambda candidate: candidate.order):
         fields = tuple(step.field for step in candidate.steps)
-        if fields not in told and _placed(trial, pod, candidate.shape):
+        if fields not in told and search.places(candidate):
             told.add(fields)
             answers.append(_answer(candidate, names))
         if len(answers) == MOST_ANSWERS:
             break
     return tuple(answers)
-
-
-def _placed(trial: Scheduler, pod: PodSpec, shape: Shape) -> bool:
-    """Run the real cycle with the changed request, and take the booking back."""
-    outcome = trial.schedule(msgspec.structs.replace(pod, shape=shape))
-    placed = outcome.node is not None
-    trial.undo(outcome)
-    return placed
 
 
 def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
@@ -110,6 +111,9 @@ class _Search:
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget) -> None:
         state = scheduler.state
         self._scheduler, self._pod, self._budget = scheduler, pod, budget
+        # Its own permit room: nobody who waits in the other one may hear of a trial.
+        self._trial = type(scheduler)(state, scheduler.policy)
+        self._trial.evaluator = scheduler.evaluator
         self._relaxations: list[Relaxation] = [
             *numbers(pod.shape, zoned=state.columns.layout.zones > 0),
             *instruction_sets(pod.shape, state),
@@ -160,6 +164,13 @@ class _Search:
             shape = step.apply(shape)
         return _Candidate(tuple(sorted(steps, key=lambda step: step.field)), shape, self.fits(shape, None))
 
+    def places(self, candidate: _Candidate) -> bool:
+        """Run the real cycle with the changed request, and take the booking back."""
+        outcome = self._trial.schedule(msgspec.structs.replace(self._pod, shape=candidate.shape))
+        placed = outcome.node is not None
+        self._trial.undo(outcome)
+        return placed
+
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
         """Return on which of some rows, or of all, every filter of the policy would let the shape in."""
         scheduler = self._scheduler
@@ -188,3 +199,54 @@ class _Search:
                 left &= plugin.instance.filter(request, nodes)
         found: Rows = np.flatnonzero(left)
         return found if rows is None else rows[found]
+
+
+class _GangSearch(_Search):
+    """A search for a gang: a change fits if the real cycle places as many members as must run together."""
+
+    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget, members: list[PodSpec]) -> None:
+        super().__init__(scheduler, pod, budget)
+        assert pod.gang is not None
+        state = scheduler.state
+        self._waiting = [member for member in members if member.key not in state.bookings]
+        self._least = pod.gang.min_available
+        self._booked = state.gangs.members_booked(f"{pod.namespace}/{pod.gang.name}")
+
+    def candidates(self) -> list[_Candidate]:
+        found = super().candidates()
+        with suppress(_Exhausted):
+            rows, count = self._try(self._pod.shape)
+            fewer = count + self._booked
+            if 0 < fewer < self._least:
+                words, size = f"min-available {self._least} -> {fewer}", 1 - fewer / self._least
+                step = Step(GANG_MIN_AVAILABLE, str(self._least), str(fewer), words, size, lambda shape: shape)
+                found.append(_Candidate((step,), self._pod.shape, rows))
+        return found
+
+    def places(self, candidate: _Candidate) -> bool:
+        return True  # `fits` ran the real cycle
+
+    def fits(self, shape: Shape, rows: Rows | None) -> Rows:
+        used, count = self._try(shape)
+        return used if count + self._booked >= self._least else used[:0]
+
+    def _try(self, shape: Shape) -> tuple[Rows, int]:
+        """Place members one by one, those that ask as this pod does with `shape`, and take all back.
+
+        Returns the rows they came to, and how many there were, no more than must be.
+        """
+        self._budget.rows -= max(self._scheduler.state.all_rows.n, _LEAST_ROWS) + _MEMBER_ROWS * len(self._waiting)
+        if self._budget.rows < 0:
+            raise _Exhausted
+        placed: list[Outcome] = []
+        for member in self._waiting:
+            if len(placed) + self._booked == self._least:
+                break
+            own = shape if member.shape == self._pod.shape else member.shape
+            outcome = self._trial.schedule(msgspec.structs.replace(member, shape=own, gang=None))
+            if outcome.node is not None:
+                placed.append(outcome)
+        rows: Rows = np.unique(np.array([outcome.row for outcome in placed], np.intp))
+        for outcome in reversed(placed):
+            self._trial.undo(outcome)
+        return rows, len(placed)

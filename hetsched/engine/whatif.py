@@ -91,7 +91,10 @@ def what_if(
             placements.append(placement(outcome, fork))
             continue
         # One that had to go with its gang, or for another pod, is explained by how things stand in the end.
-        diagnosis, fits = refused.get(outcome.pod.key) or (_afterwards(scheduler, outcome), ())
+        diagnosis, fits = refused.get(outcome.pod.key) or (
+            _afterwards(scheduler, outcome),
+            nearest.to(outcome.pod, booked=-1),
+        )
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
     placed = {item.pod for item in placements}

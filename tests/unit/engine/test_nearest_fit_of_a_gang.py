@@ -1,0 +1,45 @@
+"""Nearest fit of a gang: the change of all alike members with which enough of them run together."""
+
+from __future__ import annotations
+
+from hetsched.contracts.decision import NearestFit
+from hetsched.engine.whatif import what_if
+from tests.builders import NodeBuilder, a_node, a_pod
+from tests.unit.engine.fleet import cluster, policy_of
+
+POLICY = policy_of("gang-sort", "node-ready", "resource-fit", "least-allocated", "gang")
+
+
+def answers(nodes: list[NodeBuilder], members: int, cpu: str, least: int) -> list[tuple[NearestFit, ...]]:
+    """Return the nearest fits of every member that was not placed."""
+    pods = [a_pod(f"g-{number}").cpu(cpu).memory(0).gang("g", least).build() for number in range(members)]
+    state = cluster(nodes)
+    before = state.digest()
+    found = what_if(state, POLICY, pods, evaluated_at="")
+    assert state.digest() == before
+    return [item.nearest_fit for item in found.unplaced]
+
+
+def test_all_members_change_together_or_fewer_must_run() -> None:
+    # 8 CPUs take two members of 4. Three fit with 8000m / 3 = 2666.67m at most; the node of 2 CPUs takes none of these.
+    nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
+    told = answers(nodes, members=3, cpu="4", least=3)
+    assert len(told) == 3
+    assert all(one == told[0] for one in told)
+    assert [(fit.field, fit.from_, fit.to, fit.nodes) for fit in told[0]] == [
+        ("pod-group.scheduling.sigs.k8s.io/min-available", "3", "2", ("a",)),
+        ("resources.requests.cpu", "4", "2666m", ("a",)),
+    ]
+
+
+def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> None:
+    nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
+    assert answers(nodes, members=3, cpu="2666m", least=3) == []
+    assert len(answers(nodes, members=3, cpu="2667m", least=3)) == 3
+    # Two run, the third is one too many: it is refused alone, not with its gang.
+    assert len(answers(nodes, members=3, cpu="4", least=2)) == 1
+
+
+def test_where_not_even_one_member_fits_no_smaller_gang_is_told() -> None:
+    (first, *_) = answers([a_node("a").cpu(8).cordoned()], members=2, cpu="4", least=2)
+    assert first == ()
