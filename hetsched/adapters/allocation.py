@@ -1,13 +1,15 @@
 """The annotation that says what a pod holds, and crane's older form of it.
 
 Rule: `hetsched.io/allocation` is the contract's JSON (version 1); unknown members are ignored, a wrong one makes the
-whole annotation wrong. CPUs that no zone names are a grant without a zone: they are held wherever they lie. A zone of
-crane's `topology-result` names its CPU as a quantity.
+whole annotation wrong. `containers` follows from the rest: it is written for whoever pins, and nothing is read from it.
+CPUs that no zone names are a grant without a zone: they are held wherever they lie. A zone of crane's `topology-result`
+names its CPU as a quantity.
 Invariant: `parse(write(allocation)) == allocation`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,6 +19,7 @@ from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
+from hetsched.contracts.workload import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -109,8 +112,33 @@ def parse_topology_result(text: str) -> Allocation:
     )
 
 
-def write_allocation(allocation: Allocation) -> str:
-    """Write the annotation's JSON, in the contract's order."""
+def by_container(pod: PodSpec) -> dict[str, str]:
+    """Return which of its CPUs each container of a pod gets, by name; empty where no CPU or no container is named.
+
+    CPUs of the pod's own are dealt out, the larger demand first, each from the zone with the least left that holds it
+    whole, else zone by zone; under `numa` every container gets the shared CPUs of all the pod's zones.
+    """
+    allocation, names = pod.allocation, pod.container_names
+    zones = [sorted(parse_cpuset(zone.cpus or "")) for zone in allocation.zones] if allocation is not None else []
+    demands = [(c.cpus, name) for c, name in zip(pod.shape.containers, names, strict=False) if c.cpus and not c.init]
+    if allocation is None or not any(zones) or not demands:
+        return {}
+    if allocation.cpu_policy in ("numa", "none"):
+        return dict.fromkeys((name for _, name in demands), format_cpuset(cpu for zone in zones for cpu in zone))
+    dealt: dict[str, str] = {}
+    for cpus, name in sorted(demands, key=lambda demand: -demand[0]):
+        whole = [zone for zone in zones if len(zone) >= cpus]
+        taken: list[int] = []
+        for zone in [min(whole, key=len)] if whole else zones:
+            count = cpus - len(taken)
+            taken += zone[:count]
+            del zone[:count]
+        dealt[name] = format_cpuset(taken)
+    return {name: dealt[name] for _, name in demands}
+
+
+def write_allocation(allocation: Allocation, containers: Mapping[str, str] | None = None) -> str:
+    """Write the annotation's JSON, in the contract's order; `containers` are CPU lists by name."""
     named = [zone.cpus for zone in allocation.zones if zone.cpus]
     document: dict[str, object] = {"v": 1}
     if named:
@@ -121,6 +149,8 @@ def write_allocation(allocation: Allocation) -> str:
         document["isa"] = allocation.isa
     if allocation.cpu_policy is not None:
         document["policy"] = allocation.cpu_policy
+    if containers:
+        document["containers"] = dict(containers)
     if allocation.predicted:
         document["predicted"] = allocation.predicted
     return msgspec.json.encode(document).decode()

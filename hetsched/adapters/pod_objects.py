@@ -25,7 +25,7 @@ from hetsched.contracts.workload import (
 )
 
 from . import keys
-from .allocation import write_allocation
+from .allocation import by_container, write_allocation
 from .pods import MIRROR, ExportedContainers
 from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 
@@ -91,7 +91,8 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     least = defaults if len(pod.images) > 1 else {}
     read_back = {name: max(requests.get(name, default), least.get(name, 0)) for name, default in defaults.items()}
     scoring = "" if read_back == scored else f"[{scored[CPU]},{scored[MEMORY]}]"
-    container: Plain = {"name": "main"}
+    names = pod.container_names
+    container: Plain = {"name": names[0] if len(names) == len(shape.containers) == 1 else "main"}
     if pod.images:
         container["image"] = pod.images[0]
     guaranteed = (CPU, MEMORY) if pod.qos == "Guaranteed" else ()
@@ -113,9 +114,10 @@ def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) 
     only = container_demand(requests, limits)
     # A further image is a container without limits, with which no pod is Guaranteed.
     guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
-    if (shape.containers, shape.guaranteed) == ((only,) if only else (), guaranteed):
+    said = (only,) if only else ()
+    if (shape.containers, shape.guaranteed) == (said, guaranteed):
         return ""
-    return msgspec.json.encode(ExportedContainers(shape.guaranteed, shape.containers)).decode()
+    return msgspec.json.encode(ExportedContainers(shape.guaranteed, shape.containers, pod.container_names)).decode()
 
 
 def _annotations(pod: PodSpec) -> dict[str, str]:
@@ -147,7 +149,7 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         expected = {name: format_amount(name, amount) for name, amount in shape.expected_usage}
         found[keys.EXPECTED_USAGE] = msgspec.json.encode(expected).decode()
     if pod.allocation is not None:
-        found[keys.ALLOCATION] = write_allocation(pod.allocation)
+        found[keys.ALLOCATION] = write_allocation(pod.allocation, by_container(pod))
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
         for problem in pod.problems:

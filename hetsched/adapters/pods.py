@@ -138,8 +138,9 @@ class PodReader:
         )
         if keys.EXPORT_SCORING in annotations:
             shape = _with_exported_scoring(shape, meta.view("annotations"))
+        names = amounts.container_names
         if keys.EXPORT_CONTAINERS in annotations:
-            shape = _with_exported_containers(shape, meta.view("annotations"))
+            shape, names = _with_exported_containers(shape, meta.view("annotations"))
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
         node_name = spec.name("nodeName") if spec.text("nodeName") else ""
@@ -158,6 +159,7 @@ class PodReader:
             gang=demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems),
             node_name=node_name,
             allocation=_allocation(annotations, problems) if node_name else None,
+            container_names=names,
             images=tuple(dict.fromkeys(_images(spec))),
             problems=_with_exported(problems, annotations),
         )
@@ -293,9 +295,10 @@ class ExportedContainers(msgspec.Struct):
 
     guaranteed: bool
     containers: tuple[ContainerDemand, ...]
+    names: tuple[str, ...] = ()
 
 
-def _with_exported_containers(shape: Shape, annotations: View) -> Shape:
+def _with_exported_containers(shape: Shape, annotations: View) -> tuple[Shape, tuple[str, ...]]:
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -303,4 +306,4 @@ def _with_exported_containers(shape: Shape, annotations: View) -> Shape:
     for container in kept.containers:
         if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
             annotations.fail("it is out of range", keys.EXPORT_CONTAINERS)
-    return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed)
+    return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed), kept.names

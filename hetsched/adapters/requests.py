@@ -29,13 +29,17 @@ _STANDARD = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 
 class PodAmounts(msgspec.Struct, frozen=True):
-    """Effective requests in base units, what scoring counts, and the quality-of-service class."""
+    """Effective requests in base units, what scoring counts, and the quality-of-service class.
+
+    `containers` are those that a node can align, `container_names` theirs; one without a name is called `main`.
+    """
 
     requests: tuple[tuple[str, int], ...]
     nonzero_cpu_millis: int
     nonzero_memory_bytes: int
     qos: str
     containers: tuple[ContainerDemand, ...] = ()
+    container_names: tuple[str, ...] = ()
 
     @property
     def guaranteed(self) -> bool:
@@ -47,6 +51,7 @@ class _Container(msgspec.Struct, frozen=True):
     requests: Amounts
     limits: Amounts
     sidecar: bool = False
+    name: str = ""
 
 
 def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
@@ -70,19 +75,21 @@ def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
     for resource, amount in overhead.items():
         total[resource] = total.get(resource, 0) + amount
     total[PODS] = 1
+    aligned = [
+        (name, demand)
+        for name, demand in (
+            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar)) for c in init),
+            *((c.name, container_demand(c.requests, c.limits)) for c in containers),
+        )
+        if demand is not None
+    ]
     return PodAmounts(
         requests=tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
         nonzero_cpu_millis=nonzero[CPU] + overhead.get(CPU, 0),
         nonzero_memory_bytes=nonzero[MEMORY] + overhead.get(MEMORY, 0),
         qos=_qos([*containers, *init] if whole is None else [whole]),
-        containers=tuple(
-            demand
-            for demand in (
-                *(container_demand(c.requests, c.limits, init=not c.sidecar) for c in init),
-                *(container_demand(c.requests, c.limits) for c in containers),
-            )
-            if demand is not None
-        ),
+        containers=tuple(demand for _, demand in aligned),
+        container_names=tuple(name or "main" for name, _ in aligned),
     )
 
 
@@ -120,7 +127,7 @@ def _container(view: View) -> _Container:
         if limit is not None and (amount > limit or (amount != limit and is_extended(resource))):
             relation = "equal to" if is_extended(resource) else "at most"
             resources.view("requests").fail(f"must be {relation} its limit", resource, code="RequestAboveLimit")
-    return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always")
+    return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
 
 
 def _scored(requests: Amounts) -> Amounts:

@@ -183,6 +183,7 @@ class Shape(msgspec.Struct, frozen=True):
 class PodSpec(msgspec.Struct, frozen=True):
     """One pod: who it is, what it needs, and, if it already runs, where and with what.
 
+    `container_names` are those of the shape's `containers`, in the same order; empty where nobody names them.
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
     `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it.
     `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.
@@ -205,6 +206,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     preempts: bool = True
     node_name: str = ""
     allocation: Allocation | None = None
+    container_names: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     expected_basis: str = ""
