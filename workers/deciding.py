@@ -3,7 +3,8 @@
 Rule: pods are taken in queue order, each under the active revision of its own policy, all on one state, so each sees
 the earlier ones. What the engine cannot decide because it fails is *not now* with the failure as its reason: one odd
 pod never stops the others. A batch ends between gangs, never inside one: what is held does not outlast it, so whoever
-is held at its end is given back.
+is held at its end is given back. Pods that have to leave for another leave with its decision; one that this very
+batch had placed is not placed after all.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import structlog
 
-from hetsched.contracts.decision import NodeOutcome, Reason, Verdict
+from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.evictions import evictions
 from hetsched.engine.explain import Diagnosis, best, diagnose
 from hetsched.engine.gangs import gang_key, together
 from hetsched.engine.policy import Policy
@@ -29,6 +32,7 @@ from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
 
 _SCORE_DIGITS = 6
+_MOST_NAMED = 5
 log = structlog.get_logger(__name__)
 
 
@@ -44,7 +48,8 @@ class Batch:
         self._mixed: set[str] = set()
         self._schedulers: dict[int, Scheduler] = {}
         self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
-        self._held: list[tuple[int, Outcome, Scheduler]] = []
+        self._outcomes: dict[str, Outcome] = {}
+        self._booked: list[tuple[int, Outcome, Scheduler]] = []
 
     def decide(self, waiting: Sequence[Waiting], policy: Policy | None, seconds: float, most: int) -> list[Result]:
         """Decide for about `most` of these pods, in the order of `policy`, or as many as the time allows.
@@ -101,12 +106,19 @@ class Batch:
             scheduler.expire(time.monotonic())  # gangs whose back-off is over wake up
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod)
+        if any(self._holds(booking.pod.key) for booking in outcome.evicted):
+            scheduler.undo(outcome)  # under another policy it may still start with its gang
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
-            return self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, diagnosis.reasons)
-        if outcome.held:
-            self._held.append((position, outcome, scheduler))
-        return self._placed(waiting, spec, outcome, top)
+            reasons = (*diagnosis.reasons, *_candidates(outcome))
+            return self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, reasons)
+        evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
+        self._outcomes[pod.key] = outcome
+        self._booked.append((position, outcome, scheduler))
+        return self._placed(waiting, spec, outcome, top, evicted)
+
+    def _holds(self, key: str) -> bool:
+        return key in self._outcomes and self._outcomes[key].held
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""
@@ -120,13 +132,20 @@ class Batch:
         summary = pod.key + diagnosis.summary.removeprefix(first.key)
         return Diagnosis(diagnosis.verdict, diagnosis.reasons, diagnosis.funnel, summary, diagnosis.resolvable)
 
-    def _placed(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, top: tuple[NodeOutcome, ...]) -> Result:
+    def _placed(
+        self,
+        waiting: Waiting,
+        spec: PolicySpec,
+        outcome: Outcome,
+        top: tuple[NodeOutcome, ...],
+        evicted: tuple[Evicted, ...],
+    ) -> Result:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
         return Result(
             waiting,
             Verdict.PLACED,
-            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}",
+            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}{_leaving(outcome)}",
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],
@@ -134,6 +153,7 @@ class Batch:
             allocation=outcome.allocation,
             score=score,
             top=top,
+            evicted=evicted,
         )
 
     def _refused(
@@ -149,14 +169,16 @@ class Batch:
         return Result(waiting, Verdict.NOT_NOW, message, waiting.policy, version, reasons=(reason,))
 
     def _settled(self, results: list[Result]) -> list[Result]:
-        """Take back what a permit neither allowed nor refused, and explain what went."""
+        """Take back what a permit neither allowed nor refused, and explain what went or had to leave for others."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.room.drain()
-        for position, outcome, scheduler in self._held:
+        for position, outcome, scheduler in self._booked:
             if outcome.node is None:
-                waiting = results[position].waiting
-                results[position] = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
+                waiting, evicted = results[position].waiting, results[position].evicted
+                gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
+                # Whoever left for it has left all the same: its place was taken by the next.
+                results[position] = msgspec.structs.replace(gone, evicted=evicted)
         return results
 
     def _gone(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
@@ -182,6 +204,27 @@ def _mixed(waiting: Sequence[Waiting]) -> set[str]:
         if key is not None:
             policies[key].add(pod.policy)
     return {key for key, names in policies.items() if len(names) > 1}
+
+
+def _candidates(outcome: Outcome) -> tuple[Reason, ...]:
+    """Name the pods that could make room where the scheduler does not evict."""
+    if outcome.eviction is None:
+        return ()
+    victims = outcome.eviction.victims
+    named = ", ".join(victims[:_MOST_NAMED]) + (
+        f" and {len(victims) - _MOST_NAMED} more" if victims[_MOST_NAMED:] else ""
+    )
+    message = f"it would fit on {outcome.eviction.node} without {named}, which nobody evicts on this cluster"
+    return (Reason("PreemptionPossible", "preemption", 1, message),)
+
+
+def _leaving(outcome: Outcome) -> str:
+    """Say how many pods had to leave for a placement."""
+    count = len(outcome.evicted)
+    if not count:
+        return ""
+    first = outcome.evicted[0].pod.key
+    return f", in the place of {first}" if count == 1 else f", in the place of {first} and {count - 1} more"
 
 
 def _held_text(outcome: Outcome) -> str:

@@ -1,8 +1,9 @@
 """The scheduling loop: one leader per cluster decides batches until nothing is due.
 
 Rule: take the lease; refresh the warm state, decide a batch, record it by compare-and-set, again; give the lease up and
-look once more, because a wake-up that came meanwhile found the lease taken. A lost comparison forgets the batch. No
-transaction is open while the engine runs.
+look once more, because a wake-up that came meanwhile found the lease taken. A lost comparison forgets the batch. Where
+the rows themselves refuse one, the next is half as large, down to the one pod or gang that they refuse: it is told
+*not now* with the reason `LedgerRefused`, and the others go on. No transaction is open while the engine runs.
 Invariant: what the warm state assumed and could not record is dropped, whatever went wrong.
 """
 
@@ -17,12 +18,13 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
+from hetsched.contracts.decision import Reason, Verdict
 from hetsched.engine.policy import Policy
 from hetsched.inventory import lease as leases
 from hetsched.inventory.lease import Lease
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, record
+from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.queue import Waiting, due_pods, waiting
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
@@ -56,9 +58,14 @@ def _lead(lease: Lease) -> tuple[int, bool]:
     """Decide batch after batch under one lease; return how many were recorded, and whether too many were lost."""
     copy = warm(lease.cluster_id)
     decided = conflicts = 0
+    most = settings.HETSCHED_BATCH
     while True:
         try:
-            recorded = _batch(lease, copy)
+            recorded = _batch(lease, copy, most)
+        except Contradiction as refusal:
+            log.warning("batch refused", cluster=lease.cluster_id, pods=refusal.pods, reason=str(refusal))
+            most = max(1, min(most, refusal.pods) // 2)
+            continue
         except Conflict as conflict:
             conflicts += 1
             log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
@@ -70,10 +77,11 @@ def _lead(lease: Lease) -> tuple[int, bool]:
             return decided, False
         decided += recorded
         conflicts = 0
+        most = min(2 * most, settings.HETSCHED_BATCH)
 
 
-def _batch(lease: Lease, copy: Warm) -> int:
-    """Decide and record one batch; return its size, 0 when nothing is due."""
+def _batch(lease: Lease, copy: Warm, most: int) -> int:
+    """Decide and record a batch of about `most` pods; return its size, 0 when nothing is due."""
     if not due_pods(lease.cluster_id).exists():
         return 0
     with copy.held() as loaded:
@@ -89,8 +97,15 @@ def _batch(lease: Lease, copy: Warm) -> int:
         batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
-            results = batch.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, settings.HETSCHED_BATCH)
-            at = record(lease.cluster_id, results, revision=revision, epoch=lease.epoch, snapshot=snapshot)
+            results = batch.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, most)
+            where = {"revision": revision, "epoch": lease.epoch, "snapshot": snapshot}
+            try:
+                at = record(lease.cluster_id, results, **where)
+            except Contradiction as refusal:
+                if most > 1:
+                    raise
+                at = record(lease.cluster_id, [_set_aside(result, refusal) for result in results], **where)
+                batch.failed = True
             copy.recorded(at)
             done = not batch.failed
         finally:
@@ -99,16 +114,29 @@ def _batch(lease: Lease, copy: Warm) -> int:
     return len(results)
 
 
+def _set_aside(result: Result, refusal: Contradiction) -> Result:
+    """Return the same pod as one whose placement the rows refuse."""
+    log.error("placement set aside", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal))
+    message = "the ledger does not admit its placement: what it would hold is held already, unseen by the scheduler"
+    reason = Reason("LedgerRefused", "ledger", 0, message)
+    waiting, summary = result.waiting, f"{result.waiting.spec.key} waits: {message}"
+    return Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
+
+
 def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:
     """Return pods that are to be decided, in submission order, and the default policy, by which they are ordered.
 
-    Where its order is the one that the database index has, only the first pods are read.
+    Where its order is the one that the database index has, only the first pods are read; where it turns from namespace
+    to namespace, the first ones of each.
     """
     default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
     spec = active_specs({default}).get(default)
     policy = copy.policy(spec) if spec else None
-    few = policy is None or _orders_by_priority(policy)
-    return waiting(cluster_id, settings.HETSCHED_BATCH if few else None), policy
+    if policy is None or _orders_by_priority(policy):
+        return waiting(cluster_id, settings.HETSCHED_BATCH), policy
+    if policy.follows_placements:
+        return waiting(cluster_id, settings.HETSCHED_BATCH, each_namespace=True), policy
+    return waiting(cluster_id, None), policy
 
 
 def _orders_by_priority(policy: Policy) -> bool:

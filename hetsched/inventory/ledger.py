@@ -25,6 +25,17 @@ class Conflict(Exception):
     """Another writer was faster, or a newer leader decides: nothing was written, look again."""
 
 
+class Contradiction(Conflict):
+    """The rows themselves refuse some of these bookings, and would again: deciding anew will not help.
+
+    `pods` is how many were to be written together.
+    """
+
+    def __init__(self, message: str, pods: int) -> None:
+        super().__init__(message)
+        self.pods = pods
+
+
 class Load(msgspec.Struct):
     """What comes onto a node, or leaves it when negative."""
 

@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db import connection
+from django.db import IntegrityError, connection
 from django.db.models import QuerySet
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory.ledger import Conflict, Load, write_loads
+from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 
 from .models import Reservation, ReservedCard, ReservedCpu
@@ -48,7 +48,7 @@ def parts(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
 def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: datetime) -> list[Reservation]:
     """Insert reservations that begin at the cluster's present revision, in the order given.
 
-    Raises: IntegrityError when something is held already, Conflict when a card would be given out beyond 1000.
+    Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
     """
     reservations = Reservation.objects.bulk_create(
         [
@@ -112,7 +112,7 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
             )
             overfull = cursor.fetchone()
             if overfull:
-                raise Conflict(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
+                raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
 
 
 def end(rows: QuerySet[Reservation], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:

@@ -15,6 +15,7 @@ from hetsched.engine.explain import Diagnosis, diagnose, matrix
 from hetsched.engine.nearest import nearest_fit
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
 from hetsched.engine.tipping import tipping
 from hetsched.policies.models import PolicyRevision
 
@@ -48,9 +49,17 @@ def scheduler_before(decision: Decision) -> Scheduler:
     )
     for other in earlier.select_related("pod").order_by("id"):
         spec = other.pod.spec
+        _let_go(state, other)
         assert other.allocation is not None
         state.assume(state.compile(spec), state.row_of[other.node_name], other.allocation)
+    _let_go(state, decision)
     return Scheduler(state, compile_policy(policy.spec, load_registry()))
+
+
+def _let_go(state: ClusterState, decision: Decision) -> None:
+    """Take the pods off that left for a placement: it was scored on what they left."""
+    for evicted in decision.evictions:
+        state.forget(evicted.pod)
 
 
 def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:

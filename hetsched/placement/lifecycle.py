@@ -50,11 +50,11 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.NEVER_FITS: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NEVER_FITS}),
     # What a pod asks for does not change, so a wrong request is only ever given up.
     State.MISCONFIGURED: frozenset({State.CANCELLED}),
-    # A refused binding sends the pod back to the queue.
+    # A refused binding sends the pod back to the queue, and so does a pod for which it had to make room.
     State.PLACED: frozenset({State.BINDING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.BINDING: frozenset({State.BOUND, State.PENDING, State.FAILED, State.CANCELLED}),
-    State.BOUND: frozenset({State.RUNNING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
-    State.RUNNING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.BOUND: frozenset({State.RUNNING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.RUNNING: frozenset({State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.SUCCEEDED: frozenset(),
     State.FAILED: frozenset({State.PENDING}),
     State.CANCELLED: frozenset(),

@@ -17,7 +17,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import NodeOutcome, Reason
+from hetsched.contracts.decision import Evicted, NodeOutcome, Reason
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.fields import StructField
@@ -167,6 +167,7 @@ class Decision(AppendOnly):
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     reasons = StructField(tuple[Reason, ...], verbose_name=_("reasons"), default=tuple)
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
+    evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
     created_at = models.DateTimeField(_("decided"))
 
     class Meta:

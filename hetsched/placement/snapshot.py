@@ -22,20 +22,23 @@ from hetsched.engine.policy import Policy, compile_policy
 from hetsched.engine.registry import Registry, load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import effective_report
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.models import Cluster, ClusterKind, Node
 
 from .models import Reservation
 
 _KEPT_POLICIES = 16
+# Where placements exist only here, so does what runs: nobody else has to end it.
+_EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
 
 
 class Loaded(msgspec.Struct):
-    """A state and the revisions of the cluster it is a fold of."""
+    """A state and the revisions of the cluster it is a fold of; `evicts`: its scheduler may take pods off nodes."""
 
     state: ClusterState
     node_ids: dict[str, int]
     inventory_revision: int
     revision: int
+    evicts: bool
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
@@ -62,7 +65,9 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     for reservation in booked[len(early) :]:
         if reservation.released_revision is None or reservation.released_revision > revision:
             _assume(state, reservation)
-    return Loaded(state, {node.name: node.pk for node in nodes}, cluster.inventory_revision, revision)
+    return Loaded(
+        state, {node.name: node.pk for node in nodes}, cluster.inventory_revision, revision, cluster.kind in _EVICTING
+    )
 
 
 _BOOKING = (
@@ -151,7 +156,7 @@ class Warm:
         if known is None or known.policy is not policy:
             if len(self._schedulers) >= _KEPT_POLICIES:
                 self._schedulers.clear()
-            known = self._schedulers[key] = Scheduler(self._loaded.state, policy)
+            known = self._schedulers[key] = Scheduler(self._loaded.state, policy, evicts=self._loaded.evicts)
         return known
 
     def recorded(self, revision: int) -> None:

@@ -4,7 +4,7 @@ May import: what hetsched.placement may.
 Never: an engine run or an outside call inside a transaction.
 """
 
-from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.ledger import Conflict, Contradiction
 
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Result, record
@@ -14,6 +14,7 @@ from .transfer import export_cluster, import_cluster
 
 __all__ = [
     "Conflict",
+    "Contradiction",
     "Result",
     "Submission",
     "begin_binding",

@@ -39,6 +39,12 @@ from ..topics import (
     workload_topic,
 )
 
+# A pod that goes back to the queue forgets where it was; its latest decision stays as history.
+BACK_IN_QUEUE = {
+    "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
+    "finished_at": None,
+}  # fmt: skip
+
 
 class Change:
     """One open transaction on one cluster."""
@@ -81,7 +87,7 @@ class Change:
     def book(self, bookings: Sequence[Booked], epoch: int) -> None:
         """Reserve what placed pods hold; the unique indexes judge.
 
-        Raises: IntegrityError when something is held already, Conflict when a card would be given out beyond 1000.
+        Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
         """
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)

@@ -22,7 +22,7 @@ from .. import dispatch
 from ..bookings import parts
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Pod, Workload
-from .change import Change
+from .change import BACK_IN_QUEUE, Change
 from .submitting import PRIORITIES
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
@@ -71,18 +71,11 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, f"rejected: {reason}")
-        change.move(pods, State.PENDING, **_UNPLACED_COLUMNS, message=reason)
+        change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
         change.requeue()
         change.close()
         dispatch.wake(cluster_id)
     return pods
-
-
-# A pod that goes back to the queue forgets where it was; its latest decision stays as history.
-_UNPLACED_COLUMNS = {
-    "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
-    "finished_at": None,
-}  # fmt: skip
 
 
 def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, message: str = "") -> list[Pod]:
@@ -133,7 +126,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str) -> Workload:
             pods = [pod for pod in _of(workload) if pod.state in RETRIED]
             if not pods:
                 raise InputError("NothingToRetry", f"no pod of {workload.pk} was refused or failed")
-            change.move(pods, State.PENDING, **_UNPLACED_COLUMNS, message="")
+            change.move(pods, State.PENDING, **BACK_IN_QUEUE, message="")
             _audit(actor, "workload.retry", workload, reason, {"pods": len(pods)})
             change.close()
             dispatch.wake(workload.cluster_id)

@@ -3,6 +3,8 @@
 Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
 the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
 inserted in bulk, the unique indexes judge, node columns follow.
+Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
+import brought end. That they still run is part of the comparison.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
@@ -18,21 +20,23 @@ import msgspec
 from django.db import IntegrityError, connection, transaction
 
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import NodeOutcome, Reason, Verdict
-from hetsched.inventory.ledger import Conflict, advance
+from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.audit import record as audit
 from hetsched.policies.models import Policy
 
 from .. import dispatch
 from ..bookings import Booked
-from ..lifecycle import QUEUED, State
+from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Pod
 from ..queue import Waiting, backoff
-from .change import Change
+from .change import BACK_IN_QUEUE, Change
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was decided for one waiting pod. `node_id` is None unless it was placed."""
+    """What was decided for one waiting pod. `node_id` is None unless it was placed; `evicted` left for it."""
 
     waiting: Waiting
     verdict: Verdict
@@ -45,12 +49,13 @@ class Result(msgspec.Struct, frozen=True):
     score: float | None = None
     reasons: tuple[Reason, ...] = ()
     top: tuple[NodeOutcome, ...] = ()
+    evicted: tuple[Evicted, ...] = ()
 
 
 def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: int, snapshot: str) -> int:
     """Write what was decided on `revision` by the leader of `epoch`; return the cluster's new revision.
 
-    Raises: Conflict.
+    Raises: Conflict, or Contradiction where what is to be held is held already.
     """
     try:
         with transaction.atomic():
@@ -59,6 +64,8 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             change = Change(cluster)
             told = [result for result in results if not _same_refusal(result)]
             decisions = _insert_decisions(change, told, revision, snapshot)
+            for result in results:
+                _evict(change, result)
             _move(change, results, {d.pod_id: d.pk for d in decisions})
             placed = [result for result in told if result.verdict is Verdict.PLACED]
             change.book([_booked(result) for result in placed], epoch)
@@ -68,7 +75,7 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             if placed and cluster.kind == ClusterKind.DEMO:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
-        raise Conflict(f"cluster {cluster_id}: {error}") from error
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(results)) from error
     return cluster.revision
 
 
@@ -82,6 +89,37 @@ def _check_policies(results: Sequence[Result]) -> None:
     stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
     if stale:
         raise Conflict(f"policy {stale[0]} has another active version by now")
+
+
+def _evict(change: Change, result: Result) -> None:
+    """Let those go who have to leave for one pod.
+
+    Raises: Conflict when one of them holds nothing any more.
+    """
+    if not result.evicted:
+        return
+    by, keys = result.waiting.spec.key, {item.pod for item in result.evicted}
+    names = [key.partition("/")[2] for key in keys]
+    held = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
+    victims = [pod for pod in held.defer("spec").order_by("id") if pod.key in keys]
+    if len(victims) != len(keys):
+        raise Conflict(f"{len(keys) - len(victims)} of {len(keys)} pods that should leave for {by} hold nothing")
+    reason = f"Preempted by {by}"
+    change.free(victims, reason)
+    change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
+    ended = [pod for pod in victims if pod.origin == Pod.IMPORTED]
+    change.move(ended, State.FAILED, queued=False, finished_at=change.now, message=reason)
+    change.requeue()
+    for pod in victims:
+        details = {"node": result.node_name, "workload": pod.workload_id}
+        audit(
+            actor=SYSTEM.name,
+            role=SYSTEM.role,
+            action="pod.preempt",
+            obj=("pod", pod.key),
+            reason=reason,
+            details=details,
+        )
 
 
 def _booked(result: Result) -> Booked:
@@ -116,6 +154,7 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
             allocation=result.allocation,
             reasons=result.reasons,
             top=result.top,
+            evictions=result.evicted,
             created_at=change.now,
         )
         for result in results
