@@ -3,8 +3,8 @@
 Problem: one policy, one order, two paths; nobody may be able to tell from the result which path ran.
 Rule: pods are taken in the order given. A run of neighbouring pods that the loop can place is placed by one call; any
 other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
-and nothing else of the policy concerns the pod: no rule that a booked pod states, no Permit. Where the policy has a
-PostFilter, a pod that fits nowhere ends the run too and is handed to the cycle.
+and nothing else of the policy concerns the pod: no rule that a booked pod states, no gang, no quota. A pod that fits
+nowhere though others could leave for it (PostFilter) ends the run too and is handed to the cycle.
 A few pods, with nothing learnt yet, go through the cycle, which needs no machine code.
 Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
 """
@@ -12,7 +12,7 @@ Invariants: outcomes, bookings and the ledger equal those of scheduling the pods
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -37,6 +37,7 @@ _SHORT = 4
 _MOST_SHAPES = 100_000
 _MOST_KNOWN = 400_000
 _LOG_ROOM = 1_000_000
+_HIGHEST = 2**63 - 1
 
 
 class BatchScheduler:
@@ -77,7 +78,7 @@ class BatchScheduler:
         positions = learnt.positions(pods)
         if positions is None:
             return  # a new resource widened the columns
-        stops = np.full(len(pods), bool(self.scheduler.policy.post_filters))
+        stops = learnt.stops(pods)
         ends = [*np.flatnonzero(positions < 0).tolist(), len(pods)]
         start = 0
         while start < len(pods):
@@ -131,6 +132,9 @@ class _Learnt:
         self._log: Ints = np.zeros(0, np.int64)
         self._logged = 0
         self._synced = len(scheduler.state.log)
+        self._quota = any(plugin.name == "quota" for plugin in scheduler.policy.plugins)
+        self._post_filters = {plugin.name for plugin in scheduler.policy.post_filters}
+        self._lowest = min((b.pod.priority for b in scheduler.state.bookings.values()), default=_HIGHEST)
         self._choosing = [plugin.instance.concerns for plugin in scheduler.policy.plugins if _chooses(plugin)]
         self._reserving_isa = next((p.instance for p in scheduler.policy.reserves if p.name == "isa-match"), None)
 
@@ -151,6 +155,9 @@ class _Learnt:
             return None
         found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
         found[[i for i, pod in enumerate(pods) if pod.problems or pod.gang is not None]] = -1
+        if self._quota and self.scheduler.state.quotas.limits:
+            governs = self.scheduler.state.quotas.governs
+            found[[i for i, pod in enumerate(pods) if governs(pod)]] = -1
         for concerns in self._choosing:
             found[[i for i, pod in enumerate(pods) if concerns(pod)]] = -1
         plans = self.plans
@@ -162,6 +169,22 @@ class _Learnt:
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
         return found
+
+    def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
+        """Return (P,) which pods are for the cycle where they fit nowhere, because others could leave for them."""
+        if not self._post_filters <= {"preemption"}:
+            return np.ones(len(pods), np.bool_)
+        if not self._post_filters:
+            return np.zeros(len(pods), np.bool_)
+        self._note_priorities(self.scheduler.state.log[self._synced :])
+        lowest = self._lowest = min(self._lowest, *[pod.priority for pod in pods])
+        return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
+
+    def _note_priorities(self, rows: Iterable[int]) -> None:
+        """Look at pods that others booked; that a low one went again is not noticed, and does no harm."""
+        on_row = self.scheduler.state.on_row
+        for row in set(rows):
+            self._lowest = min([self._lowest, *[booking.pod.priority for booking in on_row[row].values()]])
 
     def _learn(self, pods: list[PodSpec]) -> bool:
         state, plans = self.scheduler.state, self.plans

@@ -53,7 +53,7 @@ def _nash_gain(plugin: Any, request: Request, state: ClusterState, gpu_fit: Acti
     if plugin.params.dispersion != "variance":
         return None
     rows = [state.resources.index.get(name, UNKNOWN) for name in USAGE_RESOURCES]
-    return NASH_GAIN, (*rows, plugin.params.full)
+    return NASH_GAIN, (*rows, 50.0 / plugin.params.full)
 
 
 def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:

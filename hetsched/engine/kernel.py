@@ -20,9 +20,11 @@ from .terms import (
     Stretch,
     add_score,
     compiled,
+    compiled_for_good,
     keep_out_full,
     keep_out_without_cards,
     take_cards,
+    version,
 )
 
 BLOCK = 64
@@ -202,7 +204,7 @@ def _drawn(totals: Any, best: float, draw: Any) -> int:
 
 
 @compiled
-def place(
+def _place(
     pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
     log: Any, logged: int, decided: Any,
 ) -> tuple[int, int]:  # fmt: skip
@@ -256,3 +258,18 @@ def place(
         log[logged] = row
         logged += 1
     return len(pods), logged
+
+
+def _made(version: str) -> Any:
+    @compiled_for_good
+    def place(
+        pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
+        kept: Any, log: Any, logged: int, decided: Any,
+    ) -> Any:  # fmt: skip
+        assert version
+        return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
+
+    return place
+
+
+place = _made(version())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Dispersion = Literal["variance", "std"]
 
 _QUANTUM = 1e-9
+_QUANTA = 1e9  # in 1
 
 
 class Resources(NamedTuple):
@@ -88,14 +89,30 @@ def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple
 def gain(request: Request, nodes: Window, resources: Resources, dispersion: Dispersion) -> tuple[Floats, Floats]:
     """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
     room, use = capacity(nodes, resources), used(nodes, resources)
-    before, _ = utility(use, room, dispersion)
-    after, mean = utility(use + demand(request, nodes, resources), room, dispersion)
-    return after / before, mean
+    both: Ints = np.empty((2, *use.shape), np.int64)
+    both[0] = use
+    np.add(use, demand(request, nodes, resources), out=both[1])
+    if dispersion == "std" or not room.all():
+        before, _ = utility(both[0], room, dispersion)
+        after, mean = utility(both[1], room, dispersion)
+        return after / before, mean
+    # The same, for both at once and without looking for what nodes lack.
+    share = both / room
+    np.minimum(share, 1.0, out=share)
+    means = np.add.reduce(share, axis=1)
+    means /= len(use)
+    share -= means[:, None]
+    share *= share
+    spread = np.add.reduce(share, axis=1)
+    spread /= len(use)
+    np.subtract(1.0, spread, out=spread)
+    gains: Floats = spread[1] / spread[0]
+    return gains, means[1]
 
 
 def ranked(gains: Floats, mean: Floats) -> Floats:
     """Return gains such that equal ones (to nine digits) are told apart by the lower mean."""
-    return (np.rint(gains / _QUANTUM) - 0.25 * mean) * _QUANTUM
+    return (np.rint(gains * _QUANTA) - 0.25 * mean) * _QUANTUM
 
 
 def all_equal(gains: Floats) -> bool:

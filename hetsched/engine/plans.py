@@ -5,6 +5,7 @@ Rule: a shape is known when each plugin of the policy is one of
     a term of the loop  `formulas.TERMS`, with parameters that the formula there covers
     resource-fit, gpu-fit
     between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
+    quota               for pods whose namespace has none
     anything else       that sits the shape out (SKIP), or says which pods concern it (those are left to the cycle)
 and nothing is normalised. Every other shape is left to the cycle.
 Invariants: arrays only grow; a position once given means the same shape until the epoch changes.
@@ -31,7 +32,9 @@ from .state import ClusterState
 from .status import ALONE, SKIP, Alone, Refusal, Skip
 from .terms import GIVEN, NOWHERE, At, Cards
 
+# They have no say about a shape without rules between pods, or a pod whose namespace has no quota.
 BETWEEN_PODS = {"pod-affinity", "topology-spread", "host-ports"}
+_BY_POD = BETWEEN_PODS | {"quota"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
@@ -72,9 +75,7 @@ class Plans:
         self._load_gates = [
             plugin
             for plugin in policy.gates
-            if plugin in taking_part
-            and not plugin.static
-            and plugin.name not in BETWEEN_PODS | {"resource-fit", "gpu-fit"}
+            if plugin in taking_part and not plugin.static and plugin.name not in _BY_POD | {"resource-fit", "gpu-fit"}
         ]
         names = {plugin.name: plugin for plugin in policy.gates}
         self._fits = "resource-fit" in names

@@ -11,7 +11,9 @@ order. That path is the oracle, in tests and in `hetsched bench engine`.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -21,20 +23,36 @@ from .columns import UNKNOWN, WHOLE_CARD_MILLI, Ints
 
 LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT, NASH_GAIN, IHEP_CPU, IHEP_GPU = range(6)
 NOWHERE = -np.inf
+_ROUNDING = 1.5 * 2.0**52
 GIVEN = 8
 """How many numbers a term may be given per shape."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+_codes = blake2b(digest_size=8)
 
 
 def compiled(function: F) -> F:
-    """Compile at the first call and keep the machine code on disk, where there is a place that can be written."""
+    """Compile as part of what calls it."""
+    _codes.update(marshal.dumps(function.__code__))
+    return cast("F", njit(error_model="numpy")(function))
+
+
+def compiled_for_good(function: F) -> F:
+    """Compile at the first call and keep the machine code on disk, where there is a place that can be written.
+
+    What is kept is looked up by the function's file and closure, not by what it calls: `version` has to be in there.
+    """
     made: Any
     try:
         made = njit(cache=True, error_model="numpy")(function)
     except RuntimeError:
         made = njit(error_model="numpy")(function)
     return cast("F", made)
+
+
+def version() -> str:
+    """Return a name for the code of everything that was handed to `compiled` so far."""
+    return _codes.hexdigest()
 
 
 class At(NamedTuple):
@@ -155,28 +173,25 @@ def _tightest_fit(total: Any, weight: float, nodes: Any, at: Any, given: Any) ->
 
 
 @compiled
-def _utility(a: float, b: float, c: float, d: float, in_a: int, in_b: int, in_c: int, in_d: int) -> tuple[float, float]:
-    """Return 1 - variance and the mean of four shares of what a node has of four resources, 0 for those it lacks."""
-    share_a = min(max(a / max(in_a, 1), 0.0), 1.0) if in_a > 0 else 0.0
-    share_b = min(max(b / max(in_b, 1), 0.0), 1.0) if in_b > 0 else 0.0
-    share_c = min(max(c / max(in_c, 1), 0.0), 1.0) if in_c > 0 else 0.0
-    share_d = min(max(d / max(in_d, 1), 0.0), 1.0) if in_d > 0 else 0.0
-    count = max(float(np.int64(in_a > 0) + np.int64(in_b > 0) + np.int64(in_c > 0) + np.int64(in_d > 0)), 1.0)
+def _utility(a: Any, b: Any, c: Any, d: Any, room: Any, has: Any, count: float) -> tuple[float, float]:
+    """Return 1 - variance and mean of the shares in use of four resources; `has` is 0 for one that a node lacks."""
+    share_a = min(a / room[0], 1.0) * has[0]
+    share_b = min(b / room[1], 1.0) * has[1]
+    share_c = min(c / room[2], 1.0) * has[2]
+    share_d = min(d / room[3], 1.0) * has[3]
     mean = (share_a + share_b + share_c + share_d) / count
-    spread = (share_a - mean) * (share_a - mean) if in_a > 0 else 0.0
-    spread += (share_b - mean) * (share_b - mean) if in_b > 0 else 0.0
-    spread += (share_c - mean) * (share_c - mean) if in_c > 0 else 0.0
-    spread += (share_d - mean) * (share_d - mean) if in_d > 0 else 0.0
+    spread = (share_a - mean) * (share_a - mean) * has[0]
+    spread += (share_b - mean) * (share_b - mean) * has[1]
+    spread += (share_c - mean) * (share_c - mean) * has[2]
+    spread += (share_d - mean) * (share_d - mean) * has[3]
     return 1.0 - spread / count, mean
 
 
 @compiled
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any) -> None:
-    """Given: the row of each of the four resources in `allocatable`, -1 where the cluster has none; the full gain."""
-    full = given[4]
-    has_a, has_b, has_c, has_d = (
-        np.int64(given[0] >= 0), np.int64(given[1] >= 0), np.int64(given[2] >= 0), np.int64(given[3] >= 0),
-    )  # fmt: skip
+    """Given: the row of each of the four resources in `allocatable`, -1 where the cluster has none; 50 / full gain."""
+    scale = given[4]
+    known_a, known_b, known_c, known_d = given[0] >= 0, given[1] >= 0, given[2] >= 0, given[3] >= 0
     in_a = nodes.static[at.allocatable + max(int(given[0]), 0), nodes.first : nodes.last]
     in_b = nodes.static[at.allocatable + max(int(given[1]), 0), nodes.first : nodes.last]
     in_c = nodes.static[at.allocatable + max(int(given[2]), 0), nodes.first : nodes.last]
@@ -193,15 +208,20 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
     for i in range(len(total)):
         a, b, c, d = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
-        room_a, room_b, room_c, room_d = in_a[i] * has_a, in_b[i] * has_b, in_c[i] * has_c, in_d[i] * has_d
-        before, _ = _utility(a, b, c, d, room_a, room_b, room_c, room_d)
+        room = float(max(in_a[i], 1)), float(max(in_b[i], 1)), float(max(in_c[i], 1)), float(max(in_d[i], 1))
+        has_a, has_b = np.float64((in_a[i] > 0) & known_a), np.float64((in_b[i] > 0) & known_b)
+        has_c, has_d = np.float64((in_c[i] > 0) & known_c), np.float64((in_d[i] > 0) & known_d)
+        has = has_a, has_b, has_c, has_d
+        count = max(has_a + has_b + has_c + has_d, 1.0)
+        before, _ = _utility(a, b, c, d, room, has, count)
         a += add_a + measured_a[i] * extra_a
         b += add_b + measured_b[i] * extra_b
         c += add_c + measured_c[i] * extra_c
         d += add_d + measured_d[i] * extra_d
-        after, mean = _utility(a, b, c, d, room_a, room_b, room_c, room_d)
-        ranked = (np.rint((after / before - 1.0) / 1e-9) - 0.25 * mean) * 1e-9
-        total[i] += weight * min(max(50.0 + 50.0 * ranked / full, 0.0), 100.0)
+        after, mean = _utility(a, b, c, d, room, has, count)
+        # Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, halves to even, as rint does.
+        steps = ((after / before - 1.0) * 1e9 + _ROUNDING) - _ROUNDING
+        total[i] += weight * min(max(50.0 + (steps - 0.25 * mean) * 1e-9 * scale, 0.0), 100.0)
 
 
 @compiled
