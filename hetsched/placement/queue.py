@@ -11,7 +11,8 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 
 import msgspec
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
@@ -52,18 +53,24 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
     return Pod.objects.filter(due(), cluster_id=cluster_id)
 
 
-def waiting(cluster_id: int, limit: int | None) -> list[Waiting]:
-    """Return the pods to look at, in queue order, and the rest of their gangs; None for all of them."""
-    due_first = due_pods(cluster_id).order_by("-priority", "id")
-    found = [Waiting(*row) for row in due_first.values_list(*_FIELDS)[:limit]]
+def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False) -> list[Waiting]:
+    """Return the first pods to look at, in queue order, and the rest of their gangs; `limit` None for all of them.
+
+    `each_namespace`: the first ones of every namespace, so that none hides behind another's flood.
+    """
+    rows = due_pods(cluster_id)
+    if each_namespace and limit is not None:
+        place = Window(RowNumber(), partition_by="namespace", order_by=["-priority", "id"])
+        rows, limit = rows.annotate(place=place).filter(place__lte=limit), None
+    found = [Waiting(*row) for row in rows.order_by("-priority", "id").values_list(*_FIELDS)[:limit]]
     gangs: dict[str, set[str]] = defaultdict(set)
     for pod in found:
         if pod.spec.gang is not None:
             gangs[pod.spec.namespace].add(pod.spec.gang.name)
     known = {pod.pod_id for pod in found}
     for namespace, names in gangs.items():
-        rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, state__in=_QUEUED)
+        gang_rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, state__in=_QUEUED)
         for some in parts(sorted(names)):
-            members = rows.filter(gang__in=some).order_by("-priority", "id").values_list(*_FIELDS)
+            members = gang_rows.filter(gang__in=some).order_by("-priority", "id").values_list(*_FIELDS)
             found += [Waiting(*row) for row in members if row[0] not in known]
     return found

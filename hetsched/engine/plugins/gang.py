@@ -178,9 +178,13 @@ def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Re
     room = room_for(roll, state)
     if room >= lacking:
         return None
-    never = room_for(roll, state, empty=True) < lacking
-    message = f"gang {key} needs room for {lacking} more members at once, the cluster has room for {room}"
-    return _refusal("GangTooBig", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW)
+    message = (
+        f"gang {key} needs room for {lacking} {'more ' if booked else ''}members at once, the cluster has room for"
+    )
+    most = room_for(roll, state, empty=True)
+    if most < lacking:
+        return _refusal("GangTooBig", f"{message} {most} when it is empty", Verdict.NEVER_FITS)
+    return _refusal("GangTooBig", f"{message} {room}")
 
 
 def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) -> Refusal:
