@@ -1,0 +1,78 @@
+"""Expected use: declared, else learnt from earlier pods of the same controller, else requested."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.engine.expected_use import LEAST_PODS, Learnt, basis_of, learn, p95
+from tests.builders import PodBuilder, a_pod
+
+WEB = "Deployment/web"
+
+
+def used(count: int, *, controller: str = WEB, namespace: str = "default", start: int = 1) -> list[PodUsage]:
+    """Pods that used 1000, 2000 … millicores and as many bytes of memory, the last one first."""
+    amounts = range((start + count - 1) * 1000, (start - 1) * 1000, -1000)
+    return [PodUsage(namespace, f"p{n}", controller, {CPU: n, MEMORY: n}) for n in amounts]
+
+
+def a_web_pod(name: str = "new") -> PodBuilder:
+    return a_pod(name).having(controller=WEB)
+
+
+def test_the_95th_percentile_is_the_nearest_rank() -> None:
+    # ceil(.95 * 12) = ceil(11.4) = 12;  ceil(.95 * 40) = 38;  ceil(.95 * 20) = 19;  ceil(.95 * 1) = 1
+    for count, position in ((12, 12), (40, 38), (20, 19), (1, 1)):
+        assert p95(list(range(count, 0, -1))) == position
+
+
+def test_a_pod_is_expected_to_use_what_its_siblings_used() -> None:
+    expected = learn(used(12)).applied(a_web_pod().build())
+    assert dict(expected.shape.expected_usage) == {CPU: 12_000, MEMORY: 12_000}
+    assert basis_of(expected) == "learnt p95 of 12 pods of Deployment/web"
+
+
+def test_what_a_pod_declares_counts_before_what_was_learnt() -> None:
+    pod = a_web_pod().expecting(cpu="2").build()
+    expected = learn(used(12)).applied(pod)
+    assert expected is pod
+    assert basis_of(expected) == "declared"
+
+
+def test_too_few_pods_teach_nothing() -> None:
+    pod = a_web_pod().build()
+    assert LEAST_PODS == 5
+    assert basis_of(learn(used(4)).applied(pod)) == "requested"
+    assert basis_of(learn(used(5)).applied(pod)) == "learnt p95 of 5 pods of Deployment/web"
+
+
+def test_a_resource_is_learnt_when_enough_pods_measured_it() -> None:
+    samples = used(12)
+    some = [msgspec.structs.replace(sample, amounts={CPU: sample.amounts[CPU]}) for sample in samples[4:]]
+    assert learn(samples[:4] + some).learnt == {"default/Deployment/web": Learnt(((CPU, 12_000),), 12)}
+
+
+def test_nothing_is_learnt_across_namespaces_controllers_or_from_bare_pods() -> None:
+    samples = [*used(9, namespace="other"), *used(9, controller="Job/web"), *used(9, controller="")]
+    experience = learn(samples)
+    assert basis_of(experience.applied(a_web_pod().build())) == "requested"
+    assert basis_of(experience.applied(a_pod().build())) == "requested"
+
+
+def test_pods_of_one_shape_and_controller_go_on_sharing_one_shape() -> None:
+    experience = learn([*used(9), *used(9, controller="Job/batch", start=5)])
+    pod = a_web_pod().build()
+    twin = msgspec.structs.replace(pod, name="twin")
+    other = msgspec.structs.replace(pod, name="other", controller="Job/batch")
+    first, second, third = (experience.applied(one).shape for one in (pod, twin, other))
+    assert first is second
+    assert dict(first.expected_usage)[CPU] == 9_000
+    assert dict(third.expected_usage)[CPU] == 13_000
+
+
+def test_applying_twice_changes_nothing_more() -> None:
+    experience = learn(used(9))
+    once = experience.applied(a_web_pod().build())
+    assert experience.applied(once) is once
