@@ -6,12 +6,13 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import GangMember, PodSpec
+from hetsched.engine.batch import BatchScheduler
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.explain import Diagnosis, diagnose
 from hetsched.engine.gangs import gang_key
@@ -363,3 +364,20 @@ def test_a_copy_knows_nothing_of_an_announced_queue() -> None:
     state.gangs.announce([pod])
     assert state.gangs.roll_of(pod) is not None
     assert state.fork().gangs.roll_of(pod) is None
+
+
+# -- through the compiled loop -----------------------------------------------------------------------------------------
+
+
+@given(sizes=GANGS, plain=st.integers(0, 12), order=st.integers(0, 5), room=st.integers(1, 20))
+@settings(max_examples=40)
+def test_batches_leave_gangs_to_the_cycle(sizes: list[tuple[int, int, int]], plain: int, order: int, room: int) -> None:
+    policy = policy_of("gang-sort", "resource-fit", "least-allocated", "gang")
+    pods = [pod.build() for pod in _drawn(sizes, plain, order)]
+    one_by_one, at_once = (Scheduler(cluster(slots(room)), policy) for _ in range(2))
+    expected = [one_by_one.schedule(pod) for pod in policy.queue(pods, one_by_one.state)]
+    found = BatchScheduler(at_once, few=1).schedule(list(policy.queue(pods, at_once.state)))
+    for deciding in (one_by_one, at_once):
+        deciding.settle()
+    assert [(o.pod.key, o.node, o.held) for o in found] == [(o.pod.key, o.node, o.held) for o in expected]
+    assert at_once.state.digest() == one_by_one.state.digest()
