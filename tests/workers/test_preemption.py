@@ -1,0 +1,191 @@
+"""Evictions through the worker: room is made, the victims wait again, and every row agrees at every moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.contracts.cluster import ClusterContent, ElasticQuota
+from hetsched.contracts.decision import Evicted, Verdict
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import snapshot as snapshots
+from hetsched.placement.actions import Conflict, import_cluster, record
+from hetsched.placement.explain import matrix_of
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Reservation, Workload
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.topics import snapshot
+from hetsched.policies.actions import activate, save_draft
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, placed, placing, submitted
+from workers import bind, schedule
+
+PLUGINS = ("node-ready", "quota", "resource-fit", "gpu-fit", "least-allocated", "preemption")
+PREEMPTING = PolicySpec("hetsched", tuple(PluginUse(name) for name in PLUGINS))
+
+
+def a_preempting_cluster(*nodes: NodeBuilder, running: tuple[PodBuilder, ...] = (), **more: Any) -> Cluster:
+    cluster = a_cluster(*(nodes or (a_node("n1").cpu(2),)), running=running, **more)
+    activate("hetsched", save_draft(PREEMPTING, actor=ALICE).version, actor=ALICE, reason="preempt")
+    return cluster
+
+
+def states() -> dict[str, str]:
+    return dict(Pod.objects.values_list("name", "state"))
+
+
+def consistent(cluster: Cluster) -> None:
+    assert check_invariants() == []
+    with warm(cluster.pk).held() as kept:
+        rebuilt = load_state(cluster.pk).state
+        assert kept.state.digest() == rebuilt.digest()
+        assert (kept.state.columns.load == rebuilt.columns.load).all()
+
+
+@pytest.mark.django_db
+def test_a_victim_waits_again_and_says_for_whom() -> None:
+    cluster = a_preempting_cluster()
+    workload = submitted(cluster, a_pod("low").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    schedule.run(cluster.pk)
+    assert states() == {"low": "not-now", "high": "placed"}
+    decision = Decision.objects.get(pod_name="high")
+    assert decision.evictions == (Evicted("default/low", "n1", 0),)
+    assert "in the place of default/low" in decision.summary
+    ended = Reservation.objects.get(pod__name="low")
+    assert (ended.active, ended.release_reason) == (False, "Preempted by default/high")
+    entry = AuditEntry.objects.get(action="pod.preempt")
+    assert (entry.object_name, entry.reason) == ("default/low", "Preempted by default/high")
+    assert Workload.objects.get(pk=workload.pk).state == "not-now"
+    assert [state for state, _ in Workload.objects.get(pk=workload.pk).history] == [
+        "pending", "placed", "pending", "not-now"
+    ]  # fmt: skip
+    assert list(snapshot("node:fleet/n1").data["pods"]) == ["default/high"]
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_until_it_is_decided_again_a_victim_says_for_whom_it_left(settings: Any) -> None:
+    settings.HETSCHED_BATCH = 1
+    cluster = a_preempting_cluster()
+    submitted(cluster, a_pod("low").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    results = [_evicting(result, "default/low") for result in placing(cluster, "n1")]
+    fresh = Cluster.objects.get()
+    record(cluster.pk, results, revision=fresh.revision, epoch=fresh.leader_epoch, snapshot="")
+    low = Pod.objects.get(name="low")
+    assert (low.state, low.message, low.node, low.allocation) == ("pending", "Preempted by default/high", None, None)
+    consistent(cluster)
+
+
+def _evicting(result: Any, *keys: str) -> Any:
+    return msgspec.structs.replace(result, evicted=tuple(Evicted(key, "n1", 0) for key in keys), policy_version=2)
+
+
+@pytest.mark.django_db
+def test_a_victim_that_is_gone_by_then_undoes_the_whole_batch() -> None:
+    cluster = a_preempting_cluster()
+    submitted(cluster, a_pod("low").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    fresh = Cluster.objects.get()
+    results = [_evicting(result, "default/low", "default/gone") for result in placing(cluster, "n1")]
+    with pytest.raises(Conflict):
+        record(cluster.pk, results, revision=fresh.revision, epoch=fresh.leader_epoch, snapshot="")
+    assert states() == {"low": "placed", "high": "pending"}
+    assert not AuditEntry.objects.filter(action="pod.preempt").exists()
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_a_pod_that_an_import_brought_ends() -> None:
+    cluster = a_preempting_cluster(running=(a_pod("foreign").cpu(2).running_on("n1"),))
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    schedule.run(cluster.pk)
+    assert states() == {"foreign": "failed", "high": "placed"}
+    assert Pod.objects.get(name="foreign").message == "Preempted by default/high"
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_a_running_pod_of_a_demo_cluster_is_evicted_with_its_cards() -> None:
+    cluster = a_preempting_cluster(a_node("n1").gpus(1), kind="demo")
+    submitted(cluster, a_pod("low").gpu())
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+    assert states() == {"low": "running"}
+    submitted(cluster, a_pod("high").gpu().priority(1))
+    schedule.run(cluster.pk)
+    assert Pod.objects.get(name="low").node is None
+    assert Pod.objects.get(name="high").allocation.gpus[0].index == 0
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_the_nodes_that_a_preempting_pod_chose_from_can_be_worked_out_again() -> None:
+    cluster = a_preempting_cluster(a_node("n1").cpu(2), a_node("n2").cpu(1))
+    submitted(cluster, a_pod("low").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    schedule.run(cluster.pk)
+    decision = Decision.objects.get(pod_name="high")
+    assert [(row.name, row.feasible) for row in matrix_of(decision)] == [("n1", True), ("n2", False)]
+
+
+@pytest.mark.django_db
+def test_where_nobody_may_evict_the_candidates_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_EVICTING", frozenset())
+    cluster = a_preempting_cluster()
+    submitted(cluster, a_pod("low").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high").cpu(2).priority(10))
+    schedule.run(cluster.pk)
+    assert states() == {"low": "placed", "high": "not-now"}
+    decision = Decision.objects.get(pod_name="high")
+    assert decision.reasons[-1].code == "PreemptionPossible"
+    assert "without default/low" in decision.reasons[-1].message
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
+    # 8 CPUs, min 4 each: q1 borrows all, q2 claims 2 of its own in the same batch.
+    quotas = tuple(ElasticQuota(name, name, (("cpu", 4000),)) for name in ("q1", "q2"))
+    a_preempting_cluster()
+    content = ClusterContent(nodes=(a_node("n1").cpu(8).build(),), quotas=quotas)
+    cluster = import_cluster(content, name="teams", actor=ALICE)
+    pods = [a_pod(f"b{i}", "q1").cpu(2) for i in range(4)]
+    submitted(cluster, *pods, a_pod("claim", "q2").cpu(2))
+    schedule.run(cluster.pk)
+    assert states() == {"b0": "placed", "b1": "placed", "b2": "placed", "b3": "not-now", "claim": "placed"}
+    refused = Decision.objects.filter(pod_name="b3").earliest("id")
+    assert refused.reasons[0].code == "Preempted"
+    assert refused.reasons[0].message == "preempted by q2/claim"
+    assert Decision.objects.get(pod_name="claim").evictions == ()
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_a_pod_that_only_the_rows_refuse_blocks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1").gpus(2), a_node("n2").cpu(64).memory("256Gi"))
+    placed(cluster, "n2", a_pod("holds"))
+    # Rows that the scheduler does not see: card 0 of n1 is held by a reservation of another node.
+    unseen = Reservation.objects.get(pod__name="holds")
+    n1 = cluster.nodes.get(name="n1")
+    unseen.cards.create(node=n1, card_index=0, milli=1000, memory_mib=0, exclusive=True)
+    plain = [a_pod(f"p{number}").cpu("100m") for number in range(9)]
+    submitted(cluster, *plain[:4], a_pod("odd").gpu(1), *plain[4:])
+    schedule.run(cluster.pk)
+    found = states()
+    assert found.pop("odd") == "not-now"
+    assert set(found.values()) == {"placed"}
+    reason = Decision.objects.get(pod_name="odd").reasons[0]
+    assert reason.code == "LedgerRefused"
+    assert Decision.objects.get(pod_name="odd").verdict == Verdict.NOT_NOW
+    assert Pod.objects.filter(name="odd").values_list("queued", "node").get() == (False, None)
