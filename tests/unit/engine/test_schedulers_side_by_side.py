@@ -1,0 +1,133 @@
+"""Schedulers that decide on copies and commit onto one truth never both keep what only one can have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Outcome
+from hetsched.engine.optimistic import Branch
+from hetsched.engine.state import ClusterState
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import policy_of, rebuilt
+
+POLICY = policy_of(
+    "node-ready", "resource-fit", "gpu-fit", "pod-affinity", "least-allocated", "gang", "preemption"
+)  # fmt: skip
+
+
+def truth_of(*nodes: NodeBuilder, running: tuple[PodBuilder, ...] = ()) -> ClusterState:
+    return ClusterState([node.build() for node in nodes], [pod.build() for pod in running])
+
+
+def decided(truth: ClusterState, *pods: PodBuilder) -> tuple[Branch, list[Outcome]]:
+    branch = Branch(truth, POLICY, evicts=True)
+    return branch, branch.decide([pod.build() for pod in pods])
+
+
+def keys(pods: list[PodSpec]) -> list[str]:
+    return [pod.name for pod in pods]
+
+
+def test_of_two_that_want_the_last_card_one_is_kept_and_the_other_tries_again() -> None:
+    truth = truth_of(a_node("a").gpus(1), a_node("b").gpus(1).cpu(1))
+    first, ours = decided(truth, a_pod("ours").gpu())
+    second, theirs = decided(truth, a_pod("theirs").gpu())
+    assert (ours[0].node, theirs[0].node) == ("a", "a")
+    assert first.commit(truth, ours) == []
+    conflicts = second.commit(truth, theirs)
+    assert keys(conflicts) == ["theirs"]
+    assert set(truth.bookings) == {"default/ours"}
+    again, outcomes = decided(truth, a_pod("theirs").gpu())
+    assert again.commit(truth, outcomes) == []
+    assert truth.bookings["default/theirs"].row == truth.row_of["b"]
+
+
+def test_placements_on_other_nodes_are_kept() -> None:
+    truth = truth_of(a_node("a").cpu(4), a_node("b").cpu(2))
+    first, ours = decided(truth, a_pod("large").cpu(4))
+    second, theirs = decided(truth, a_pod("one").cpu(4), a_pod("two").cpu(2))
+    assert first.commit(truth, ours) == []
+    assert keys(second.commit(truth, theirs)) == ["one"]
+    assert set(truth.bookings) == {"default/large", "default/two"}
+
+
+def test_a_rule_between_pods_is_asked_again_on_the_truth() -> None:
+    # Both go to nodes of their own, yet in one zone, which the first refuses to share.
+    zone = {"topology.kubernetes.io/zone": "z"}
+    truth = truth_of(a_node("a").labelled(zone).cpu(1), a_node("b").labelled(zone).cpu(2))
+    first, ours = decided(truth, a_pod("shy").cpu(2).away_from("topology.kubernetes.io/zone", app="loud"))
+    second, theirs = decided(truth, a_pod("loud").cpu(1).labelled(app="loud"))
+    theirs[0].node, theirs[0].row = "a", truth.row_of["a"]
+    assert first.commit(truth, ours) == []
+    assert keys(second.commit(truth, theirs)) == ["loud"]
+
+
+def test_a_gang_is_kept_whole_or_not_at_all() -> None:
+    truth = truth_of(a_node("a").cpu(2), a_node("b").cpu(2))
+    gang = [a_pod(f"m{i}").cpu(2).gang("team", 2) for i in range(2)]
+    first, ours = decided(truth, a_pod("single").cpu(2))
+    second, theirs = decided(truth, *gang)
+    assert {outcome.node for outcome in theirs} == {"a", "b"}
+    assert first.commit(truth, ours) == []
+    assert sorted(keys(second.commit(truth, theirs))) == ["m0", "m1"]
+    assert set(truth.bookings) == {"default/single"}
+
+
+def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
+    truth = truth_of(a_node("a").cpu(2), running=(a_pod("low").cpu(2).running_on("a"),))
+    first, ours = decided(truth, a_pod("x").cpu(2).priority(1))
+    second, theirs = decided(truth, a_pod("y").cpu(2).priority(1))
+    assert first.commit(truth, ours) == []
+    assert keys(second.commit(truth, theirs)) == ["y"]
+    assert set(truth.bookings) == {"default/x"}
+
+
+def test_nothing_decided_before_the_inventory_changed_is_kept() -> None:
+    truth = truth_of(a_node("a"), a_node("b"))
+    branch, outcomes = decided(truth, a_pod("p"))
+    truth.apply_report(a_node("a").cordoned().build())
+    assert keys(branch.commit(truth, outcomes)) == ["p"]
+    assert not truth.bookings
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_threads_that_share_a_truth_place_every_pod_once_and_overfill_nothing(workers: int) -> None:
+    truth = truth_of(*(a_node(f"n{i}").cpu(4).gpus(i % 2) for i in range(8)))
+    lock = threading.Lock()
+    conflicts = [0] * workers
+
+    def work(number: int) -> None:
+        waiting = [_pod(number, i).build() for i in range(6)]
+        for _ in range(50):
+            with lock:
+                branch = Branch(truth, POLICY)
+            outcomes = branch.decide(waiting)  # nobody waits for anybody here
+            with lock:
+                waiting = branch.commit(truth, outcomes)
+            conflicts[number] += len(waiting)
+            if not waiting:
+                return
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(truth.bookings) == 6 * workers
+    assert all(free >= 0 for free in _free(truth))
+    assert rebuilt(truth).digest() == truth.digest()
+
+
+def _pod(number: int, position: int) -> PodBuilder:
+    pod = a_pod(f"w{number}-{position}").cpu(1)
+    return pod.gpu(1, milli=500) if position == 0 else pod
+
+
+def _free(state: ClusterState) -> Iterator[int]:
+    field = state.columns.field
+    yield from (field("allocatable") - field("requested"))[:2].ravel().tolist()
+    yield from field("card_milli_free").ravel().tolist()
