@@ -4,7 +4,8 @@ Problem: a file is a bag of objects that refer to each other by name, in any ord
 Rule: names that others refer to (classes, groups, namespaces) are read first, then nodes and pods, then what describes
 a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) is joined to it by name, NodeUsage before NodeMetrics;
 what describes an absent node is dropped.
-Kinds that nothing is read from are ignored. File order is kept. Objects with `generateName` are numbered.
+Kinds that nothing is read from are ignored; those of a workload file that make pods are named as left out. File order
+is kept. Objects with `generateName` are numbered.
 Source: the public contract, "Objects in".
 Invariant: nothing is returned unless every object was read.
 """
@@ -57,6 +58,7 @@ def read_content(
         pending=tuple(reading.pending),
         budgets=reading.read_budgets(),
         pod_usages=reading.read_pod_usages(),
+        left_out=tuple(reading.left_out),
     )
 
 
@@ -71,10 +73,14 @@ class _Reading:
         self._generated: dict[str, int] = {}
         self.running: list[PodSpec] = []
         self.pending: list[PodSpec] = []
+        self.left_out: list[str] = []
 
     def sort(self, document: Document) -> None:
         kind, group = document.object["kind"], document.object["apiVersion"].rpartition("/")[0]
         if (kind, group) not in _READ:
+            if self._workload and (kind, group) in _MADE_ELSEWHERE:
+                with _Placed(document):
+                    self.left_out.append(_name_of(document))
             return
         root = View(document.object)
         with _Placed(document):
@@ -252,6 +258,13 @@ def _policy(root: View) -> PolicySpec:
     return policy
 
 
+def _name_of(document: Document) -> str:
+    meta = View(document.object).view("metadata")
+    return f"{document.object['kind']} {namespace_of(meta)}/{meta.text('name') or meta.text('generateName')}"
+
+
+# Their pods come one a node, or at times: neither is a number of pods to place now.
+_MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {"Pod", "PodGroup", "ElasticQuota", "PodDisruptionBudget", "PodMetrics", *controllers.KINDS}
 _CRANE = "topology.crane.io"
 _READ = {

@@ -24,6 +24,8 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 
+from .output import note
+
 if TYPE_CHECKING:
     from hetsched.engine.policy import Policy
 
@@ -77,6 +79,8 @@ def read_inputs(
     if not nodes.nodes:
         raise InputError("ClusterWithoutNodes", "there is no Node in it", place=f"--cluster {', '.join(cluster)}")
     asked = parse_workload(read_sources(workload, option), known=nodes)
+    for name in asked.left_out:
+        note(f"{name} is left out: its pods are not a number of pods to place now")
     if not asked.pending:
         raise InputError(
             "WorkloadEmpty",

@@ -60,7 +60,8 @@ class ClusterContent(msgspec.Struct, frozen=True):
     """What a cluster file or workload file holds, converted and checked.
 
     `namespaces` maps a namespace to its labels, `namespace_policies` to the policy its pods use when they name none,
-    `pod_groups` (keys `namespace/name`) to what is declared about each gang.
+    `pod_groups` (keys `namespace/name`) to what is declared about each gang. `left_out` names the objects of a workload
+    file whose pods somebody else makes: `DaemonSet kube-system/proxy`.
     """
 
     nodes: tuple[NodeReport, ...] = ()
@@ -75,3 +76,4 @@ class ClusterContent(msgspec.Struct, frozen=True):
     quotas: tuple[ElasticQuota, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     pod_usages: tuple[PodUsage, ...] = ()
+    left_out: tuple[str, ...] = ()

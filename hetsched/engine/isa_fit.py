@@ -93,22 +93,29 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
     needs = _native_needs(passes, demand)
     if not needs:
         asked = next(text for text, _ in _emulated_needs(demand, offer) if text)
-        return Refusal(
-            "IsaNotEmulated",
-            f"the node emulates no {asked}, and the pod states no native need",
-            missing=(asked,),
-        )
+        message = f"the node emulates no {asked}, and the pod states no native need{_emulators_gap(demand, offer)}"
+        return Refusal("IsaNotEmulated", message, missing=(asked,))
     required, native = required_isa(needs[0]), offered_isa(offer.native or "")
     if required.arch != native.arch or required.xlen != native.xlen:
-        return Refusal(
-            "IsaArchMismatch",
-            f"the node runs {_machine(native)}, {required.canonical} is needed",
-            missing=(required.arch,),
-        )
+        message = f"the node runs {_machine(native)}, {required.canonical} is needed{_emulators_gap(demand, offer)}"
+        return Refusal("IsaArchMismatch", message, missing=(required.arch,))
     missing = match(required, native).missing
     if mode == "paper" and is_letters(needs[0]) and is_letters(offer.native or ""):
         missing = tuple(sorted(name.lower() for name in modules(needs[0]) - modules(offer.native or "")))
-    return Refusal("IsaMissingExtension", f"the node lacks {', '.join(missing)}", missing=missing)
+    message = f"the node lacks {', '.join(missing)}{_emulators_gap(demand, offer)}"
+    return Refusal("IsaMissingExtension", message, missing=missing)
+
+
+def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> str:
+    """Say what the emulator or toolchain that comes nearest lacks, nothing where none is for that architecture."""
+    gaps: list[tuple[int, str]] = []
+    for text, offers in _emulated_needs(demand, offer):
+        for offered in map(offered_isa, offers if text else ()):
+            required = required_isa(text)
+            missing = match(required, offered).missing
+            if missing and (required.arch, required.xlen) == (offered.arch, offered.xlen):
+                gaps.append((len(missing), f"; what it emulates lacks {', '.join(missing)}"))
+    return min(gaps, default=(0, ""))[1]
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:

@@ -14,14 +14,14 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERNETES_ARCH, QEMU
 from hetsched.contracts.workload import IsaDemand, Shape
-from hetsched.isa import Isa, label_value, match, parse
+from hetsched.isa import label_value, match, parse
 from hetsched.isa.lowering import covered_part
 
 from .columns import Rows
+from .isa_fit import offered_isa, required_isa
 from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
 from .relaxed_rules import MOST_OPTIONS
 from .state import ClusterState
@@ -81,9 +81,9 @@ def _lowered(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[Step]:
 
 def _lower(kind: str, asked: str, offers: Iterable[str], demand: IsaDemand) -> Iterator[Step]:
     field = _native_field(demand) if kind == "native" else _FIELDS[kind]
-    required = parse(asked)
+    required = required_isa(asked)
     for text in offers:
-        offered = _offered(text)
+        offered = offered_isa(text)
         lacking = match(required, offered).missing
         part = covered_part(required, offered)
         if lacking and part is not None:
@@ -106,8 +106,8 @@ def _other_builds(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[St
         return
     asked, field = demand.native, _native_field(demand)
     for offer in offers:
-        if offer.native is not None and _offered(offer.native).arch != parse(asked).arch:
-            to = _BASES[_offered(offer.native).arch]
+        if offer.native is not None and offered_isa(offer.native).arch != required_isa(asked).arch:
+            to = _BASES[offered_isa(offer.native).arch]
             words = f"{field.rpartition('/')[2]} {asked} -> {to}, another build"
             yield Step(field, asked, to, words, _ANOTHER_BUILD, _stating("native", to))
 
@@ -123,13 +123,6 @@ def _stated(shape: Shape, kind: str, text: str) -> Shape:
 
 def _native_field(demand: IsaDemand) -> str:
     return ARCH if demand.source == f"label {ARCH}" else ISA
-
-
-def _offered(text: str) -> Isa:
-    try:
-        return parse(text, source="node-label")
-    except InputError:
-        return parse(text, source="cpuinfo")
 
 
 def _written(text: str, demand: IsaDemand, kind: str) -> str | None:

@@ -77,6 +77,9 @@ def test_a_workload_shows_its_pods_and_how_long_each_state_lasted(operator: Api,
         ("default/web", "placed", "n1"),
         ("default/big", "never-fits", None),
     ]
+    web, big = shown["pods"]
+    assert web["message"] is None
+    assert big["message"] == operator.get(f"decisions/{big['decision']}/")["summary"]
     assert [span["state"] for span in shown["states"]] == ["pending", "never-fits"]
     assert (shown["states"][0]["seconds"] >= 0, shown["states"][1]["seconds"]) == (True, None)
 

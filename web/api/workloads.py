@@ -34,6 +34,7 @@ from .waiting import watch
 
 MOST_SHOWN_PODS = 500
 LONGEST_WAIT_SECONDS = 60
+_REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
 # What `?for=` may wait for: the states that a workload is in from then on.
 _GOALS = {
     "placed": frozenset(State) - {State.PENDING},
@@ -192,7 +193,7 @@ class Pods(ApiView):
         """List the pods of a workload in the order of submission."""
         rows = Pod.objects.filter(workload=_find(self, workload_id))
         rows = reach.by_query(request, rows, state="state")
-        found, following = page(request, rows.defer("spec").select_related("node"), "id")
+        found, following = page(request, _shown(rows), "id")
         return answer(request, Rows([_pod(pod) for pod in found], following))
 
 
@@ -234,7 +235,7 @@ def _etag(workload: Workload) -> str:
 
 
 def _detail(workload: Workload) -> WorkloadDetail:
-    pods = workload.pods.defer("spec").select_related("node").order_by("id")[:MOST_SHOWN_PODS]
+    pods = _shown(workload.pods.order_by("id"))[:MOST_SHOWN_PODS]
     return WorkloadDetail(
         id=workload.pk,
         cluster=workload.cluster.name,
@@ -255,8 +256,17 @@ def _detail(workload: Workload) -> WorkloadDetail:
     )
 
 
+def _shown(pods: Any) -> Any:
+    heavy = ("spec", "decision__reasons", "decision__top", "decision__allocation")
+    return pods.select_related("node", "decision").defer(*heavy)
+
+
 def _pod(pod: Pod) -> dict[str, Any]:
-    return {"pod": pod.key, **topics.pod_document(pod)}
+    """Return a pod's row; where nothing else is to be said of a refused one, its message is why it was refused."""
+    document = {"pod": pod.key, **topics.pod_document(pod)}
+    if document["message"] is None and pod.state in _REFUSED and pod.decision is not None:
+        document["message"] = pod.decision.summary
+    return document
 
 
 def _spans(history: list[list[str]]) -> list[Span]:

@@ -62,3 +62,18 @@ def test_an_absurd_number_of_pods_is_refused_at_once() -> None:
     with pytest.raises(InputError) as refused:
         content(controller("Deployment", "replicas: 2000000000,"))
     assert refused.value.code == "TooManyPods"
+
+
+def test_controllers_whose_pods_are_no_number_are_named_as_left_out() -> None:
+    text = "---\n".join(
+        (
+            controller("DaemonSet", "", "proxy"),
+            "{apiVersion: batch/v1, kind: CronJob, metadata: {name: nightly, namespace: lab}}\n",
+            controller("Job", ""),
+        )
+    )
+    found = content(text)
+    assert found.left_out == ("DaemonSet default/proxy", "CronJob lab/nightly")
+    assert [pod.name for pod in found.pending] == ["web-0"]
+    # In a cluster file nobody expects that they become pods.
+    assert content(text, workload=False).left_out == ()

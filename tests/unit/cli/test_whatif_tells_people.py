@@ -72,3 +72,11 @@ def test_pinned_cpus_say_who_shares_their_cores(tmp_path: Path) -> None:
     pod = a_pod().guaranteed().cpu(4).numa(True, "exclusive")
     text = run("whatif", "-f", workload_file(tmp_path, pod), "--cluster", cluster_file(tmp_path, node)).stdout
     assert "default/pod on n: CPUs 0 and 2 are threads of one core, both its own" in text
+
+
+def test_a_controller_that_is_left_out_is_named_beside_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: proxy}}")
+    pods = workload_file(tmp_path, a_pod())
+    result = run("whatif", "-f", pods, "-f", tmp_path / "more.yaml", "--cluster", cluster_file(tmp_path, a_node()))
+    assert "DaemonSet default/proxy is left out" in result.stderr
+    assert "DaemonSet" not in result.stdout

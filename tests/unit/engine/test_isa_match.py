@@ -60,6 +60,23 @@ def test_emulation_counts_where_the_pod_allows_its_kind(
     assert ask("isa-match", asking, [a_node("n").isa("x86-64-v3", **offer)]).fits == {"n": fits}
 
 
+@pytest.mark.parametrize(
+    ("demand", "offer", "said"),
+    [
+        ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("rv64gc",)}, "what it emulates lacks v"),
+        ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64", "rv64i", "rv64gc")}, "lacks v"),
+        ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64",)}, ""),
+        ({"native": "rv64gcv"}, {"emulated": ("rv64gc",)}, ""),  # it may not be emulated, so no emulator is at fault
+    ],
+)
+def test_an_emulator_that_lacks_something_is_named_with_it(
+    demand: dict[str, str], offer: dict[str, tuple[str, ...]], said: str
+) -> None:
+    (refusal,) = ask("isa-match", a_pod().isa(**demand), [a_node("n").isa("x86-64-v3", **offer)]).reasons["n"]
+    assert refusal.message.startswith("the node runs x86, rv64imafdcv_zicsr_zifencei is needed")
+    assert refusal.message.endswith(said or "is needed")
+
+
 def test_native_outranks_emulated_and_the_grant_says_which() -> None:
     helper = a_node("helper").isa("x86-64-v3", emulated=("rv64gc",))
     asking = a_pod().isa("rv64gc", emulated="rv64gc")
