@@ -215,6 +215,16 @@ class ClusterState:
             self._write_usage(other)
             self.log.append(other)
 
+    def report_now(self, row: int) -> NodeReport:
+        """Return a node's report with its sample brought up to what is in use by now."""
+        report = self.reports[row]
+        if report.usage is None:
+            return report
+        used, measured = (self.columns.field(name)[:, row].tolist() for name in ("used", "measured"))
+        now = {name: max(used[i], 0) for i, name in enumerate(USAGE_RESOURCES) if measured[i]}
+        usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
+        return msgspec.structs.replace(report, usage=usage)
+
     def stale(self) -> list[str]:
         """Return the nodes whose samples are too old to count."""
         return [r.name for r, fresh in zip(self.reports, self._fresh, strict=True) if r.usage is not None and not fresh]

@@ -31,7 +31,6 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.engine.policies import BUILTIN, DEFAULT
 from hetsched.engine.policy import Policy as Compiled
 from hetsched.engine.policy import compile_policy, policy_from_plain
@@ -195,7 +194,7 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
         for booking in state.bookings.values()
     ]
-    reports = [_as_used(state, row, report) for row, report in enumerate(state.reports)]
+    reports = [state.report_now(row) for row in range(len(state.reports))]
     return ClusterState(
         [*reports, *added],
         running,
@@ -204,15 +203,6 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         budgets=state.budgets,
         experience=state.experience,
     )
-
-
-def _as_used(state: ClusterState, row: int, report: NodeReport) -> NodeReport:
-    if report.usage is None:
-        return report
-    used, measured = state.columns.field("used"), state.columns.field("measured")
-    now = {name: int(used[i, row]) for i, name in enumerate(USAGE_RESOURCES) if measured[i, row]}
-    usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
-    return msgspec.structs.replace(report, usage=usage)
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------

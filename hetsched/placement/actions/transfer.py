@@ -24,7 +24,6 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import (
@@ -233,18 +232,7 @@ def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Docu
 def export_cluster(cluster: Cluster) -> ClusterContent:
     """Return the cluster as an import would bring it: nodes, what runs, what waits, and policies that are not ours."""
     state = load_state(cluster.pk).state
-    used, measured = state.columns.field("used"), state.columns.field("measured")
-    reports = []
-    for row, report in enumerate(state.reports):
-        if report.usage is not None:
-            now = {
-                name: int(used[position, row])
-                for position, name in enumerate(USAGE_RESOURCES)
-                if measured[position, row]
-            }
-            usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
-            report = msgspec.structs.replace(report, usage=usage)
-        reports.append(report)
+    reports = [state.report_now(row) for row in range(len(state.reports))]
     running: list[PodSpec] = []
     pending: list[PodSpec] = []
     states = [*_HOLDING, *(state.value for state in QUEUED)]

@@ -1,0 +1,80 @@
+"""Measured use of pods comes in with a cluster, is learnt from, and goes out with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.adapters.export import write_cluster
+from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.cluster import ClusterContent, PodUsage
+from hetsched.contracts.units import CPU
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import export_cluster, import_cluster, release
+from hetsched.placement.lifecycle import State
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import ALICE, placed
+
+pytestmark = pytest.mark.django_db
+
+SAMPLES = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 2500}) for i in range(6))
+
+
+def a_measured_cluster() -> Cluster:
+    ensure_builtins()
+    nodes = (a_node("n1").using(cpu="1").build(),)
+    return import_cluster(ClusterContent(nodes=nodes, pod_usages=SAMPLES), name="fleet", actor=ALICE)
+
+
+def a_web_pod(name: str) -> PodBuilder:
+    return a_pod(name).cpu(1).having(controller="Deployment/web")
+
+
+def used_cpu(cluster: Cluster) -> int:
+    return int(load_state(cluster.pk).state.columns.field("used")[0, 0])
+
+
+def test_pods_are_expected_to_use_what_earlier_ones_used() -> None:
+    # 1 CPU measured, + 2.5 learnt, + 1 requested by a bare pod
+    cluster = a_measured_cluster()
+    placed(cluster, "n1", a_web_pod("a"), a_pod("bare").cpu(1))
+    assert used_cpu(cluster) == 4500
+
+
+def test_a_warm_state_expects_the_same_and_gives_it_back() -> None:
+    cluster = a_measured_cluster()
+    with warm(cluster.pk).held() as kept:
+        first = kept.state
+    (pod,) = placed(cluster, "n1", a_web_pod("a"))
+    with warm(cluster.pk).held() as kept:
+        assert kept.state is first
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+        assert kept.state.columns.field("used")[0, 0] == 3500
+    release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="done")
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.columns.field("used")[0, 0] == 1000
+
+
+def test_an_export_takes_it_along_with_the_use_by_now() -> None:
+    cluster = a_measured_cluster()
+    placed(cluster, "n1", a_web_pod("a"))
+    text = write_cluster(export_cluster(Cluster.objects.get(pk=cluster.pk)))
+    copy = import_cluster(parse_cluster([("export.json", text)]), name="copy", actor=ALICE)
+    assert copy.definitions.pod_usages == SAMPLES
+    assert used_cpu(copy) == used_cpu(cluster) == 3500
+    placed(copy, "n1", a_web_pod("b"))
+    assert used_cpu(copy) == 6000
+
+
+def test_a_sample_never_goes_below_nothing() -> None:
+    # The running pod is expected to use 4 of the 1 CPU that was measured; once it is gone nothing is used.
+    ensure_builtins()
+    running = a_pod("old").expecting(cpu="4").running_on("n1").build()
+    nodes = (a_node("n1").using(cpu="1").build(),)
+    cluster = import_cluster(ClusterContent(nodes=nodes, running=(running,)), name="fleet", actor=ALICE)
+    state = load_state(cluster.pk).state
+    state.forget("default/old")
+    usage = state.report_now(0).usage
+    assert usage is not None
+    assert usage.amounts[CPU] == 0
