@@ -28,7 +28,7 @@ def _lost(
             fits = count[shape] > 0
             if fits:
                 for k in range(len(room)):
-                    if room[k] < needs[shape, k]:
+                    if needs[shape, k] > 0 and room[k] < needs[shape, k]:
                         fits = False
                         break
             stranded, usable = 0, 0
@@ -72,7 +72,7 @@ def gains(
             takes += usable[card, row]
         for k in range(len(room)):
             room[k] = left[k, row]
-            fits = fits and room[k] >= asked[k]
+            fits = fits and (asked[k] <= 0 or room[k] >= asked[k])
         if not fits or takes < asked_count:
             gain[row] = 0.0  # nobody asks what a placement that cannot be would gain
             continue

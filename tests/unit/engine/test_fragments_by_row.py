@@ -1,0 +1,103 @@
+"""F by row is what its definition says, on worked nodes and on random ones, and adds up to the cluster's figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.cards import model_accepted
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.engine.balance import gpu_fragments
+from hetsched.engine.columns import Window
+from hetsched.engine.fragments import demand_mix, expected_rests, published_mix, row_fragments
+from hetsched.engine.mix import Mix, mix_of
+from hetsched.engine.state import ClusterState
+from tests.builders import a_node, a_pod
+from tests.unit.engine.draws import mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import built, cluster
+
+
+def by_hand(state: ClusterState, row: int, mix: list[tuple[Shape, float]]) -> float:
+    """Return F of one node, from its bookings, shape by shape and card by card."""
+    report = state.reports[row]
+    held = [booking.allocation.gpus for booking in state.on_row[row].values()]
+    free = {card.index: 1000 for card in state.cards[row]}
+    for grant in (grant for grants in held for grant in grants):
+        free[grant.index] -= grant.milli
+    models = {card.index: card.model or "" for card in state.cards[row]}
+    total, lost = sum(free.values()), 0.0
+    for shape, share in mix:
+        demand = shape.gpu
+        if demand is None or not demand.count:
+            lost += share * total
+            continue
+        fits = True
+        for resource, amount in shape.requests:
+            if resource in GPU_RESOURCES or resource not in state.resources.index:
+                continue
+            used = sum(booking.pod.shape.request(resource) for booking in state.on_row[row].values())
+            offered = report.allocatable.get(resource, 2**60 if resource == "pods" else 0)
+            fits = fits and used + amount <= offered
+        usable = [i for i, milli in free.items() if milli >= demand.milli and model_accepted(demand, models[i])]
+        if not fits or len(usable) < demand.count:
+            lost += share * total
+        else:
+            lost += share * sum(milli for i, milli in free.items() if i not in usable)
+    return lost
+
+
+@settings(max_examples=80)
+@given(mixed_fleets(), mixed_pods())
+def test_on_random_nodes_rows_equal_the_definition_and_add_up(fleet: list[NodeReport], pods: list[PodSpec]) -> None:
+    state = ClusterState(fleet)
+    for number, pod in enumerate(pods[1:]):
+        request = state.compile(pod)
+        row = number % len(fleet)
+        demand = pod.shape.gpu
+        free = state.columns.field("card_milli_free")[:, row]
+        if demand is None or int((free >= demand.milli).sum()) >= demand.count:
+            state.assume(request, row)
+    typical = mix_of(pods).typical()
+    rows = row_fragments(demand_mix(typical, state), state.all_rows)
+    assert rows.tolist() == pytest.approx([by_hand(state, row, typical) for row in range(len(fleet))])
+    assert rows.sum() == pytest.approx(gpu_fragments(state, typical))
+    some = np.array([0, len(fleet) - 1, 0])
+    assert row_fragments(demand_mix(typical, state), Window(state.columns, some)).tolist() == rows[some].tolist()
+
+
+def test_the_published_mix_looks_at_cpu_and_cards_alone() -> None:
+    # 3 pods of (1 CPU, 1 card) in two memory sizes are one shape of 3; with 1 pod of 2 CPU: shares 3/4 and 1/4
+    pods = [built(a_pod(f"p{i}").gpu(1).memory(size)) for i, size in enumerate(["1Gi", "2Gi", "1Gi"])]
+    state = cluster([a_node("n").gpus(1)])
+    state.use_mix(mix_of([*pods, built(a_pod("q").gpu(1).cpu(2))]))
+    mix = published_mix(state)
+    assert (mix.needs[:, 0].tolist(), mix.share.tolist()) == ([1000, 2000], [0.75, 0.25])
+
+
+def test_shares_of_the_typical_shapes_add_up_to_one() -> None:
+    # 90 + 6 of 100 pods are typical: 90 / 96 and 6 / 96
+    shapes = [built(a_pod().gpu(1).cpu(cpu)).shape for cpu in (1, 2, 3)]
+    state = cluster([a_node("n").gpus(1)])
+    state.use_mix(Mix(tuple(zip(shapes, (90, 6, 4), strict=True))))
+    assert published_mix(state).share.tolist() == pytest.approx([0.9375, 0.0625])
+
+
+def test_the_expected_rest_of_a_card() -> None:
+    # Sizes 600 and 400, equally often. W(399) = 399; W(400) = W(0) = 0; W(599) = W(199) = 199;
+    # W(600) = (W(0) + W(200)) / 2 = 100; W(1000) = (W(400) + W(600)) / 2 = 50
+    state = cluster([a_node("n").gpus(1)])
+    mix = [(built(a_pod().gpu(1, milli=milli)).shape, 0.5) for milli in (600, 400)]
+    rests = expected_rests(demand_mix(mix, state))
+    assert rests[[0, 399, 400, 599, 600, 1000]].tolist() == [0, 399, 0, 199, 100, 50]
+
+
+def test_a_new_mix_is_seen_by_what_was_evaluated_before() -> None:
+    state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
+    # What runs is the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
+    assert row_fragments(published_mix(state), state.all_rows).tolist() == [300]
+    state.use_mix(mix_of([built(a_pod("s").gpu(1, milli=200))]))
+    assert row_fragments(published_mix(state), state.all_rows).tolist() == [0]

@@ -1,0 +1,117 @@
+"""The terms of `hetsched-gpu`, each with its arithmetic, and what they do together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.mix import mix_of
+from hetsched.engine.plugins.gpu_headroom import Need, needs_of, stranded
+from hetsched.engine.plugins.gpu_scarcity import prices_of
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import REGISTRY, active, built, cluster
+
+
+def scores(plugin: str, state, pod: PodBuilder, params=None) -> dict[str, float]:
+    instance, request = active(plugin, params).instance, state.compile(built(pod))
+    instance.pre_score(request, state)
+    return dict(zip(state.columns.names, instance.score(request, state.all_rows).tolist(), strict=True))
+
+
+def test_the_gradient_counts_gpus_not_rounded() -> None:
+    # Mix: 500. Cards 1000 and 300 free; F 300 -> 0 by 300 on card 1. W: sizes {500}: W(300) = 300, W(0) = 0.
+    # gain = 300 + (300 - 0) = 600 milli: 50 + 5 * 0.6 = 53; without W 50 + 5 * 0.3 = 51.5
+    running = [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))]
+    state = cluster([a_node("n").gpus(2)], running)
+    state.use_mix(mix_of([built(a_pod("m").gpu(1, milli=500))]))
+    assert scores("gpu-gradient", state, a_pod().gpu(1, milli=300)) == {"n": pytest.approx(53)}
+    assert scores("gpu-gradient", state, a_pod().gpu(1, milli=300), {"fill": 0}) == {"n": pytest.approx(51.5)}
+
+
+def test_the_gradient_chooses_the_card_whose_rest_is_of_use() -> None:
+    # Sizes 600 and 400. Cards: 1000 and 400 free. 400 on the rest of 400 leaves nothing, on the empty one 600.
+    running = [a_pod("r").gpu(1, milli=600).running_on("n", CardGrant(0, 600, 0))]
+    state = cluster([a_node("n").gpus(2)], running)
+    state.use_mix(mix_of([built(a_pod(f"m{milli}").gpu(1, milli=milli)) for milli in (600, 400)]))
+    outcome = Scheduler(state, compile_policy(BUILTIN["hetsched-gpu"], REGISTRY)).schedule(
+        built(a_pod().gpu(1, milli=400))
+    )
+    assert [card.index for card in outcome.allocation.gpus] == [0]
+
+
+def test_what_a_gpu_needs_beside_it_is_read_off_the_mix() -> None:
+    # (10 cores, 1 GPU), (6 cores, 0.5 GPU), CPU pods do not count: mean 16 / 1.5 = 10.6667 cores per GPU;
+    # variance ((10 - 10.6667)^2 + (6 - 5.3333)^2) / 1.5 = (0.4444 + 0.4444) / 1.5 = 0.5926, deviation 0.7698 cores
+    state = cluster([a_node("n").gpus(1)])
+    pods = [a_pod("a").cpu(10).gpu(1), a_pod("b").cpu(6).gpu(1, milli=500), a_pod("c").cpu(99)]
+    state.use_mix(mix_of([built(pod) for pod in pods]))
+    cpu, memory = needs_of(state)
+    assert (cpu.row, cpu.mean, cpu.deviation) == (0, pytest.approx(10666.67), pytest.approx(769.80, abs=0.01))
+    assert memory.row == 1
+
+
+def test_expected_stranded_gpus_are_the_newsvendors_loss() -> None:
+    # No deviation: (20 - 15) / 10 = 0.5, ample CPU 0. Deviation pi / sqrt(3) for one GPU makes s = 1 core:
+    # need 10, left 10: s / rho * ln(2) = 0.0693
+    flat, wide = Need(0, 10.0, 0.0), Need(0, 10.0, math.pi / math.sqrt(3))
+    left, gpus = np.array([15.0, 30.0, 3.0]), np.array([2.0, 2.0, 0.0])
+    assert stranded(flat, left, gpus).tolist() == pytest.approx([0.5, 0.0, 0.0])
+    assert stranded(wide, np.array([10.0]), np.array([1.0])).tolist() == pytest.approx([math.log(2) / 10])
+
+
+def test_headroom_sends_each_pod_where_its_ratio_fits() -> None:
+    # Mix: 10 cores per GPU exactly. `short`: 2 GPUs, 15 cores, S = 0.5; `ample`: 2 GPUs, 60 cores, S = 0.
+    # 1 GPU + 4 cores: short 1 GPU, 11 cores: S 0, cost -0.5 -> 52.5; ample: cost 0 -> 50
+    # 1 GPU + 12 cores: short 1 GPU, 3 cores: S 0.7, cost 0.2 -> 49;  ample: 50
+    fleet = [a_node("short").cpu(15).memory("1Ti").gpus(2), a_node("ample").cpu(60).memory("1Ti").gpus(2)]
+    state = cluster(fleet)
+    state.use_mix(mix_of([built(a_pod("m").cpu(10).memory("1Mi").gpu(1))]))
+    exact = {"tightness": 0}
+    light = scores("gpu-headroom", state, a_pod().cpu(4).memory("1Mi").gpu(1), exact)
+    heavy = scores("gpu-headroom", state, a_pod().cpu(12).memory("1Mi").gpu(1), exact)
+    assert light == {"short": pytest.approx(52.5), "ample": pytest.approx(50)}
+    assert heavy == {"short": pytest.approx(49), "ample": pytest.approx(50)}
+
+
+def test_where_no_card_is_at_stake_the_fuller_node_is_tighter() -> None:
+    fleet = [a_node("full").cpu(20), a_node("roomy").cpu(60), a_node("cards").cpu(99).gpus(1)]
+    state = cluster(fleet)
+    state.use_mix(mix_of([built(a_pod("m").cpu(10).gpu(1))]))
+    found = scores("gpu-headroom", state, a_pod().cpu(4))
+    assert found["full"] > found["roomy"] > found["cards"]
+
+
+def test_a_model_is_priced_by_what_can_use_no_other() -> None:
+    # 1 card of T4 and 3 of A10; a tenth of the demand accepts T4 alone: load 0.1 / 0.25 = 0.4,
+    # price 1 - exp(-0.4) = 0.3297; 2 GPUs on T4s: 100 - 5 * 2 * 0.3297 = 96.70
+    fleet = [a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")]
+    state = cluster(fleet)
+    pods = [a_pod(f"p{i}").gpu(1) for i in range(9)] + [a_pod("q").gpu(1, model="T4")]
+    state.use_mix(mix_of([built(pod) for pod in pods]))
+    prices = prices_of(state)
+    assert prices is not None
+    assert prices[state.models.index["T4"]] == pytest.approx(1 - math.exp(-0.4))
+    assert prices[state.models.index["A10"]] == 0
+    found = scores("gpu-scarcity", state, a_pod().gpu(2))
+    assert found == {"t": pytest.approx(96.70, abs=0.01), "a": 100}
+
+
+def test_it_sits_out_where_no_demand_is_tied_to_a_model() -> None:
+    state = cluster([a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")])
+    state.use_mix(mix_of([built(a_pod("p").gpu(1))]))
+    assert prices_of(state) is None
+
+
+def test_memory_of_a_card_ties_a_pod_to_the_cards_that_have_it() -> None:
+    # 40 GiB only on the A100, half of all cards; half of the demand asks for it: load 1, price 1 - exp(-1)
+    state = cluster([a_node("t").gpus(1, "T4", 15360), a_node("a").gpus(1, "A100-SXM4-40GB", 40960)])
+    state.use_mix(mix_of([built(a_pod("p").gpu(1)), built(a_pod("q").gpu(1, memory_mib=40000))]))
+    prices = prices_of(state)
+    assert prices is not None
+    assert prices[state.models.index["A100-SXM4-40GB"]] == pytest.approx(1 - math.exp(-1))
