@@ -254,6 +254,14 @@ USAGES = st.builds(
 )
 
 
+POD_METRICS = st.builds(
+    lambda usage, more, owner: _object("metrics.k8s.io/v1beta1", "PodMetrics", "p", owner, containers=[usage], **more),
+    some(cpu=CPU, memory=MEMORY).map(lambda usage: {"name": "main", "usage": usage}),
+    some(timestamp=st.just("2026-11-20T10:00:00Z")),
+    some(ownerReferences=st.just([{"kind": "Deployment", "name": "d", "controller": True}])),
+)
+
+
 def _attributes(**values: st.SearchStrategy[str]) -> st.SearchStrategy[list[Plain]]:
     return some(**values).map(lambda found: [{"name": name, "value": value} for name, value in found.items()])
 
@@ -312,5 +320,5 @@ DEFINITIONS: list[Plain] = [
 CLUSTERS = st.builds(
     lambda pods, details: [*DEFINITIONS, *pods, *(detail for detail in details if detail is not None)],
     st.lists(PODS, max_size=1),
-    st.tuples(NODES, st.none() | GPUS, st.none() | USAGES, st.none() | TOPOLOGIES),
+    st.tuples(NODES, st.none() | GPUS, st.none() | USAGES, st.none() | TOPOLOGIES, st.none() | POD_METRICS),
 )
