@@ -11,7 +11,8 @@ from hetsched.engine.explain import matrix
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
-from tests.builders import a_node, a_pod
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import score as evaluated
 
 LINE = [[0, 0], [100, 10]]
 
@@ -76,3 +77,42 @@ def test_points_must_rise():
     with pytest.raises(InputError) as refused:
         compile_policy(PolicySpec("b", (use,)), load_registry())
     assert refused.value.code == "PolicyParamInvalid"
+
+
+def scored(mode: str, shape: list[list[int]], node: NodeBuilder, pod: PodBuilder, **resources: int) -> float:
+    params = {"shape": shape, "resources": resources or {"cpu": 1}, "mode": mode}
+    return evaluated("binpack", pod, [node], params=params)["n"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape", "points"),
+    [
+        # 3 of 100 CPUs on a line from 0 to 10 points over 9 percent: 10 * 10 * 3 / 9 = 33.3, truncated 33
+        ("plain", [[0, 0], [9, 10]], pytest.approx(100 / 3)),
+        ("upstream", [[0, 0], [9, 10]], 33.0),
+        # and down: 100 - 33.3 = 66.7; -300 / 9 = -33.3 is cut towards zero, 100 - 33 = 67
+        ("plain", [[0, 10], [9, 0]], pytest.approx(200 / 3)),
+        ("upstream", [[0, 10], [9, 0]], 67.0),
+        # outside the points the curve goes on flat
+        ("plain", [[10, 4], [20, 9]], 40.0),
+        ("upstream", [[10, 4], [20, 9]], 40.0),
+        ("plain", [[0, 9], [2, 4]], 40.0),
+        ("upstream", [[0, 9], [2, 4]], 40.0),
+    ],
+)
+def test_between_two_points_upstream_truncates(mode: str, shape: list[list[int]], points: float) -> None:
+    assert scored(mode, shape, a_node("n").cpu(100), a_pod("p").cpu(3)) == points
+
+
+@pytest.mark.parametrize("mode", ["plain", "upstream"])
+def test_a_request_above_the_capacity_counts_as_full(mode: str) -> None:
+    # 16 of 8 CPUs: the point at 100 %, which is 3 of 10.
+    assert scored(mode, [[0, 9], [100, 3]], a_node("n").cpu(8), a_pod("p").cpu(16)) == 30.0
+
+
+@pytest.mark.parametrize("mode", ["plain", "upstream"])
+def test_a_resource_that_a_node_has_not_is_left_out(mode: str) -> None:
+    # CPU 4 of 8 alone counts: 50; without any that counts the weights add up to 0, and the score is 0.
+    node, pod = a_node("n").cpu(8), a_pod("p").cpu(4)
+    assert scored(mode, LINE, node, pod, **{"cpu": 1, "nvidia.com/gpu": 9}) == 50.0
+    assert scored(mode, [[0, 5], [100, 5]], node, pod, **{"nvidia.com/gpu": 9}) == 0.0
