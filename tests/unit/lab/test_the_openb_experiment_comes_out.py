@@ -1,0 +1,102 @@
+"""The openb experiment on a small fleet of the same make: rows, expectations, and what hetsched-gpu is there for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hetsched.engine.policies import BUILTIN
+from hetsched.lab.experiments import openb
+from hetsched.lab.experiments.openb import Published, Study
+from tests.builders import a_node, a_pod
+
+# Like the trace: most cards on nodes with 12 cores a card, fewer on nodes with 32 to 48, none with much to spare.
+NODES = (
+    *(a_node(f"g{number:02}").cpu(96).memory("768Gi").gpus(8, "G2", None).build() for number in range(8)),
+    *(a_node(f"t{number:02}").cpu(96).memory("512Gi").gpus(2, "T4", 15360).build() for number in range(8)),
+    *(a_node(f"p{number:02}").cpu(64).memory("256Gi").gpus(2, "P100", 16280).build() for number in range(4)),
+)
+
+
+def a_list(*, tied: bool):
+    """400 pods: whole cards with little and much CPU, shares of 470, 810 and 320, pods without cards."""
+    kinds = [
+        (100, a_pod().cpu(8).gpu(1)),
+        (60, a_pod().cpu(16).gpu(1)),
+        (60, a_pod().cpu(6).gpu(1, milli=470)),
+        (60, a_pod().cpu(12).gpu(1, milli=810)),
+        (30, a_pod().cpu(4).gpu(1, milli=320)),
+        (30, a_pod().cpu(8).gpu(1, milli=160)),
+        (60, a_pod().cpu(24).memory("32Gi")),
+    ]
+    if tied:
+        kinds.append((60, a_pod().cpu(8).gpu(1, model="T4", exact=True)))
+    shapes = [pod for often, kind in kinds for pod in [kind.memory("16Gi").build()] * often]
+    return tuple(msgspec.structs.replace(pod, name=f"pod-{number}") for number, pod in enumerate(shapes))
+
+
+def ran(*policies: str, **changes):
+    specs = tuple(BUILTIN[name] for name in policies)
+    study = {"nodes": NODES, "lists": {"small": a_list(tied=False)}, "policies": specs, "seeds": 2} | changes
+    return openb.run(Study(**study), lambda done, total: None)
+
+
+def value(made, policy: str, case: str, metric: str) -> float:
+    return next(r.value for r in made.rows if (r.policy, r.case, r.metric) == (policy, case, metric))
+
+
+@pytest.mark.parametrize("rule", ["name", "shuffled", "random"])
+def test_hetsched_gpu_leaves_no_more_cards_unused_than_fgd(rule) -> None:
+    made = ran("fgd", "hetsched-gpu", ties=(rule,))
+    case, metric = f"small, {openb.TIES_TEXT[rule]}", "unallocated GPUs at 130 %"
+    assert value(made, "hetsched-gpu", case, metric) <= value(made, "fgd", case, metric)
+
+
+def test_cards_that_some_pods_are_tied_to_are_left_to_them() -> None:
+    made = ran("first-fit", "fgd", "hetsched-gpu", lists={"tied": a_list(tied=True)}, points=(1.0, 1.3), ties=("name",))
+    assert [e for e in made.expectations if "at 100 %" in e.text and e.held]
+    assert made.held
+
+
+def test_published_figures_stand_beside_the_runs_under_their_protocol() -> None:
+    known = {("small", "fgd"): Published({130: 90.0}, {130: 4.0})}
+    made = ran("fgd", ties=("shuffled", "random"), published=known)
+    rows = {(row.case, row.metric): row.published for row in made.rows}
+    # 88 cards: 10 % of them are 8.8 unallocated
+    assert rows["small, ties by shuffled names", "GPUs allocated at 130 % (%)"] == 90.0
+    assert rows["small, ties by shuffled names", "GPUs fragmented at 130 % (%)"] == 4.0
+    assert rows["small, ties by shuffled names", "unallocated GPUs at 130 %"] == 8.8
+    assert rows["small, random ties", "GPUs allocated at 130 % (%)"] is None
+    (expectation,) = made.expectations
+    assert "published 90.00 %" in expectation.text
+    assert expectation.held == (
+        abs(value(made, "fgd", "small, ties by shuffled names", "GPUs allocated at 130 % (%)") - 90) <= 2
+    )
+
+
+def test_means_and_the_ratio_are_told_where_every_published_list_was_run() -> None:
+    known = {("one", "fgd"): Published({}, {}), ("two", "fgd"): Published({}, {})}
+    lists = {"one": a_list(tied=False), "two": a_list(tied=True)}
+    made = ran("fgd", "hetsched-gpu", lists=lists, published=known, ties=("name",), seeds=1)
+    metric = "unallocated GPUs at 130 %"
+    each = [value(made, "fgd", f"{name}, ties by name", metric) for name in lists]
+    assert value(made, "fgd", "mean of 2 lists, ties by name", metric) == pytest.approx(sum(each) / 2, abs=0.1)
+    assert [e.text for e in made.expectations if e.text.startswith("mean of 2 lists")]
+    part = ran("fgd", "hetsched-gpu", published=known, ties=("name",), seeds=1)
+    assert not [e.text for e in part.expectations if e.text.startswith("mean")]
+
+
+def test_a_policy_that_draws_by_itself_runs_once_whatever_the_tie_rules() -> None:
+    made = ran("random", "first-fit", seeds=1)
+    assert {row.case for row in made.rows if row.policy == "random"} == {"small, ties by shuffled names"}
+    assert len({row.case for row in made.rows if row.policy == "first-fit"}) == 3
+
+
+def test_plots_show_every_load_and_rows_the_chosen_ones() -> None:
+    made = ran("first-fit", points=(0.5, 0.9, 1.3), shown=(0.9, 1.3), ties=("name",), seeds=1)
+    assert {row.metric for row in made.rows} == {
+        "GPUs allocated at 90 % (%)", "GPUs fragmented at 90 % (%)", "GPUs allocated at 130 % (%)",
+        "GPUs fragmented at 130 % (%)", "unallocated GPUs at 130 %",
+    }  # fmt: skip
+    assert len(made.charts) == 3
+    assert all(chart.startswith("<svg") for chart in made.charts)
