@@ -52,8 +52,14 @@ def _tightest_fit(plugin: Any, request: Request, state: ClusterState, gpu_fit: A
 def _nash_gain(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
     if plugin.params.dispersion != "variance":
         return None
+    rows, all_there = state.once("formulas.nash-gain", lambda: _four_resources(state))
+    return NASH_GAIN, (*rows, 50.0 / plugin.params.full, all_there)
+
+
+def _four_resources(state: ClusterState) -> tuple[list[int], float]:
+    """Return the rows of the four resources in `allocatable`, -1 for unknown ones, and 1 if all nodes have all."""
     rows = [state.resources.index.get(name, UNKNOWN) for name in USAGE_RESOURCES]
-    return NASH_GAIN, (*rows, 50.0 / plugin.params.full)
+    return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
 
 
 def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:

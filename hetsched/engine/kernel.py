@@ -30,6 +30,8 @@ from .terms import (
 BLOCK = 64
 # Columns that are used together stay in the first cache; not a power of two, so that they do not evict each other.
 _CHUNK = 504
+# Where fewer than one node in so many is a candidate, candidates are picked out instead of sweeping over all.
+_SPARSE = 3
 # Looking at a row again costs about this many times what it costs within a sweep.
 _SWEEP_SHARE = 6
 
@@ -60,6 +62,7 @@ class Shapes(NamedTuple):
     extra: Ints  # (C, 4)
     base: Ints  # (C,) row of `bases`
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
+    candidates: Ints  # (B,) how many nodes no STATIC filter refuses
     code: Ints  # (C, T) formula, -1 where the plugin sits the shape out
     given: Floats  # (C, T, GIVEN)
     slot: Ints  # (C,) row of the kept totals, -1 for none
@@ -112,7 +115,7 @@ def _add_up(
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
     if shapes.cards.number[shape] > 0:
-        keep_out_without_cards(total, usable, shape, nodes.rows, static, load, at, shapes.cards)
+        keep_out_without_cards(total, usable, shape, nodes, at, shapes.cards)
     cards = (usable, terms.card_worth, static, load)
     for term in range(len(terms.weight)):
         code = shapes.code[shape, term]
@@ -146,10 +149,9 @@ def _look_again(
         count = 0
         while done < len(changed) and count < _CHUNK:
             row = changed[done]
+            rows[count], total[count] = row, base[row]
+            count += int(base[row] > NOWHERE)
             done += 1
-            if base[row] > NOWHERE:
-                rows[count], total[count] = row, base[row]
-                count += 1
         for k in range(len(terms.static)):
             for i in range(count):
                 near_static[terms.static[k], i] = static[terms.static[k], rows[i]]
@@ -162,6 +164,15 @@ def _look_again(
                 for i in range(count):
                     near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
                     near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
+        if shapes.cards.number[shape] > 0:
+            for k in range(at.cards):
+                for i in range(count):
+                    near_static[at.card_model + k, i] = static[at.card_model + k, rows[i]]
+                    near_static[at.card_vendor + k, i] = static[at.card_vendor + k, rows[i]]
+                    near_static[at.card_memory + k, i] = static[at.card_memory + k, rows[i]]
+                    near_static[at.card_cores + k, i] = static[at.card_cores + k, rows[i]]
+                    near_load[at.card_milli_free + k, i] = load[at.card_milli_free + k, rows[i]]
+                    near_load[at.card_memory_free + k, i] = load[at.card_memory_free + k, rows[i]]
         nodes = Stretch(near_static, near_load, 0, count, rows)
         _add_up(shape, total[:count], usable, nodes, static, load, at, terms, kinds, shapes)
         for i in range(count):
@@ -230,9 +241,14 @@ def _place(
             totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
             kept.seen[slot] = logged
         if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
-            _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
-            for block in range(len(greatest)):
-                greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+            if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
+                totals[:] = NOWHERE
+                greatest[:] = NOWHERE
+                _look_again(shape, every, totals, greatest, room, static, load, at, terms, kinds, shapes)
+            else:
+                _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
+                for block in range(len(greatest)):
+                    greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
         elif since < logged:
             changed = log[since:logged]
             _look_again(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
@@ -248,7 +264,8 @@ def _place(
         decided.row[p], decided.total[p] = row, best
         if shapes.cards.number[shape] > 0:
             only = np.zeros(1)
-            keep_out_without_cards(only, usable, shape, every[row : row + 1], static, load, at, shapes.cards)
+            node = Stretch(static, load, row, row + 1, every[row : row + 1])
+            keep_out_without_cards(only, usable, shape, node, at, shapes.cards)
             decided.cards[p] = take_cards(shape, row, usable[0], static, load, at, shapes.cards)
         kind = shapes.kind[shape]
         for k in range(kinds.adds_start[kind], kinds.adds_start[kind + 1]):

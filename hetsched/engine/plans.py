@@ -198,6 +198,7 @@ class Plans:
         cards.memory[position], cards.cores[position] = demand.memory_mib, demand.cores
         cards.vendor[position] = wanted.vendor
         if wanted.models is not None:
+            cards.choosy[position] = True
             cards.models[position] = wanted.models
         return demand.count
 
@@ -259,8 +260,9 @@ class Plans:
             found = self._base_ids[key] = self._bases
             self._bases += 1
             if found >= len(self.shapes.bases):
-                wider = _grown(self.shapes.bases, found + 1)
-                self.shapes = self.shapes._replace(bases=wider)
+                bases, candidates = _grown(self.shapes.bases, found + 1), _grown(self.shapes.candidates, found + 1)
+                self.shapes = self.shapes._replace(bases=bases, candidates=candidates)
+            self.shapes.candidates[found] = np.count_nonzero(mask)
             self.shapes.bases[found] = np.where(mask, total, NOWHERE)
         return found
 
@@ -314,10 +316,11 @@ class Plans:
             extra=np.zeros((0, 4), np.int64),
             base=np.zeros(0, np.int64),
             bases=np.zeros((0, self._nodes)),
+            candidates=np.zeros(0, np.int64),
             code=np.zeros((0, terms), np.int64),
             given=np.zeros((0, terms, GIVEN)),
             slot=np.zeros(0, np.int64),
-            cards=Cards(number, number, number, number, number, models),
+            cards=Cards(number, number, number, number, number, models[:, 0], models),
         )
 
     def _grow(self, count: int) -> None:
@@ -333,7 +336,7 @@ class Plans:
             fields[name][len(old.kind) :] = UNKNOWN
         cards = Cards(*(_grown(array, count) for array in old.cards))
         cards.models[len(old.kind) :] = True
-        self.shapes = Shapes(**fields, bases=old.bases, cards=cards)
+        self.shapes = Shapes(**fields, bases=old.bases, candidates=old.candidates, cards=cards)
 
 
 def at_of(state: ClusterState) -> At:

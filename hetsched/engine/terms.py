@@ -91,6 +91,7 @@ class Cards(NamedTuple):
     memory: Ints  # MiB, 0 for none
     cores: Ints
     vendor: Ints  # id, -1 for any
+    choosy: Any  # (C,) bool, whether only some models will do
     models: Any  # (C, M) bool
 
 
@@ -173,12 +174,10 @@ def _tightest_fit(total: Any, weight: float, nodes: Any, at: Any, given: Any) ->
 
 
 @compiled
-def _utility(a: Any, b: Any, c: Any, d: Any, room: Any, has: Any, count: float) -> tuple[float, float]:
+def _utility(use: Any, room: Any, has: Any, count: float) -> tuple[float, float]:
     """Return 1 - variance and mean of the shares in use of four resources; `has` is 0 for one that a node lacks."""
-    share_a = min(a / room[0], 1.0) * has[0]
-    share_b = min(b / room[1], 1.0) * has[1]
-    share_c = min(c / room[2], 1.0) * has[2]
-    share_d = min(d / room[3], 1.0) * has[3]
+    share_a, share_b = min(use[0] / room[0], 1.0) * has[0], min(use[1] / room[1], 1.0) * has[1]
+    share_c, share_d = min(use[2] / room[2], 1.0) * has[2], min(use[3] / room[3], 1.0) * has[3]
     mean = (share_a + share_b + share_c + share_d) / count
     spread = (share_a - mean) * (share_a - mean) * has[0]
     spread += (share_b - mean) * (share_b - mean) * has[1]
@@ -188,8 +187,18 @@ def _utility(a: Any, b: Any, c: Any, d: Any, room: Any, has: Any, count: float) 
 
 
 @compiled
+def _gain(use: Any, more: Any, room: Any, has: Any, count: float, scale: float) -> float:
+    before, _ = _utility(use, room, has, count)
+    loaded = use[0] + more[0], use[1] + more[1], use[2] + more[2], use[3] + more[3]
+    after, mean = _utility(loaded, room, has, count)
+    # Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, halves to even, as rint does.
+    steps = ((after / before - 1.0) * 1e9 + _ROUNDING) - _ROUNDING
+    return min(max(50.0 + (steps - 0.25 * mean) * 1e-9 * scale, 0.0), 100.0)
+
+
+@compiled
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any) -> None:
-    """Given: the row of each of the four resources in `allocatable`, -1 where the cluster has none; 50 / full gain."""
+    """Given: the rows of the four resources in `allocatable`, -1 for none; 50 / full gain; 1 if all nodes have all."""
     scale = given[4]
     known_a, known_b, known_c, known_d = given[0] >= 0, given[1] >= 0, given[2] >= 0, given[3] >= 0
     in_a = nodes.static[at.allocatable + max(int(given[0]), 0), nodes.first : nodes.last]
@@ -206,22 +215,28 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     measured_d = nodes.static[at.measured + 3, nodes.first : nodes.last]
     add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
+    if given[5] == 1.0:
+        # Every node has all four, as constants: then the compiler leaves most of the work out.
+        for i in range(len(total)):
+            use = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
+            more = (
+                add_a + measured_a[i] * extra_a, add_b + measured_b[i] * extra_b,
+                add_c + measured_c[i] * extra_c, add_d + measured_d[i] * extra_d,
+            )  # fmt: skip
+            room = in_a[i], in_b[i], in_c[i], in_d[i]
+            total[i] += weight * _gain(use, more, room, (1.0, 1.0, 1.0, 1.0), 4.0, scale)
+        return
     for i in range(len(total)):
-        a, b, c, d = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
-        room = float(max(in_a[i], 1)), float(max(in_b[i], 1)), float(max(in_c[i], 1)), float(max(in_d[i], 1))
+        use = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
+        more = (
+            add_a + measured_a[i] * extra_a, add_b + measured_b[i] * extra_b,
+            add_c + measured_c[i] * extra_c, add_d + measured_d[i] * extra_d,
+        )  # fmt: skip
+        room = max(in_a[i], 1), max(in_b[i], 1), max(in_c[i], 1), max(in_d[i], 1)
         has_a, has_b = np.float64((in_a[i] > 0) & known_a), np.float64((in_b[i] > 0) & known_b)
         has_c, has_d = np.float64((in_c[i] > 0) & known_c), np.float64((in_d[i] > 0) & known_d)
-        has = has_a, has_b, has_c, has_d
         count = max(has_a + has_b + has_c + has_d, 1.0)
-        before, _ = _utility(a, b, c, d, room, has, count)
-        a += add_a + measured_a[i] * extra_a
-        b += add_b + measured_b[i] * extra_b
-        c += add_c + measured_c[i] * extra_c
-        d += add_d + measured_d[i] * extra_d
-        after, mean = _utility(a, b, c, d, room, has, count)
-        # Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, halves to even, as rint does.
-        steps = ((after / before - 1.0) * 1e9 + _ROUNDING) - _ROUNDING
-        total[i] += weight * min(max(50.0 + (steps - 0.25 * mean) * 1e-9 * scale, 0.0), 100.0)
+        total[i] += weight * _gain(use, more, room, (has_a, has_b, has_c, has_d), count, scale)
 
 
 @compiled
@@ -287,36 +302,52 @@ def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> 
 
 
 @compiled
-def keep_out_without_cards(
-    total: Any, usable: Any, shape: int, rows: Any, static: Any, load: Any, at: Any, cards: Any
-) -> None:
-    """Write which cards of each row would do, as a bit set, and put the totals of rows with too few to -inf."""
+def keep_out_without_cards(total: Any, usable: Any, shape: int, nodes: Any, at: Any, cards: Any) -> None:
+    """Write which cards of each node would do, as a bit set, and put the totals of nodes with too few to -inf."""
     number, milli, memory = cards.number[shape], cards.milli[shape], cards.memory[shape]
     cores, vendor, models = cards.cores[shape], cards.vendor[shape], cards.models[shape]
+    first, last = nodes.first, nodes.last
+    usable[: len(total)] = 0
+    left = np.zeros(len(total), np.int64)
+    for card in range(at.cards):
+        bit = np.int64(1) << card
+        milli_free = nodes.load[at.card_milli_free + card, first:last]
+        memory_free = nodes.load[at.card_memory_free + card, first:last]
+        card_memory = nodes.static[at.card_memory + card, first:last]
+        card_cores = nodes.static[at.card_cores + card, first:last]
+        card_vendor = nodes.static[at.card_vendor + card, first:last]
+        card_model = nodes.static[at.card_model + card, first:last]
+        for i in range(len(total)):
+            left[i] = bit if milli_free[i] >= milli else 0
+        if milli < WHOLE_CARD_MILLI:
+            for i in range(len(total)):
+                left[i] = left[i] if memory_free[i] >= share_of_memory(card_memory[i], milli, memory) else 0
+        if memory > 0:
+            for i in range(len(total)):
+                left[i] = left[i] if card_memory[i] >= memory else 0
+        if cores > 0:
+            for i in range(len(total)):
+                left[i] = left[i] if card_cores[i] >= cores else 0
+        if vendor != UNKNOWN:
+            for i in range(len(total)):
+                left[i] = left[i] if card_vendor[i] == vendor else 0
+        if cards.choosy[shape]:
+            for i in range(len(total)):
+                left[i] = left[i] if models[card_model[i]] else 0
+        for i in range(len(total)):
+            usable[i] |= left[i]
     for i in range(len(total)):
-        usable[i] = 0
-        if total[i] == NOWHERE:
-            continue
-        row, found = rows[i], 0
+        found = 0
         for card in range(at.cards):
-            if load[at.card_milli_free + card, row] < milli:
-                continue
-            if milli < WHOLE_CARD_MILLI:
-                charged = memory
-                if charged == 0:
-                    charged = -((-max(static[at.card_memory + card, row], 0) * milli) // WHOLE_CARD_MILLI)
-                if load[at.card_memory_free + card, row] < charged:
-                    continue
-            if (
-                (memory == 0 or static[at.card_memory + card, row] >= memory)
-                and (cores == 0 or static[at.card_cores + card, row] >= cores)
-                and (vendor == UNKNOWN or static[at.card_vendor + card, row] == vendor)
-                and models[static[at.card_model + card, row]]
-            ):
-                found += 1
-                usable[i] |= 1 << card
-        if found < number:
-            total[i] = NOWHERE
+            found += usable[i] >> card & 1
+        total[i] = NOWHERE if found < number else total[i]
+
+
+@compiled
+def share_of_memory(card_memory: int, milli: int, memory: int) -> int:
+    """Return what a share of a card is charged: the memory asked, else its part of the card's, rounded up."""
+    part = np.int64(np.float64(max(card_memory, 0) * milli + 999) / 1000.0)
+    return memory if memory > 0 else part  # type: ignore[return-value]
 
 
 @compiled
@@ -333,7 +364,7 @@ def take_cards(shape: int, row: int, usable: int, static: Any, load: Any, at: An
         chosen |= 1 << best
         charged = max(static[at.card_memory + best, row], 0)
         if milli < WHOLE_CARD_MILLI:
-            charged = memory if memory > 0 else -((-charged * milli) // WHOLE_CARD_MILLI)
+            charged = share_of_memory(charged, milli, memory)
         load[at.card_milli_free + best, row] -= milli
         load[at.card_memory_free + best, row] -= charged
     return chosen
