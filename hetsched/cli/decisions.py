@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.decision import NearestFit, Tipping, Verdict
+from hetsched.contracts.decision import Evicted, NearestFit, Tipping, Verdict
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .explained import margin_lines, nearest_lines
+from .explained import eviction_lines, margin_lines, nearest_lines
 from .output import Output, OutputFormat, console, note, print_json, table
 
 _MOST_SHOWN = 20
@@ -59,8 +59,9 @@ def _decision(client: Client, identity: str) -> dict[str, Any]:
 
 
 class _Further(msgspec.Struct, rename="camel"):
-    """What a server works out again, where it still can."""
+    """What a server says of evictions, and works out again where it still can."""
 
+    evictions: tuple[Evicted, ...] = ()
     nearest_fit: tuple[NearestFit, ...] | None = None
     tipping: Tipping | None = None
 
@@ -84,7 +85,7 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
             shown.add_row(str(node["rank"]), escape(node["name"]), f"{node['total']:.2f}", scores)
         out.print(shown)
     told = msgspec.convert(decision, _Further)
-    lines = list(nearest_lines(told.nearest_fit or ()))
+    lines = [*eviction_lines(told.evictions), *nearest_lines(told.nearest_fit or ())]
     lines += margin_lines(told.tipping) if told.tipping else ()
     for line in lines:
         out.print(escape(line), soft_wrap=True)

@@ -1,12 +1,19 @@
-"""What an answer says beyond its verdict, in lines for people: nearest fits, margins, pairings, expected use."""
+"""What an answer says beyond its verdict, in lines for people: evictions, nearest fits, margins, expected use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.decision import Balance, NearestFit, Placement, Tipping
+from hetsched.contracts.decision import Balance, Evicted, NearestFit, Placement, Tipping
 
 _SHOWN_NODES = 3
+
+
+def eviction_lines(evicted: Iterable[Evicted]) -> Iterator[str]:
+    """Yield a line for each pod that has to leave."""
+    for pod in evicted:
+        against = f", against the disruption budget {pod.pdb}" if pod.pdb else ""
+        yield f"evicted: {pod.pod} (priority {pod.priority}) from {pod.node}{against}"
 
 
 def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:

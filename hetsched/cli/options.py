@@ -26,6 +26,9 @@ from hetsched.contracts.workload import PodSpec
 
 from .output import note
 
+# What a workload file adds to the cluster that it is tried on.
+_OF_BOTH = ("running", "pod_usages", "quotas", "budgets")
+
 if TYPE_CHECKING:
     from hetsched.engine.policy import Policy
 
@@ -94,7 +97,7 @@ def read_inputs(
             raise InputError(
                 "PodExists", f"the cluster runs a pod {pod.key} already", place=option, hint="Rename or remove one"
             )
-    both = {"running": nodes.running + asked.running, "pod_usages": nodes.pod_usages + asked.pod_usages}
+    both = {name: getattr(nodes, name) + getattr(asked, name) for name in _OF_BOTH}
     return msgspec.structs.replace(nodes, **both), asked
 
 

@@ -116,6 +116,11 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
             f"{result.decisions_per_second:,.0f}",
         )
     out.print(shown)
+    for run in runs:
+        if run.result.evicted:
+            out.print(
+                f"{escape(run.result.policy)} evicted {run.result.evicted:,} pods that ran before", soft_wrap=True
+            )
     out.print("[dim]free: GPUs not granted; strands: GPU share that the workload's shapes cannot use[/]")
 
 

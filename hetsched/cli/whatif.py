@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 
-from .explained import expected_use_lines, margin_lines, nearest_lines, pairing_lines, stale_lines
+from .explained import eviction_lines, expected_use_lines, margin_lines, nearest_lines, pairing_lines, stale_lines
 from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs
 from .output import Output, OutputFormat, console, print_json, table
 
@@ -72,6 +72,8 @@ def show(answer: WhatIfAnswer) -> None:
         _show_placements(out, answer.placements)
         for line in (*pairing_lines(answer.placements), *expected_use_lines(answer.placements)):
             out.print(escape(line), soft_wrap=True)
+    for line in eviction_lines(answer.evictions):
+        out.print(escape(line), soft_wrap=True)
     for line in stale_lines(answer.balance):
         out.print(escape(line), soft_wrap=True)
     for pod in answer.unplaced:

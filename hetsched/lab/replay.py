@@ -43,7 +43,7 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
     metrics: ClusterMetrics
 
 
-class Replay(msgspec.Struct, frozen=True, rename="camel"):
+class Replay(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What one policy made of the workload; `evicted` are pods that ran before and had to leave."""
 
     policy: str

@@ -227,10 +227,13 @@ function funnel(words, pod) {
   return element("ol", { class: "funnel", "aria-label": words.funnel }, start, ...steps);
 }
 
+const eviction = (words, { priority, pdb }) =>
+  fill(words[pdb ? "evicted-against" : "evicted-at"], { priority, budget: pdb });
+
 function moves(words, answer) {
   const rows = [
     ...answer.displaced.map((pod) => [pod.pod, pod.from, pod.to ?? words.nowhere, words[pod.verdict]]),
-    ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", words.evicted]),
+    ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", eviction(words, pod)]),
   ];
   return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];
 }

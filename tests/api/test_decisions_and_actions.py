@@ -116,7 +116,7 @@ def test_a_retry_has_the_refused_pods_decided_anew(operator: Api, decided: str) 
 def test_there_must_be_something_to_retry(operator: Api, cluster: Any) -> None:
     workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
     answer = act(operator, workload, action="retry")
-    assert (answer.status_code, answer.json()["code"]) == (400, "NothingToRetry")
+    assert (answer.status_code, answer.json()["code"]) == (409, "NothingToRetry")
 
 
 def test_a_priority_is_changed_by_operators(operator: Api, api: Any, cluster: Any) -> None:

@@ -103,7 +103,7 @@ def test_a_wrong_file_changes_nothing(imported: Api) -> None:
 
 
 def test_a_node_that_holds_our_pods_cannot_be_imported_away(operator: Api, decided: str) -> None:
-    answer = operator("POST", "clusters/lab/import/?reason=x", OPENB, kind="text/csv", if_match="*", status=400)
+    answer = operator("POST", "clusters/lab/import/?reason=x", OPENB, kind="text/csv", if_match="*", status=409)
     assert answer.json()["code"] == "NodeHoldsPods"
     assert Pod.objects.get(name="web").state == "placed"
 

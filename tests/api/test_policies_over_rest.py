@@ -81,7 +81,7 @@ def test_a_rollback_activates_what_decided_before(admin: Api) -> None:
 
 
 def test_a_rollback_needs_something_to_go_back_to(admin: Api) -> None:
-    answer = admin("POST", "policies/hetsched/rollback/", {"reason": "x"}, if_match="*", status=400)
+    answer = admin("POST", "policies/hetsched/rollback/", {"reason": "x"}, if_match="*", status=409)
     assert answer.json()["code"] == "PolicyNothingToRollBack"
 
 

@@ -14,7 +14,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
+from hetsched.contracts.decision import Evicted, NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
 from hetsched.contracts.errors import InputError
 from hetsched.placement.explain import further, matrix_of
 from hetsched.placement.models import Decision
@@ -66,6 +66,7 @@ class DecisionDetail(Document, frozen=True):
     nearest_fit: tuple[NearestFit, ...] | None
     tipping: Tipping | None
     nodes: tuple[NodeOutcome, ...]
+    evictions: tuple[Evicted, ...]
     allocation: Allocation | None
     snapshot: str
     cluster_revision: int
@@ -178,6 +179,7 @@ def _detail(
         nearest_fit=nearest_fit,
         tipping=tipping,
         nodes=nodes,
+        evictions=decision.evictions,
         allocation=decision.allocation,
         snapshot=decision.snapshot,
         cluster_revision=decision.cluster_revision,

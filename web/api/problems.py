@@ -33,8 +33,13 @@ _STATUS = {
     "ObjectTooLarge": 413,
     "PermissionDenied": 403,
     "PolicyNotAllowed": 403,
+    "CardHeldTwice": 409,
     "ClusterExists": 409,
+    "NodeHoldsPods": 409,
+    "NodeTooSmall": 409,
+    "NothingToRetry": 409,
     "PodExists": 409,
+    "PolicyNothingToRollBack": 409,
     "PolicyChanged": 412,
     "IdempotencyKeyReused": 422,
 }

@@ -80,3 +80,23 @@ def test_a_controller_that_is_left_out_is_named_beside_the_answer(tmp_path: Path
     result = run("whatif", "-f", pods, "-f", tmp_path / "more.yaml", "--cluster", cluster_file(tmp_path, a_node()))
     assert "DaemonSet default/proxy is left out" in result.stderr
     assert "DaemonSet" not in result.stdout
+
+
+def test_who_would_have_to_leave_is_told_unless_that_is_forbidden(tmp_path: Path) -> None:
+    policy = tmp_path / "preempting.yaml"
+    policy.write_text(
+        "apiVersion: hetsched.io/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: preempting}\n"
+        "spec: {plugins: [{name: resource-fit}, {name: preemption}]}\n"
+    )
+    cluster = cluster_file(tmp_path, a_node("n").cpu(2), a_pod("low").cpu(2).running_on("n"))
+    pods = workload_file(tmp_path, a_pod("urgent").cpu(2).priority(5))
+    asked = ("whatif", "-f", pods, "--cluster", cluster, "--policy", str(policy))
+    text = run(*asked).stdout
+    assert text.startswith("placed  ")
+    assert "it needs the eviction of default/low (priority 0) from n" in text
+    assert "evicted: default/low (priority 0) from n\n" in text
+    refused = run(*asked, "--no-preempt")
+    assert refused.exit_code == 10
+    text = refused.stdout
+    assert text.startswith("not-now  ")
+    assert "evict" not in text
