@@ -47,8 +47,10 @@ def test_every_reference_leads_somewhere(document: Any) -> None:
 
 
 ADDRESSES = {
-    "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
-    "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/", "nodes/": "nodes/",
+    "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/",
+    "clusters/{name}/queue/": "clusters/lab/queue/", "decisions/": "decisions/",
+    "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
+    "metrics/at-risk/": "metrics/at-risk/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
     "nodes/{name}/isa/": "nodes/n1/isa/", "nodes/{name}/numa/": "nodes/n1/numa/", "plugins/": "plugins/",
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",

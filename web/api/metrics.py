@@ -1,4 +1,4 @@
-"""`metrics/balance/`: how evenly and how fully a cluster is used, by the engine's own formulas."""
+"""`metrics/`: how evenly and how fully a cluster is used, and who is at risk, by the engine's own formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, node_balance
+from hetsched.engine.zones import overcommitted
 from hetsched.placement.snapshot import warm
 
 from . import reach
@@ -43,4 +45,43 @@ class Balance(ApiView):
         return answer(request, BalanceDetail(cluster.name, revision, figures, nodes))
 
 
-routes = [path("metrics/balance/", Balance.as_view())]
+class ZoneShort(Document, frozen=True):
+    """A NUMA zone that granted `short` CPUs more than it now has; it takes nothing more and takes nothing back."""
+
+    node: str
+    zone: str
+    short: str
+    pods: list[str]
+
+
+class AtRiskDetail(Document, frozen=True):
+    """The zones of a cluster that fell below their grants, and the pods there that the asker may see."""
+
+    cluster: str
+    revision: int
+    zones: list[ZoneShort]
+
+
+class AtRisk(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = reach.CLUSTER_QUERY
+
+    @extend_schema(responses=AtRiskDetail)
+    def get(self, request: Any) -> HttpResponse:
+        """Show the NUMA zones that have less than they granted, and the pods at risk there."""
+        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        with warm(cluster.pk).held() as loaded:
+            found, revision = list(overcommitted(loaded.state)), loaded.revision
+        zones = [
+            ZoneShort(
+                zone.node,
+                zone.zone,
+                format_amount(CPU, zone.short_millis),
+                [pod for pod in zone.pods if self.subject.may_in(pod.partition("/")[0])],
+            )
+            for zone in found
+        ]
+        return answer(request, AtRiskDetail(cluster.name, revision, zones))
+
+
+routes = [path("metrics/balance/", Balance.as_view()), path("metrics/at-risk/", AtRisk.as_view())]
