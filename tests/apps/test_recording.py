@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, record
+from hetsched.placement.actions import Conflict, cancel, record, recording
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queue import backoff
@@ -168,6 +169,28 @@ def test_another_verdict_is_another_decision() -> None:
     Pod.objects.update(queued=True, not_before=None)
     recorded(cluster, refusing(cluster, Verdict.NEVER_FITS))
     assert list(Decision.objects.order_by("id").values_list("verdict", flat=True)) == ["not-now", "never-fits"]
+
+
+def test_other_reasons_are_news_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+
+    def refuse(*codes: str, nodes: int = 1) -> list[int]:
+        """Refuse the pod again and return the ids of all its decisions; the latest is its own."""
+        Pod.objects.update(queued=True, not_before=None)
+        reasons = tuple(Reason(code, "resource-fit", nodes, "no") for code in codes)
+        recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], reasons=reasons)])
+        ids = list(Decision.objects.order_by("id").values_list("id", flat=True))
+        assert Pod.objects.get().decision_id == ids[-1]
+        return ids
+
+    assert len(refuse("A")) == 1
+    assert len(refuse("B")) == 1
+    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    assert len(refuse("A", nodes=7)) == 1
+    assert len(refuse("A", "B")) == 2
+    assert len(refuse("B", "A")) == 2
+    assert len(refuse("B")) == 3
 
 
 def test_reasons_and_scores_come_back_as_they_were() -> None:

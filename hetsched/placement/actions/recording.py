@@ -6,6 +6,7 @@ inserted in bulk, the unique indexes judge, node columns follow.
 Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
 import brought end. That they still run is part of the comparison.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
+Other kinds of reasons, or another policy, are news after a minute: what waits long does not show what was long ago.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
 """
@@ -13,7 +14,7 @@ decides anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Pod
 from ..queue import Waiting, backoff
 from .change import BACK_IN_QUEUE, Change
+
+NEWS_AFTER = timedelta(minutes=1)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -62,7 +65,7 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
             _check_policies(results)
             change = Change(cluster)
-            told = [result for result in results if not _same_refusal(result)]
+            told = _news(results, change.now)
             decisions = _insert_decisions(change, told, revision, snapshot)
             for result in results:
                 _evict(change, result)
@@ -128,9 +131,28 @@ def _booked(result: Result) -> Booked:
     return Booked(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
 
 
-def _same_refusal(result: Result) -> bool:
-    """Say whether the pod was refused before with this verdict."""
-    return result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
+def _news(results: Sequence[Result], now: datetime) -> list[Result]:
+    """Return the results that say something else than the pod's last decision."""
+    again = [
+        result.waiting.decision_id
+        for result in results
+        if result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
+    ]
+    rows = Decision.objects.filter(pk__in=again).values_list("pk", "policy_name", "reasons", "created_at")
+    known = {pk: (_kinds(policy, reasons), at) for pk, policy, reasons, at in rows} if again else {}
+
+    def told(result: Result) -> bool:
+        last = known.get(result.waiting.decision_id or 0)
+        if last is None:
+            return True
+        kinds, at = last
+        return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, result.reasons)
+
+    return [result for result in results if told(result)]
+
+
+def _kinds(policy: str, reasons: Sequence[Reason]) -> tuple[str, frozenset[tuple[str, str]]]:
+    return policy, frozenset((reason.plugin, reason.code) for reason in reasons)
 
 
 def _insert_decisions(change: Change, results: Sequence[Result], revision: int, snapshot: str) -> list[Decision]:
