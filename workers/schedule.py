@@ -22,17 +22,15 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.engine.policy import Policy
 from hetsched.inventory import lease as leases
 from hetsched.inventory.lease import Lease
-from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
-from hetsched.placement.queue import Waiting, due_pods, waiting
+from hetsched.placement.queue import Waiting, due_pods, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
 
 from .deciding import Batch
 
 MOST_CONFLICTS = 5
-_BY_PRIORITY = {"priority-sort", "gang-sort"}
 log = structlog.get_logger(__name__)
 
 
@@ -124,21 +122,6 @@ def _set_aside(result: Result, refusal: Contradiction) -> Result:
 
 
 def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:
-    """Return pods that are to be decided, in submission order, and the default policy, by which they are ordered.
-
-    Where its order is the one that the database index has, only the first pods are read; where it turns from namespace
-    to namespace, the first ones of each.
-    """
-    default = Cluster.objects.values_list("policy_name", flat=True).get(pk=cluster_id)
-    spec = active_specs({default}).get(default)
-    policy = copy.policy(spec) if spec else None
-    if policy is None or _orders_by_priority(policy):
-        return waiting(cluster_id, settings.HETSCHED_BATCH), policy
-    if policy.follows_placements:
-        return waiting(cluster_id, settings.HETSCHED_BATCH, each_namespace=True), policy
-    return waiting(cluster_id, None), policy
-
-
-def _orders_by_priority(policy: Policy) -> bool:
-    """Tell whether the policy's queue order is the one that the database index has, apart from whole gangs."""
-    return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
+    """Return the pods that the next batch is taken from, and the default policy, by which they are ordered."""
+    policy = copy.default_policy()
+    return next_pods(cluster_id, policy, settings.HETSCHED_BATCH), policy

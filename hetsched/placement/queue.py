@@ -16,12 +16,14 @@ from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine.policy import Policy
 
 from .bookings import parts
 from .lifecycle import QUEUED
 from .models import Pod
 
 LONGEST_BACKOFF_SECONDS = 10
+_BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
 _FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id")
 
@@ -51,6 +53,24 @@ def due(now: datetime | None = None) -> Q:
 
 def due_pods(cluster_id: int) -> QuerySet[Pod]:
     return Pod.objects.filter(due(), cluster_id=cluster_id)
+
+
+def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waiting]:
+    """Return pods, in submission order, among which are the first `limit` in the order of `policy`.
+
+    Where that order is the one that the database index has, no more are read; where it turns from namespace to
+    namespace, the first ones of each.
+    """
+    if policy is None or _orders_by_priority(policy):
+        return waiting(cluster_id, limit)
+    if policy.follows_placements:
+        return waiting(cluster_id, limit, each_namespace=True)
+    return waiting(cluster_id, None)
+
+
+def _orders_by_priority(policy: Policy) -> bool:
+    """Tell whether the policy's queue order is the one that the database index has, apart from whole gangs."""
+    return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
 
 
 def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False) -> list[Waiting]:

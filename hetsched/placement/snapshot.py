@@ -23,6 +23,7 @@ from hetsched.engine.registry import Registry, load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.policies.effective import active_specs
 
 from .models import Reservation
 
@@ -147,6 +148,12 @@ class Warm:
                 self._policies.clear()
             known = self._policies[key] = compile_policy(spec, self._registry)
         return known
+
+    def default_policy(self) -> Policy | None:
+        """Return the active revision of the cluster's default policy, by which its queue is ordered."""
+        name = Cluster.objects.values_list("policy_name", flat=True).get(pk=self.cluster_id)
+        spec = active_specs({name}).get(name)
+        return None if spec is None else self.policy(spec)
 
     def scheduler(self, spec: PolicySpec) -> Scheduler:
         """Return the scheduler of a policy revision on the present state."""

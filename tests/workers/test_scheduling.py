@@ -196,15 +196,15 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
 def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
-    real, seen = schedule.waiting, []
+    real, seen = schedule.next_pods, []
 
-    def overtaken(cluster_id: int, limit: int | None) -> Any:
-        seen.append(found := real(cluster_id, limit))
+    def overtaken(*arguments: Any) -> Any:
+        seen.append(found := real(*arguments))
         if len(seen) == 1:
             actions.set_priority(workload, 7, actor=ALICE, reason="urgent")
         return found
 
-    monkeypatch.setattr(schedule, "waiting", overtaken)
+    monkeypatch.setattr(schedule, "next_pods", overtaken)
     assert schedule.run(cluster.pk) == 1
     with warm(cluster.pk).held() as kept:
         assert kept.state.bookings["default/p"].pod.priority == 7

@@ -25,11 +25,12 @@ from . import (
     policies,
     problems,
     prometheus,
+    queue,
     what_if,
     workloads,
 )
 
-NOUNS = (clusters, decisions, metrics, nodes, plugins, policies, what_if, workloads)
+NOUNS = (clusters, decisions, metrics, nodes, plugins, policies, queue, what_if, workloads)
 
 
 class Schema(SpectacularAPIView):
