@@ -15,11 +15,12 @@ Source: public contract section 1; ISAMatch (Jiang et al., Computer Systems & Ap
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from hetsched.contracts.allocation import IsaGrant
 from hetsched.contracts.errors import InputError
@@ -29,8 +30,13 @@ from hetsched.contracts.workload import IsaDemand
 from hetsched.isa import Isa, match, parse
 from hetsched.isa.paper import is_letters, modules, paper_affinity
 
+from .columns import Ints
 from .status import Refusal
 
+if TYPE_CHECKING:
+    from .state import ClusterState
+
+_KEPT = 4096
 NO, UNKNOWN_ISA, SECOND, FIRST = 0, 1, 2, 3
 IS_UNKNOWN = Refusal("IsaUnknown", "the node's instruction set is unknown", unknown=True)
 
@@ -78,6 +84,18 @@ def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> R
         if found is not None:
             return found._replace(rank=rank)
     return Run(UNKNOWN_ISA if offer.native is None or _could_be_more(passes, demand, offer) else NO)
+
+
+def ranks(state: ClusterState, mode: Mode, passes: Passes, demand: IsaDemand) -> Ints:
+    """Return (K,) the rank of `demand` on each of the state's distinct offers; asked once per inventory."""
+    known: Callable[[IsaDemand], Ints] = state.once(
+        ("isa-ranks", mode, passes), lambda: lru_cache(_KEPT)(partial(_ranks, mode, passes, tuple(state.offers.values)))
+    )
+    return known(demand)
+
+
+def _ranks(mode: Mode, passes: Passes, offers: tuple[IsaReport, ...], demand: IsaDemand) -> Ints:
+    return np.array([run_on(mode, passes, demand, offer).rank for offer in offers], np.int64)
 
 
 def grant_of(run: Run) -> IsaGrant:

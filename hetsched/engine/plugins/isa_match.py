@@ -13,13 +13,14 @@ Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels A
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from hetsched.contracts.allocation import Allocation, IsaGrant
 from hetsched.contracts.node_report import IsaReport
 from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.isa_fit import FIRST, SECOND, IsaParams, grant_of, refusal_of, run_on
+from hetsched.engine.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 from hetsched.engine.points import Reads
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -27,6 +28,13 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 ANY = Allocation(isa=IsaGrant("any"))
+
+
+class _Known(NamedTuple):
+    """How the demand runs on each distinct offer; a node says which offer is its own."""
+
+    ranks: Ints
+    offers: list[IsaReport]
 
 
 @plugin(
@@ -44,22 +52,23 @@ class IsaMatch:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         if request.shape.isa is None:
             return SKIP
-        request.memo["isa-match"] = state.offers.values
+        self._remember(request, state)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        fits: Bools = self._ranks(request, nodes) >= SECOND
+        known: _Known = request.memo["isa-match"]
+        fits: Bools = (known.ranks >= SECOND)[nodes.static("isa_offer")]
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         demand, params = request.shape.isa, self.params
         assert demand is not None
-        offers: list[IsaReport] = request.memo["isa-match"]
+        known: _Known = request.memo["isa-match"]
         distinct = nodes.static("isa_offer")
         by_refusal: dict[Refusal, list[int]] = {}
         for offer in np.unique(distinct).tolist():
-            if run_on(params.mode, params.passes, demand, offers[offer]).rank < SECOND:
-                refusal = refusal_of(params.mode, params.passes, demand, offers[offer])
+            if known.ranks[offer] < SECOND:
+                refusal = refusal_of(params.mode, params.passes, demand, known.offers[offer])
                 by_refusal.setdefault(refusal, []).append(offer)
         for refusal, ids in by_refusal.items():
             yield refusal, np.isin(distinct, ids)
@@ -68,11 +77,13 @@ class IsaMatch:
         demand = request.shape.isa
         if demand is None or not (demand.emulated or demand.cross or demand.qemu):
             return SKIP
-        request.memo["isa-match"] = state.offers.values
+        self._remember(request, state)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        return np.where(self._ranks(request, nodes) == FIRST, 100.0, 0.0)
+        known: _Known = request.memo["isa-match"]
+        scores: Floats = np.where(known.ranks == FIRST, 100.0, 0.0)[nodes.static("isa_offer")]
+        return scores
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         demand, params = request.shape.isa, self.params
@@ -84,10 +95,7 @@ class IsaMatch:
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """How a pod's instructions run takes nothing from the node."""
 
-    def _ranks(self, request: Request, nodes: Window) -> Ints:
-        """Return (n,) how the demand would run on each node."""
-        demand, mode, passes = request.shape.isa, self.params.mode, self.params.passes
-        assert demand is not None
-        table = np.array([run_on(mode, passes, demand, offer).rank for offer in request.memo["isa-match"]], np.int64)
-        ranks: Ints = table[nodes.static("isa_offer")]
-        return ranks
+    def _remember(self, request: Request, state: ClusterState) -> None:
+        assert request.shape.isa is not None
+        by_offer = ranks(state, self.params.mode, self.params.passes, request.shape.isa)
+        request.memo["isa-match"] = _Known(by_offer, state.offers.values)
