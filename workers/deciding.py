@@ -60,6 +60,9 @@ class Batch:
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
         self._mixed = _mixed(waiting)
+        used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
+        if any(self.warm.policy(spec).wants_mix for spec in used):
+            self.loaded.state.use_mix(self.loaded.state.booked_mix())
         results: list[Result] = []
         for _, step in groupby(self._order([pod.spec for pod in waiting], policy), key=_step):
             for spec in step:

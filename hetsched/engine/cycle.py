@@ -61,6 +61,8 @@ class Scheduler:
     def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
         self.state = state
         self.policy = policy
+        if policy.wants_mix and not state.mix.counts:
+            state.use_mix(state.booked_mix())
         self.evaluator = Evaluator(state, policy)
         self.room = PermitRoom(state)
         self.evicts = evicts

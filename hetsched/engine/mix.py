@@ -2,8 +2,9 @@
 
 Problem: whether what is left of a node is of use depends on what will be asked for, and a scheduler sees one pod.
 Rule: the mix counts the shapes of known pods. Its typical shapes are the most frequent ones that cover 95 % of them.
-A state's mix is set by who knows the workload (`ClusterState.use_mix`); until then it is what ran when the state was
-built.
+Whoever knows the workload tells the state (`ClusterState.use_mix`): a replay its list, a what-if what is booked and
+what is asked for, a batch of decisions what is booked when it begins, so that a decision can be worked out again. A
+scheduler whose policy wants a mix and finds none takes what is booked. A plugin that reads it says `wants_mix = True`.
 Source: the "target workload" of FGD (Weng et al., USENIX ATC 2023, section 4.1); its simulator takes the same 95 %.
 """
 
@@ -20,7 +21,7 @@ _TYPICAL_SHARE = 0.95
 
 
 class Mix(msgspec.Struct, frozen=True):
-    """Shapes with the number of pods of each, most frequent first; equal counts in the order of arrival."""
+    """Shapes with the number of pods of each, most frequent first."""
 
     counts: tuple[tuple[Shape, int], ...] = ()
 
@@ -42,15 +43,18 @@ class Mix(msgspec.Struct, frozen=True):
 
 def mix_of(pods: Iterable[PodSpec]) -> Mix:
     """Count the shapes of these pods."""
+    return mix_of_shapes(pod.shape for pod in pods)
+
+
+def mix_of_shapes(shapes: Iterable[Shape]) -> Mix:
+    """Count shapes; equal counts are ordered by content, so that the same pods give the same mix in any order."""
     # Most pods share the very same Shape, and comparing two that are only equal costs a hundred times more.
-    seen: list[Shape] = []
+    seen: dict[int, Shape] = {}
     counted: Counter[int] = Counter()
-    for pod in pods:
-        key = id(pod.shape)
-        if key not in counted:
-            seen.append(pod.shape)
-        counted[key] += 1
+    for shape in shapes:
+        seen[id(shape)] = shape
+        counted[id(shape)] += 1
     merged: Counter[Shape] = Counter()
-    for shape in seen:
-        merged[shape] += counted[id(shape)]
-    return Mix(tuple(merged.most_common()))
+    for key, shape in seen.items():
+        merged[shape] += counted[key]
+    return Mix(tuple(sorted(merged.items(), key=lambda item: (-item[1], msgspec.json.encode(item[0])))))

@@ -71,6 +71,7 @@ class Policy:
                 names = " and ".join(plugin.name for plugin in group)
                 raise InputError("PolicyPointDoubled", f"policy {spec.name}: {names} would both {point}")
         self._sorter = sorters[0].instance if sorters else None
+        self.wants_mix = any(getattr(plugin.instance, "wants_mix", False) for plugin in self.plugins)
         self._arrange = getattr(self._sorter, "arrange", None)
         self._together = bool(self.permits) or getattr(self._sorter, "together", False)
 

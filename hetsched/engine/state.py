@@ -40,7 +40,7 @@ from .columns import (
 from .expected_use import Experience, learn
 from .gangs import Gangs
 from .links import Table, link_table
-from .mix import Mix, mix_of
+from .mix import Mix, mix_of_shapes
 from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
@@ -100,6 +100,7 @@ class ClusterState:
         self.epoch = 0
         self._row_digests: list[bytes] = []
         self._digested = (-1, 0)  # the epoch and the length of the log they are of
+        self.mix = Mix()
         self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._compiled: dict[Shape, CompiledShape] = {}
@@ -115,7 +116,6 @@ class ClusterState:
         self._fresh = fresh_rows(self.reports)
         for row in range(len(self.reports)):
             self._write_usage(row)
-        self.mix = mix_of(booking.pod for booking in self.bookings.values())
 
     @classmethod
     def of(
@@ -239,7 +239,13 @@ class ClusterState:
         """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
         if mix != self.mix:
             self.mix = mix
+            digested, seen = self._digested
+            self._digested = (digested + (digested == self.epoch), seen)  # no row has changed
             self.epoch += 1
+
+    def booked_mix(self) -> Mix:
+        """Return the mix of what is booked, the same for equal bookings whatever their history."""
+        return mix_of_shapes(booking.compiled.shape for booking in self.bookings.values())
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` computes of the inventory and the mix, computed once as long as neither changes."""

@@ -36,6 +36,7 @@ from .cycle import ANY_ISA, Outcome, Scheduler
 from .evictions import PREEMPTED, evictions
 from .expected_use import REQUESTED, basis_of
 from .explain import Diagnosis, diagnose, matrix
+from .mix import mix_of_shapes
 from .nearest import Budget, nearest_fit
 from .pinning import pairings
 from .policy import Policy
@@ -61,6 +62,8 @@ def what_if(
     snapshot = state.digest()
     fork = state.fork()
     before = cluster_balance(fork)
+    if policy.wants_mix:
+        fork.use_mix(mix_of_shapes([*(b.compiled.shape for b in fork.bookings.values()), *(pod.shape for pod in pods)]))
     scheduler = Scheduler(fork, policy, evicts=True)
     evicted: list[Evicted] = []
     displaced = _drain(scheduler, drain, evicted)

@@ -44,6 +44,9 @@ def scheduler_before(decision: Decision) -> Scheduler:
     state = load_state(cluster.pk, at_revision=decision.cluster_revision).state
     if state.digest() != decision.snapshot:
         raise expired
+    compiled = compile_policy(policy.spec, load_registry())
+    if compiled.wants_mix:
+        state.use_mix(state.booked_mix())  # as the batch did when it began
     earlier = Decision.objects.filter(
         cluster=cluster, cluster_revision=decision.cluster_revision, id__lt=decision.pk, verdict="placed"
     )
@@ -53,7 +56,7 @@ def scheduler_before(decision: Decision) -> Scheduler:
         assert other.allocation is not None
         state.assume(state.compile(spec), state.row_of[other.node_name], other.allocation)
     _let_go(state, decision)
-    return Scheduler(state, compile_policy(policy.spec, load_registry()))
+    return Scheduler(state, compiled)
 
 
 def _let_go(state: ClusterState, decision: Decision) -> None:

@@ -21,6 +21,8 @@ from hetsched.engine.status import SKIP, Skip
 
 @plugin("fgd", summary="Place each pod where it fragments the GPUs least for the workload (FGD, as published).")
 class Fgd:
+    wants_mix = True
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):
             return SKIP

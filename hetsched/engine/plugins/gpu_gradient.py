@@ -39,6 +39,7 @@ class GpuGradientParams(Params, frozen=True):
 @plugin("gpu-gradient", summary="Place each pod where it costs the fewest GPUs.", params=GpuGradientParams)
 class GpuGradient:
     params: GpuGradientParams
+    wants_mix = True
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):

@@ -77,6 +77,7 @@ def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
 @plugin("gpu-headroom", summary="Keep the CPU and memory that free cards will need.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
+    wants_mix = True
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         needs = state.once("gpu-headroom", lambda: needs_of(state)) if fragmented(state) else ()

@@ -50,6 +50,8 @@ def prices_of(state: ClusterState) -> Floats | None:
 
 @plugin("gpu-scarcity", summary="Leave card models to the pods that can use no other.", reads=Reads.STATIC)
 class GpuScarcity:
+    wants_mix = True
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         gpu = request.shape.gpu
         prices = state.once("gpu-scarcity", lambda: prices_of(state)) if gpu is not None and gpu.count else None

@@ -98,6 +98,7 @@ def test_the_expected_rest_of_a_card() -> None:
 def test_a_new_mix_is_seen_by_what_was_evaluated_before() -> None:
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
     # What runs is the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
+    state.use_mix(state.booked_mix())
     assert row_fragments(published_mix(state), state.all_rows).tolist() == [300]
     state.use_mix(mix_of([built(a_pod("s").gpu(1, milli=200))]))
     assert row_fragments(published_mix(state), state.all_rows).tolist() == [0]
