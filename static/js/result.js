@@ -148,9 +148,10 @@ function placements(words, placed) {
     item.isa.mode === "any" ? "–" : instructions(item.isa),
     cards(words, item.gpus) || "–",
     item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", ") || "–",
+    item.expectedUse ? expected(item.expectedUse) : "–",
     number(item.score, 2),
   ]);
-  const heads = [words.pod, words.node, words.mode, words.cards, words.zones, right(words.score)];
+  const heads = [words.pod, words.node, words.mode, words.cards, words.zones, words["expected-use"], right(words.score)];
   const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
   const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
@@ -161,6 +162,10 @@ function placements(words, placed) {
     ...paired.map((said) => element("p", { class: "small" }, said)),
   );
 }
+
+// "cpu 610m, memory 161Mi · learnt p95 of 6 pods of Deployment/web"
+const expected = ({ amounts, basis }) =>
+  `${Object.entries(amounts).map((pair) => pair.join(" ")).join(", ")} · ${basis}`;
 
 const instructions = ({ mode, required, offered }) =>
   element("span", { title: offered }, `${mode} `, element("span", { class: "mono" }, required));

@@ -114,11 +114,15 @@ class ResourceUse(Document, frozen=True):
 
 
 class BalanceFacts(Document, frozen=True):
-    """How evenly a node is used: `balance` is 1 - population variance of the ratios, 1 with fewer than two."""
+    """How evenly a node is used: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
+
+    `stale`: there is a sample, but it is too old to count, so that requests stand for it.
+    """
 
     origin: Origin
     resources: dict[str, ResourceUse]
     balance: float
+    stale: bool = False
 
 
 class NodeDetail(Document, frozen=True):
@@ -285,8 +289,10 @@ def _zone(zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None) 
     )
 
 
-def balance_facts(node: Node, used: dict[str, int], balance: float, now: datetime) -> BalanceFacts:
-    """Return a node's use by resource; `used` and `balance` are the engine's."""
+def balance_facts(
+    node: Node, used: dict[str, int], balance: float, now: datetime, *, stale: bool = False
+) -> BalanceFacts:
+    """Return a node's use by resource; `used`, `balance` and `stale` are the engine's."""
     usage = node.report.usage
     measured = usage.amounts if usage else {}
     resources = {
@@ -294,13 +300,13 @@ def balance_facts(node: Node, used: dict[str, int], balance: float, now: datetim
             allocatable=format_amount(name, whole),
             requested=format_amount(name, node.requested.get(name, 0)),
             measured=format_amount(name, measured[name]) if name in measured else None,
-            used=format_amount(name, amount),
+            used=format_amount(name, max(amount, 0)),
             ratio=round(min(max(amount / whole, 0.0), 1.0), 6),
         )
         for name, amount in used.items()
         if (whole := node.allocatable.get(name, 0))
     }
-    if usage is None:
-        return BalanceFacts(origin(node, now, source="requests"), resources, round(balance, 6))
+    if usage is None or stale:
+        return BalanceFacts(origin(node, now, source="requests"), resources, round(balance, 6), stale)
     sampled = origin(node, now, source="usage", observed_at=usage.observed_at)
     return BalanceFacts(sampled, resources, round(balance, 6))

@@ -152,7 +152,8 @@ def balance_of(node: Node) -> facts.BalanceFacts:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
         balance = float(node_balance(loaded.state)[row])
-    return facts.balance_facts(node, used, balance, timezone.now())
+        stale = node.name in loaded.state.stale()
+    return facts.balance_facts(node, used, balance, timezone.now(), stale=stale)
 
 
 class Actions(_OfNode):

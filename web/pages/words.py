@@ -71,6 +71,7 @@ def result_words() -> dict[str, str]:
         "long": _("The YAML is too long for the address; a link will not carry it."),
         "milli-of": _("{milli} ‰ of #{index}"),
         "card-of": "#{index}",
+        "expected-use": _("Expected use"),
         "mib-each": _("{memory} MiB each"),
         "displaced": _("Would move"),
         "evicted-at": _("Would be evicted (priority {priority})"),
