@@ -61,7 +61,7 @@ class Scheduler:
     def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
         self.state = state
         self.policy = policy
-        if policy.wants_mix and not state.mix.counts:
+        if policy.wants_mix and not state.mix_is_told:
             state.use_mix(state.booked_mix())
         self.evaluator = Evaluator(state, policy)
         self.room = PermitRoom(state)

@@ -100,7 +100,7 @@ class ClusterState:
         self.epoch = 0
         self._row_digests: list[bytes] = []
         self._digested = (-1, 0)  # the epoch and the length of the log they are of
-        self.mix = Mix()
+        self.mix, self.mix_is_told = Mix(), False
         self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._compiled: dict[Shape, CompiledShape] = {}
@@ -237,6 +237,7 @@ class ClusterState:
 
     def use_mix(self, mix: Mix) -> None:
         """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
+        self.mix_is_told = True
         if mix != self.mix:
             self.mix = mix
             digested, seen = self._digested

@@ -38,6 +38,24 @@ def test_every_decision_of_a_batch_is_repeated_with_its_winner_and_score() -> No
         assert best.total / weights == pytest.approx(decision.score)
 
 
+def test_decisions_that_read_the_mix_are_repeated_with_the_mix_of_their_time() -> None:
+    cluster = a_cluster(*(a_node(f"n{number}").gpus(2) for number in range(4)))
+    sizes = (470, 810, 320)
+    for batch in range(3):
+        pods = [a_pod(f"p{batch}-{i}").gpu(1, milli=sizes[(batch + i) % 3]).policy("hetsched-gpu") for i in range(3)]
+        submitted(cluster, *pods)
+        schedule.run(cluster.pk)
+    placed = Decision.objects.filter(verdict="placed", policy_name="hetsched-gpu")
+    assert placed.count() == 9
+    for decision in placed:
+        rows = matrix_of(decision)
+        assert [(row.name, row.total) for row in rows[: len(decision.top)]] == [
+            (row.name, row.total) for row in decision.top
+        ]
+    used = {score.plugin for decision in placed for score in matrix_of(decision)[0].scores}
+    assert {"gpu-gradient", "gpu-headroom"} <= used
+
+
 def test_a_decision_is_repeated_after_later_bookings_and_releases() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     submitted(cluster, a_pod("first"))
