@@ -22,7 +22,7 @@ AWARENESS, CPU_POLICY = wishes.AWARENESS, wishes.CPU_POLICY
 TOPOLOGY_RESULT = "topology.crane.io/topology-result"
 
 LOAD_PROFILE = "hetsched.io/load-profile"
-EXPECTED_USAGE = "hetsched.io/expected-usage"
+EXPECTED_USAGE = wishes.EXPECTED_USAGE
 EXPECTED_WATTS = wishes.EXPECTED_WATTS
 POLICY = "hetsched.io/policy"
 ALLOCATION = "hetsched.io/allocation"

@@ -21,6 +21,7 @@ GPU_MILLI = "hetsched.io/gpu-milli"
 AWARENESS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
 CPU_POLICY = ("topology.crane.io/cpu-policy", "hetsched.io/cpu-policy")
 
+EXPECTED_USAGE = "hetsched.io/expected-usage"
 EXPECTED_WATTS = "hetsched.io/expected-watts"
 
 GANG_NAME = "pod-group.scheduling.sigs.k8s.io/name"

@@ -25,6 +25,7 @@ from hetsched.contracts.wishes import GANG_MIN_AVAILABLE
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .columns import Bools, Rows, Window
+from .expected_use import DECLARED, basis_of
 from .relaxations import Fits, Relaxation, Step, numbers
 from .relaxed_isa import instruction_sets
 from .relaxed_rules import rules
@@ -115,7 +116,7 @@ class _Search:
         self._trial = type(scheduler)(state, scheduler.policy)
         self._trial.evaluator = scheduler.evaluator
         self._relaxations: list[Relaxation] = [
-            *numbers(pod.shape, zoned=state.columns.layout.zones > 0),
+            *numbers(pod.shape, zoned=state.columns.layout.zones > 0, declared=basis_of(pod) == DECLARED),
             *instruction_sets(pod.shape, state),
             *rules(pod.shape, state),
         ]

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, format_amount
-from hetsched.contracts.wishes import GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
+from hetsched.contracts.wishes import EXPECTED_USAGE, EXPECTED_WATTS, GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, Shape
 
 from .columns import WHOLE_CARD_MILLI, Rows
@@ -115,8 +115,11 @@ class Number:
 # -- the numbers of a shape ------------------------------------------------------------------------------------------
 
 
-def numbers(shape: Shape, *, zoned: bool) -> Iterator[Relaxation]:
-    """Yield the numbers that a shape asks for; `zoned`: some node's zones or kubelet may look at whole CPUs."""
+def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Relaxation]:
+    """Yield the numbers that a shape asks for.
+
+    `zoned`: some node's zones or kubelet may look at whole CPUs. `declared`: the pod itself says what it will use.
+    """
     whole = zoned and any(container.cpus for container in shape.containers)
     for resource, asked in shape.requests:
         if asked and resource != PODS and resource not in GPU_RESOURCES:
@@ -131,8 +134,14 @@ def numbers(shape: Shape, *, zoned: bool) -> Iterator[Relaxation]:
                 even=not by_cpu,
                 show=partial(format_amount, resource),
             )
+    for resource, expected in shape.expected_usage if declared else ():
+        put = partial(_with_expected, resource=resource)
+        show = partial(_usage_text, shape, resource)
+        yield Number(EXPECTED_USAGE, f"expected {resource}", put, expected, 0, show=show)
     if shape.gpu is not None:
         yield from _card_numbers(shape.gpu, zoned=zoned)
+    if shape.expected_watts:
+        yield Number(EXPECTED_WATTS, "expected-watts", _with_watts, shape.expected_watts, 0, unit=" W")
     for position, constraint in enumerate(shape.spread):
         if constraint.hard:
             field = f"spec.topologySpreadConstraints[{position}].maxSkew"
@@ -163,6 +172,20 @@ def _card_numbers(gpu: GpuDemand, *, zoned: bool) -> Iterator[Relaxation]:
 def _with_gpu(shape: Shape, value: int, *, fact: str) -> Shape:
     assert shape.gpu is not None
     return msgspec.structs.replace(shape, gpu=msgspec.structs.replace(shape.gpu, **{fact: value}))
+
+
+def _with_expected(shape: Shape, value: int, *, resource: str) -> Shape:
+    usage = tuple((name, value if name == resource else amount) for name, amount in shape.expected_usage)
+    return msgspec.structs.replace(shape, expected_usage=usage)
+
+
+def _usage_text(shape: Shape, resource: str, value: int) -> str:
+    usage = _with_expected(shape, value, resource=resource).expected_usage
+    return msgspec.json.encode({name: format_amount(name, amount) for name, amount in usage}).decode()
+
+
+def _with_watts(shape: Shape, value: int) -> Shape:
+    return msgspec.structs.replace(shape, expected_watts=value)
 
 
 def _with_cards(shape: Shape, value: int) -> Shape:
