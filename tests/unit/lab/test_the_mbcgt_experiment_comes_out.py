@@ -39,10 +39,23 @@ def test_the_game_beats_both_rivals_in_every_group(made: Experiment) -> None:
 
 
 def test_published_gains_stand_beside_ours(made: Experiment) -> None:
-    found = {(row.case, row.metric): row.published for row in made.rows if row.published is not None}
+    found = {(row.case, row.metric): row.published for row in made.rows if row.policy == "mbcgt"}
     assert [found[f"group {group}", "gain over default, %"] for group in (1, 2, 3)] == [8.15, 8.40, 6.31]
     assert [found[f"group {group}", "gain over dynamic, %"] for group in (1, 2, 3)] == [7.41, 8.22, 5.88]
     assert made.reconstruction
+
+
+def test_the_rivals_ratio_follows_from_the_two_gains(made: Experiment) -> None:
+    # 1.0815 / 1.0741 = 1.0069, 1.0840 / 1.0822 = 1.0017, 1.0631 / 1.0588 = 1.0041
+    published = [row.published for row in made.rows if row.policy == "dynamic" and row.published is not None]
+    assert published == pytest.approx([0.69, 0.17, 0.41], abs=0.005)
+    for group in (1, 2, 3):
+        assert 0 < value(made, "dynamic", f"group {group}", "gain over default, %") < 2
+
+
+def test_with_the_standard_deviation_the_gains_would_be_far_larger(made: Experiment) -> None:
+    for group in (1, 2, 3):
+        assert 26 <= value(made, "mbcgt", f"group {group}", "gain over default were S = 1 - std, %") < 28.1
 
 
 def test_nothing_is_overloaded_by_the_game_and_much_is_by_its_rivals(made: Experiment) -> None:
@@ -60,5 +73,5 @@ def test_the_blend_idles_fewer_nodes_and_stays_above_both_rivals(made: Experimen
 
 def test_every_expectation_holds_and_a_page_can_be_drawn(made: Experiment) -> None:
     assert [item.text for item in made.expectations if not item.held] == []
-    assert len(made.expectations) == 11
+    assert len(made.expectations) == 14
     assert all(chart.startswith("<svg") for chart in made.charts)
