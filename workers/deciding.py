@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -54,8 +53,8 @@ class Batch:
     def decide(self, waiting: Sequence[Waiting], policy: Policy | None, seconds: float, most: int) -> list[Result]:
         """Decide for about `most` of these pods, in the order of `policy`, or as many as the time allows.
 
-        At least one pod is decided, and every gang that is begun; one that takes three times as long is refused. The
-        pods are booked in the state.
+        At least one pod is decided, and of a gang that is begun as many as make it whole; one that takes three times
+        as long is refused. The pods are booked in the state.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
@@ -64,13 +63,21 @@ class Batch:
         if any(self.warm.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
         results: list[Result] = []
-        for _, step in groupby(self._order([pod.spec for pod in waiting], policy), key=_step):
-            for spec in step:
-                slow = spec.gang is not None and time.monotonic() - began > 3 * seconds
-                results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
-            if len(results) >= most or time.monotonic() - began > seconds:
+        for spec in self._order([pod.spec for pod in waiting], policy):
+            spent = time.monotonic() - began
+            over = bool(results) and (len(results) >= most or spent > seconds)
+            if over and self._may_end_before(spec, results[-1].waiting.spec):
                 break
+            slow = over and spent > 3 * seconds
+            results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
         return self._settled(results)
+
+    def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
+        """Tell whether the batch may end between these two: they are of different gangs, or theirs is whole."""
+        gang = pod.gang
+        if gang is None or gang_key(pod) != gang_key(last):
+            return True
+        return self.loaded.state.gangs.members_booked(gang_key(pod) or "") >= max(gang.min_available, 1)
 
     def _order(self, pods: Sequence[PodSpec], policy: Policy | None) -> Iterable[PodSpec]:
         """Announce the pods and return them in queue order, gangs side by side whatever the policy."""
@@ -193,10 +200,6 @@ class Batch:
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
         return self._refused(waiting, spec, Verdict.NOT_NOW, f"{waiting.spec.key} waits: {reason.message}", (reason,))
-
-
-def _step(pod: PodSpec) -> tuple[bool, str]:
-    return pod.gang is not None, gang_key(pod) or pod.key
 
 
 def _mixed(waiting: Sequence[Waiting]) -> set[str]:

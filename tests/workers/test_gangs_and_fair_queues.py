@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_a_batch_never_cuts_a_gang(cluster: Cluster, settings: Any, batch: int) 
     assert {found[f"b-{number}"] for number in range(5)} == {"not-now"}
     assert Reservation.objects.filter(active=True).count() == 7
     assert check_invariants() == []
+
+
+def test_a_batch_may_end_in_a_gang_that_is_whole(cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_BATCH = 2
+    submitted(cluster, *members("g", range(7), 3))
+    schedule.run(cluster.pk)
+    assert set(states().values()) == {"placed"}
+    # Of 7 members 3 make it whole: batches of 3, 2 and 2.
+    by_revision = Decision.objects.values_list("cluster_revision", flat=True)
+    assert sorted(Counter(by_revision).values()) == [2, 2, 3]
 
 
 def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> None:
