@@ -46,17 +46,29 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 class _Kind(NamedTuple):
+    """How many zones, and CPUs and cards of each; CPUs of a core are `threads`."""
+
     zones: int
-    cpus: int  # of one zone, two threads a core
-    cards: int  # of one zone
+    cpus: int
+    cards: int = 0
+    threads: int = 2
 
 
-_KINDS = (
-    _Kind(2, 24, 4),  # two sockets with eight cards
-    _Kind(4, 10, 0),  # Xeon, two sockets of two nodes
-    _Kind(4, 32, 0),  # Kunpeng 920
-    _Kind(8, 12, 0),  # two EPYC 7451
+_SERVERS = _Kind(2, 24, cards=4)  # two sockets with eight cards
+_XEON, _KUNPENG, _EPYC = _Kind(4, 10), _Kind(4, 32), _Kind(8, 12)
+_KINDS = (_SERVERS, _XEON, _KUNPENG, _EPYC)
+_EVERY_KIND = (
+    *_KINDS,
+    _Kind(8, 6, threads=1),  # Magny-Cours
+    _Kind(8, 2, threads=1),  # Opteron
+    _Kind(8, 32, threads=4),  # POWER7
+    _Kind(4, 24, threads=1),  # x3950
+    _Kind(2, 8, cards=1, threads=1),  # Xeon Phi host
+    _Kind(1, 20),  # hybrid desktop
+    _Kind(1, 12, cards=2, threads=1),
+    _Kind(4, 16, threads=1),  # SG2042
 )
+_SINGLE = ("static", "single-numa-node", "container")
 _KUBELETS = (
     ("static", "single-numa-node", "pod"),
     ("none", "single-numa-node", "container"),
@@ -68,19 +80,26 @@ _GIB = 2**30
 
 def machines(count: int) -> list[NodeReport]:
     """Return machines of all kinds; every other one shares its CPUs with online workloads and leaves pinning to us."""
-    return [_machine(number) for number in range(count)]
+    each = ((_KINDS[number % len(_KINDS)], _KUBELETS[(number + number // len(_KINDS)) % 4]) for number in range(count))
+    return [_machine(number, kind, kubelet) for number, (kind, kubelet) in enumerate(each)]
 
 
-def _machine(number: int) -> NodeReport:
-    kind = _KINDS[number % len(_KINDS)]
-    manager, policy, scope = _KUBELETS[(number + number // len(_KINDS)) % len(_KUBELETS)]
-    total, half = kind.zones * kind.cpus, kind.cpus // 2
+def machines_of_every_kind(count: int, seed: int) -> list[NodeReport]:
+    """Return machines drawn from all kinds, each with a kubelet that pins and takes one zone or none."""
+    draw = random.Random(seed)
+    return [_machine(number, draw.choice(_EVERY_KIND), _SINGLE) for number in range(count)]
+
+
+def _machine(number: int, kind: _Kind, kubelet: tuple[str, str, str]) -> NodeReport:
+    manager, policy, scope = kubelet
+    total, cores = kind.zones * kind.cpus, kind.cpus // kind.threads
     zones = []
     for position in range(kind.zones):
-        first = range(position * half, (position + 1) * half)
-        cpus = [*first, *(cpu + total // 2 for cpu in first)]
+        first = range(position * cores, (position + 1) * cores)
+        threads = [range(cpu, total, total // kind.threads) for cpu in first]
+        cpus = [cpu for core in threads for cpu in core]
         amounts = {"cpu": 1000 * kind.cpus, "memory": 4 * _GIB * kind.cpus}
-        siblings = ";".join(f"{cpu},{cpu + total // 2}" for cpu in first)
+        siblings = ";".join(",".join(map(str, core)) for core in threads)
         zones.append(NumaZone(f"node-{position}", format_cpuset(cpus), siblings, amounts, amounts))
     cards = tuple(
         GpuCard(
@@ -89,7 +108,7 @@ def _machine(number: int) -> NodeReport:
         for index in range(kind.zones * kind.cards)
     )
     return NodeReport(
-        name=f"host-{number:02}",
+        name=f"host-{number:03}",
         allocatable={"cpu": 1000 * total, "memory": 4 * _GIB * total, "pods": 110},
         gpus=cards,
         numa=NumaReport(tuple(zones), manager, policy, scope),

@@ -12,11 +12,13 @@ Invariant: the same seed gives every policy the same jobs and the same load.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.policies import BUILTIN
@@ -33,15 +35,30 @@ from .colocation import (
     capacity_millis,
     colocated,
     evicted,
-    machines,
     speeds,
     with_capacity,
 )
 
-MACHINES, STEPS = 12, 48
+STEPS = 48
 JOBS, _ARRIVE_UNTIL = 50, 30
 RECREATED = 5
 _GIB = 2**30
+
+
+def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec:
+    """Return a Guaranteed pod of one container with whole CPUs, which is busy."""
+    memory = 2 * _GIB * cpus
+    shape = Shape(
+        requests=(("cpu", 1000 * cpus), ("memory", memory), ("pods", 1)),
+        nonzero_cpu_millis=1000 * cpus,
+        nonzero_memory_bytes=memory,
+        gpu=GpuDemand(cards, vendor="nvidia") if cards else None,
+        numa=NumaDemand(cpu_policy=cpu_policy),
+        containers=(ContainerDemand(cpus, memory, cards),),
+        guaranteed=True,
+        load_profile="busy",
+    )
+    return PodSpec(namespace="training", name=name, shape=shape, qos="Guaranteed")
 
 
 class Job(NamedTuple):
@@ -56,19 +73,8 @@ class Job(NamedTuple):
 
     def pods(self) -> list[PodSpec]:
         """Return the workers."""
-        memory = 2 * _GIB * self.cpus
-        shape = Shape(
-            requests=(("cpu", 1000 * self.cpus), ("memory", memory), ("pods", 1)),
-            nonzero_cpu_millis=1000 * self.cpus,
-            nonzero_memory_bytes=memory,
-            gpu=GpuDemand(self.cards, vendor="nvidia") if self.cards else None,
-            numa=NumaDemand(cpu_policy="exclusive"),
-            containers=(ContainerDemand(self.cpus, memory, self.cards),),
-            guaranteed=True,
-            load_profile="busy",
-        )
         names = (f"{self.name}-{worker}" for worker in range(self.workers))
-        return [PodSpec(namespace="training", name=name, shape=shape, qos="Guaranteed") for name in names]
+        return [guaranteed_pod(name, self.cpus, self.cards, "exclusive") for name in names]
 
 
 def jobs(seed: int) -> list[Job]:
@@ -109,16 +115,25 @@ class Tally(msgspec.Struct):
 
 
 class World:
-    """One policy on one stream of jobs; `online` tells whether online workloads run beside them."""
+    """One policy on machines and a stream of jobs; `online` tells whether online workloads run beside them."""
 
-    def __init__(self, policy: str, seed: int, model: CostModel, *, online: bool = True) -> None:
-        self.model, self.seed, self.online = model, seed, online
-        self.reports = machines(MACHINES)
+    def __init__(
+        self,
+        policy: str,
+        reports: Sequence[NodeReport],
+        stream: Sequence[Job] = (),
+        model: CostModel | None = None,
+        *,
+        seed: int = 1,
+        online: bool = True,
+    ) -> None:
+        self.model, self.seed, self.online = model or CostModel(), seed, online
+        self.reports = list(reports)
         self.state = ClusterState(self.reports)
         self.scheduler = Scheduler(self.state, compile_policy(BUILTIN[policy], load_registry()))
         self.kubelets = {report.name: Kubelet(report) for report in self.reports}
         self.capacity: dict[str, list[int]] = {}
-        self.jobs = {job.name: job for job in jobs(seed)}
+        self.jobs = {job.name: job for job in stream}
         self.work = {name: float(job.work) for name, job in self.jobs.items()}
         self.waiting: list[PodSpec] = []
         self.running: dict[str, dict[str, Running]] = {report.name: {} for report in self.reports}
@@ -144,6 +159,14 @@ class World:
         tally.pods = sum(job.workers for job in self.jobs.values())
         tally.ran, tally.loops = len(self.ran), len(self.rejected)
         tally.speed = {name: sum(pace) / len(pace) for name, pace in self.pace.items() if pace}
+        return tally
+
+    def admit(self, pods: Sequence[PodSpec]) -> Tally:
+        """Place every pod once, nothing changing in between, and return the counts."""
+        for pod in pods:
+            self._place(pod, set())
+        tally = self.tally
+        tally.pods, tally.ran, tally.loops = len(pods), len(self.ran), len(self.rejected)
         return tally
 
     def _online(self, step: int) -> None:

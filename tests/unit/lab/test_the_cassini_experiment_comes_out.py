@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.lab.colocation import CostModel
+from hetsched.lab.colocation import machines, machines_of_every_kind
 from hetsched.lab.experiments import cassini
 from hetsched.lab.experiments.outcome import Experiment
-from hetsched.lab.training import Tally, World
+from hetsched.lab.training import Tally, World, guaranteed_pod, jobs
 
 
 def quiet(done: int, total: int) -> None:
     pass
 
 
+def small(patch: pytest.MonkeyPatch) -> None:
+    """Run one seed, and a tenth of the burst."""
+    patch.setattr(cassini, "_SEEDS", (1,))
+    patch.setattr(cassini, "_BURST_MACHINES", 20)
+    patch.setattr(cassini, "_BURST_PODS", 200)
+
+
 @pytest.fixture(scope="module")
 def made() -> Experiment:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cassini, "_SEEDS", (1,))
+        small(patch)
         return cassini.run(quiet)
 
 
@@ -40,21 +47,31 @@ def test_everything_expected_holds_and_says_that_the_data_is_ours(made: Experime
 
 
 def test_a_blind_policy_in_cassinis_place_fails_the_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cassini, "_SEEDS", (1,))
+    small(monkeypatch)
     monkeypatch.setattr(cassini, "_CASSINI", "default-kube")
     failed = [expectation.text for expectation in cassini.run(quiet).expectations if not expectation.held]
-    assert len(failed) == 5
+    assert len(failed) == 6
 
 
 def test_a_run_repeats_itself() -> None:
     def run() -> Tally:
-        return World("cassini", 2, CostModel()).run()
+        return World("cassini", machines(12), jobs(2), seed=2).run()
 
     assert run() == run()
 
 
 def test_a_fall_of_capacity_frees_nothing_and_lists_who_is_at_risk() -> None:
-    tally = World("cassini", 1, CostModel()).run()
+    tally = World("cassini", machines(12), jobs(1)).run()
     assert tally.short_zones > 0
     assert tally.at_risk >= tally.short_zones / 2  # a pod may hold two zones
     assert (tally.freed, tally.into_short_zones, tally.doubled) == (0, 0, 0)
+
+
+def test_a_burst_is_admitted_or_waits() -> None:
+    # 40 pods of 6 CPUs on 5 machines: under cassini each of them runs or was never sent to a kubelet.
+    pods = [guaranteed_pod(f"p{number}", 6, 0, "none") for number in range(40)]
+    fleet = machines_of_every_kind(5, seed=3)
+    ours, blind = (World(policy, fleet).admit(pods) for policy in ("cassini", "default-kube"))
+    assert (ours.pods, ours.rejections, ours.loops) == (40, 0, 0)
+    assert blind.rejections == 6 * blind.loops > 0  # made anew five times, rejected six times
+    assert ours.ran >= blind.ran
