@@ -1,0 +1,55 @@
+"""Replay of queues with gangs: the members of a gang that is not whole in the end were never there."""
+
+from __future__ import annotations
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.lab.replay import replay
+from tests.builders import a_node, a_pod
+
+
+def policy(*plugins: str) -> Policy:
+    spec = PolicySpec("test", tuple(PluginUse(plugin) for plugin in plugins))
+    return compile_policy(spec, load_registry())
+
+
+def queue() -> list[PodSpec]:
+    """Return two gangs of 4 by turns, then two plain pods; each pod asks for 1 CPU."""
+    mixed = [a_pod(f"{job}-{number}").gang(job, 4) for number in range(4) for job in ("a", "b")]
+    return [pod.build() for pod in (*mixed, a_pod("plain-0"), a_pod("plain-1"))]
+
+
+def test_one_gang_runs_and_the_other_leaves_its_room_to_later_pods() -> None:
+    # 6 CPUs: 4 for a; b finds 2 of the 4 it needs and takes none; both plain pods run.
+    state = ClusterState([a_node().cpu(6).build()])
+    result, samples = replay(state, queue(), policy("gang-sort", "resource-fit", "gang"), samples=5)
+    running = [row.pod.removeprefix("default/") for row in result.placements if row.node]
+    assert running == ["a-0", "a-1", "a-2", "a-3", "plain-0", "plain-1"]
+    assert (result.placed, result.pending) == (6, 4)
+    assert result.metrics.cpu_utilization == 1.0
+    assert samples[-1].pending == 4
+
+
+def test_without_the_plugin_both_are_left_in_part() -> None:
+    state = ClusterState([a_node().cpu(6).build()])
+    result, _ = replay(state, queue(), policy("priority-sort", "resource-fit"))
+    running = [row.pod.removeprefix("default/") for row in result.placements if row.node]
+    assert running == ["a-0", "b-0", "a-1", "b-1", "a-2", "b-2"]
+
+
+def test_a_gang_whose_last_member_never_comes_is_pending() -> None:
+    state = ClusterState([a_node().build()])
+    pods = [a_pod(f"g-{number}").gang("g", 3).build() for number in range(2)]
+    result, _ = replay(state, pods, policy("gang-sort", "resource-fit", "gang"))
+    assert (result.placed, result.metrics.cpu_utilization) == (0, 0.0)
+
+
+def test_the_order_by_shares_follows_what_was_placed() -> None:
+    # 4 CPUs. The first pod of `big` does not fit and costs it nothing, so the namespaces still take turns.
+    state = ClusterState([a_node().cpu(4).build()])
+    pods = [a_pod("huge", "big").cpu(5), *(a_pod(f"{n}", name) for name in ("big", "small") for n in range(3))]
+    result, _ = replay(state, [pod.build() for pod in pods], policy("fair-share", "resource-fit"))
+    assert [row.pod for row in result.placements if row.node] == ["big/0", "small/0", "big/1", "small/1"]
