@@ -31,7 +31,8 @@ class _Wake(msgspec.Struct, frozen=True):
     def __call__(self) -> None:
         try:
             queue = "schedule" if self.task == SCHEDULE else "io"
-            current_app.signature(self.task, args=[self.row_id]).apply_async(queue=queue)
+            # Nobody reads a result, and preparing to read one would wait for a store that may be down.
+            current_app.signature(self.task, args=[self.row_id]).apply_async(queue=queue, ignore_result=True)
         except OperationalError as error:  # a broker that is down must not undo what is committed
             log.warning("wake-up not sent", task=self.task, id=self.row_id, error=repr(error))
 
