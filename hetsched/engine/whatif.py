@@ -181,11 +181,15 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
         gpus=held.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
-        expected_use=_expected_use(state.bookings[outcome.pod.key].pod),
+        expected_use=expected_use(state.bookings[outcome.pod.key].pod),
     )
 
 
-def _expected_use(pod: PodSpec) -> ExpectedUse | None:
+def expected_use(pod: PodSpec) -> ExpectedUse | None:
+    """Say what a pod is expected to use and on what basis, once what was learnt has been applied to it.
+
+    None where nothing better than its requests is known.
+    """
     basis = basis_of(pod)
     if basis == REQUESTED:
         return None

@@ -84,7 +84,8 @@ export function drawMatrix(container, words, nodes) {
 // What a decision could have been: the smallest changes of a refused request, or what would change the winner.
 export function drawFurther(container, words, decision) {
   const fits = decision.nearestFit?.length ? [panel(words["nearest-fit"], nearest(words, decision.nearestFit))] : [];
-  container.replaceChildren(...fits, ...(decision.tipping ? [margins(words, decision.tipping)] : []));
+  const use = decision.expectedUse ? [panel(words["expected-use"], element("p", {}, expected(decision.expectedUse)))] : [];
+  container.replaceChildren(...fits, ...(decision.tipping ? [margins(words, decision.tipping)] : []), ...use);
 }
 
 function nearest(words, fits, attempt = () => null) {
