@@ -120,11 +120,10 @@ class _Learnt:
 
         self._kernel = kernel
         self.scheduler = scheduler
-        self.plans = plans.Plans(scheduler.state, scheduler.policy)
+        self.plans = plans.Plans(scheduler.state, scheduler.policy, scheduler.evaluator)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
         self._shapes: list[Shape] = []  # held, so that their ids stay theirs
-        self._weight_sums: NDArray[np.float64] = np.zeros(0)
         self._isa_ids: Ints = np.zeros(0, np.int64)
         self._isa: dict[IsaDemand | None, int] = {}
         self._parts: dict[int, Allocation] = {}
@@ -140,7 +139,7 @@ class _Learnt:
 
     @property
     def overgrown(self) -> bool:
-        return self.plans.full or len(self.plans.plans) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
+        return self.plans.full or len(self.plans.requests) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
 
     # -- shapes --------------------------------------------------------------------------------------------------
 
@@ -149,7 +148,7 @@ class _Learnt:
 
         None: compiling a pod changed the layout, so that nothing learnt holds any more.
         """
-        known, before = self._position, len(self.plans.plans)
+        known, before = self._position, len(self.plans.requests)
         missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and not pod.problems}
         if missing and not self._learn(list(missing.values())):
             return None
@@ -164,7 +163,7 @@ class _Learnt:
         kinds = plans.shapes.kind
         if kinds.size:
             found[kinds[found] < 0] = -1
-        counts = np.bincount(found[found >= 0], minlength=len(plans.plans))
+        counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
         counts[:before] *= 2  # met in an earlier batch
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
@@ -195,7 +194,7 @@ class _Learnt:
         for pod, request in zip(pods, requests, strict=True):
             compiled = id(request.compiled)
             if compiled not in self._of_compiled:
-                self._of_compiled[compiled] = len(plans.plans) + len(fresh)
+                self._of_compiled[compiled] = len(plans.requests) + len(fresh)
                 fresh[compiled] = request
             self._position[id(pod.shape)] = self._of_compiled[compiled]
             self._shapes.append(pod.shape)
@@ -203,8 +202,6 @@ class _Learnt:
             plans.learn(list(fresh.values()))
             isa = [self._isa.setdefault(request.shape.isa, len(self._isa)) for request in fresh.values()]
             self._isa_ids = np.concatenate([self._isa_ids, np.array(isa, np.int64)])
-            sums = [plan.weight_sum if plan is not None else 0.0 for plan in plans.plans[-len(fresh) :]]
-            self._weight_sums = np.concatenate([self._weight_sums, sums])
         return True
 
     # -- placing a run -------------------------------------------------------------------------------------------
@@ -224,11 +221,11 @@ class _Learnt:
             plans.shapes, plans.kept, self._log, self._logged, decided,
         )  # fmt: skip
         positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
-        sums = self._weight_sums[positions]
+        sums = np.array(plans.weight_sums)[plans.shapes.variant[positions]]
         scores = np.divide(decided.total[:count], sums, out=np.zeros(count), where=sums != 0.0).tolist()
         rows, names = row_of.tolist(), state.columns.names
         allocations = self._allocations(positions, row_of, cards)
-        known, of_shape = plans.plans, positions.tolist()
+        known, of_shape = plans.requests, positions.tolist()
         outcomes = [
             Outcome(pod, names[row], row, allocation, score) if row >= 0 else Outcome(pod)
             for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
@@ -272,15 +269,14 @@ class _Learnt:
         return allocations
 
     def _isa_part(self, position: int, row: int) -> Allocation:
-        plan = self.plans.plans[position]
-        assert plan is not None
         assert self._reserving_isa is not None
-        part = self._reserving_isa.reserve(plan.request, row, self.scheduler.state)
+        part = self._reserving_isa.reserve(self.plans.requests[position], row, self.scheduler.state)
         return EMPTY if part is None or isinstance(part, Refusal) else part
 
     def _cards(self, position: int, row: int, bits: int) -> tuple[CardGrant, ...]:
-        asked = self.plans.shapes.cards
-        milli, memory = int(asked.milli[position]), int(asked.memory[position])
+        shapes = self.plans.shapes
+        asked = shapes.card[position]
+        milli, memory = int(shapes.cards.milli[asked]), int(shapes.cards.memory[asked])
         grants = []
         for card in self.scheduler.state.cards[row]:
             if bits >> card.index & 1:

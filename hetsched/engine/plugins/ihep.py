@@ -139,9 +139,10 @@ class Ihep:
 
     def _qualities(self, state: ClusterState) -> Floats:
         facts = np.zeros((3, *state.columns.field("card_model").shape))
-        for row, cards in enumerate(state.cards):
-            for card in cards:
-                facts[:, card.index, row] = _facts(card, self.params.compute)
+        cards = [(card, row) for row, cards in enumerate(state.cards) for card in cards]
+        known = [_facts(card, self.params.compute) for card, _ in cards]
+        if known:
+            facts[:, [card.index for card, _ in cards], [row for _, row in cards]] = np.array(known).T
         largest = facts.max(axis=(1, 2), initial=0.0)
         facts /= np.where(largest > 0, largest, 1.0)[:, None, None]
         weights = (self.params.compute_weight, self.params.bandwidth_weight, self.params.clock_weight)
