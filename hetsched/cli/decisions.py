@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.decision import Evicted, NearestFit, Tipping, Verdict
+from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, Tipping, Verdict
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .explained import eviction_lines, margin_lines, nearest_lines
+from .explained import eviction_lines, margin_lines, nearest_lines, use_text
 from .output import Output, OutputFormat, console, note, print_json, table
 
 _MOST_SHOWN = 20
@@ -64,6 +64,7 @@ class _Further(msgspec.Struct, rename="camel"):
     evictions: tuple[Evicted, ...] = ()
     nearest_fit: tuple[NearestFit, ...] | None = None
     tipping: Tipping | None = None
+    expected_use: ExpectedUse | None = None
 
 
 def _severity(pod: dict[str, Any]) -> int:
@@ -87,6 +88,7 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
     told = msgspec.convert(decision, _Further)
     lines = [*eviction_lines(told.evictions), *nearest_lines(told.nearest_fit or ())]
     lines += margin_lines(told.tipping) if told.tipping else ()
+    lines += [f"expected use: {use_text(told.expected_use)}"] if told.expected_use else ()
     for line in lines:
         out.print(escape(line), soft_wrap=True)
     out.print()

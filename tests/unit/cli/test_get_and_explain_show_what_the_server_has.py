@@ -111,3 +111,9 @@ def test_a_large_workload_shows_its_worst_decisions_only(server: Server) -> None
 def test_names_cannot_leave_their_place_in_the_address(server: Server) -> None:
     run("get", "nodes", "../workloads/w-1")
     assert server.asked[0].url.raw_path.startswith(b"/api/v1/nodes/..%2Fworkloads%2Fw-1/")
+
+
+def test_explain_tells_on_what_the_expected_use_rested(server: Server) -> None:
+    use = {"basis": "learnt p95 of 12 pods of Deployment/web", "amounts": {"cpu": "2500m", "memory": "1Gi"}}
+    server.answers("GET", f"{API}/decisions/7/", {**DECISION, "expectedUse": use})
+    assert "expected use: cpu 2500m, memory 1Gi (learnt p95 of 12 pods of Deployment/web)" in run("explain", "7").stdout
