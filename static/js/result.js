@@ -28,10 +28,11 @@ const right = (title) => ({ title, number: true });
 
 // `attempt(fit)` returns what asks with a change applied, or null where the question is not made of fields.
 export function drawAnswer(container, words, answer, nodes, margin = null, attempt = () => null) {
+  const placed = answer.placements.length ? [placements(words, answer.placements)] : [];
+  if (margin) placed.push(margins(words, margin));
   const tables = [
-    ...(answer.placements.length ? [placements(words, answer.placements)] : []),
+    ...(placed.length ? [element("div", { class: "stack" }, ...placed)] : []),
     ...(nodes.some((node) => node.feasible) ? [bestNodes(words, nodes, podsOf(answer))] : []),
-    ...(margin ? [margins(words, margin)] : []),
   ];
   container.replaceChildren(
     verdict(words, answer),
@@ -114,7 +115,8 @@ function margins(words, { node, runnerUp, margin, points }) {
     point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
   ]);
   const heads = [words.plugin, right(words.weight), words.at, words.winner];
-  return panel(words.margins, element("p", {}, won), rows.length ? table(heads, rows) : null);
+  const told = rows.length ? table(heads, rows, "fit") : runnerUp && margin ? element("p", { class: "muted" }, words.firm) : null;
+  return panel(words.margins, element("p", {}, won), told);
 }
 
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
