@@ -33,7 +33,6 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Skip
 
 _RESOURCES = (CPU, MEMORY)
-_SMALLEST = 1e-9
 
 
 class GpuHeadroomParams(Params, frozen=True):
@@ -86,7 +85,10 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
     """Return (n,) GPUs that are expected to stay empty for want of a resource of which `left` is left."""
-    spread = np.maximum(need.deviation * np.sqrt(3.0 * gpus) / math.pi, _SMALLEST * need.mean)
+    if not need.deviation:
+        certain: Floats = np.clip(gpus - left / need.mean, 0.0, gpus)
+        return certain
+    spread = np.where(gpus > 0, need.deviation * np.sqrt(3.0 * gpus) / math.pi, 1.0)
     short = (need.mean * gpus - left) / spread
     lost: Floats = spread / need.mean * np.logaddexp(0.0, short)
     return np.where(gpus > 0, lost, 0.0)
