@@ -189,7 +189,7 @@ def test_so_many_are_answered_at_once_and_no_more(viewer: Api, monkeypatch: pyte
 
 
 READS = [
-    "clusters/", "clusters/lab/", "clusters/lab/queue/",
+    "clusters/", "clusters/lab/", "queue/?cluster=lab",
     "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n1/gpu/", "nodes/n1/numa/",
     "nodes/n1/balance/", "policies/", "policies/hetsched/", "plugins/", "metrics/balance/", "metrics/at-risk/",
     "decisions/", "decisions/1/", "decisions/1/?explain=true", "workloads/", "/healthz", "/readyz", "/metrics",

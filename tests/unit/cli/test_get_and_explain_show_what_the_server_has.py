@@ -117,3 +117,13 @@ def test_explain_tells_on_what_the_expected_use_rested(server: Server) -> None:
     use = {"basis": "learnt p95 of 12 pods of Deployment/web", "amounts": {"cpu": "2500m", "memory": "1Gi"}}
     server.answers("GET", f"{API}/decisions/7/", {**DECISION, "expectedUse": use})
     assert "expected use: cpu 2500m, memory 1Gi (learnt p95 of 12 pods of Deployment/web)" in run("explain", "7").stdout
+
+
+def test_the_queue_is_listed_by_place(server: Server) -> None:
+    place = {"position": 1, "pod": "ml/train-0", "workload": "w-1", "policy": "hetsched", "priority": 5}
+    place |= {"gang": "ml/train", "state": "pending", "attempts": 0}
+    server.answers("GET", f"{API}/queue/", {"items": [place], "next": None})
+    header, row = run("get", "queue", "--cluster", "lab").stdout.splitlines()
+    assert header.split()[:2] == ["position", "pod"]
+    assert row.split() == ["1", "ml/train-0", "5", "ml/train", "hetsched", "pending", "0", "w-1"]
+    assert server.asked[0].url.params["cluster"] == "lab"
