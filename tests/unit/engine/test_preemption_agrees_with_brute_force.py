@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
+import msgspec
 import pytest
 
 from hetsched.contracts.cluster import DisruptionBudget
@@ -198,3 +199,22 @@ def test_the_order_small_first_finds_as_few_victims_as_any_subset_where_only_cpu
     assert (eviction is None) == (not enough)
     if eviction is not None:
         assert len(eviction.victims) == min(enough)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_remembered_gives_the_same_as_looking_anew(seed: int) -> None:
+    generator = random.Random(seed)
+    state = a_cluster(generator)
+    kept = Scheduler(state, ASKING, evicts=True)
+    shapes = [a_newcomer(generator) for _ in range(3)]
+    for number in range(20):
+        asked = generator.choice(shapes)
+        pod = msgspec.structs.replace(asked, name=f"new-{number}")
+        anew = Scheduler(state.fork(), ASKING, evicts=True).schedule(pod)
+        outcome = kept.schedule(pod)
+        assert (outcome.node, outcome.eviction) == (anew.node, anew.eviction)
+        if generator.random() < 0.3 and state.bookings:
+            state.forget(generator.choice(sorted(state.bookings)))
+        if generator.random() < 0.1:
+            report = generator.choice(state.reports)
+            state.apply_report(report)
