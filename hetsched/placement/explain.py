@@ -22,7 +22,7 @@ from hetsched.engine.tipping import tipping
 from hetsched.engine.whatif import expected_use
 from hetsched.policies.models import PolicyRevision
 
-from .models import Decision
+from .models import Decision, Pod
 from .snapshot import load_state
 
 
@@ -93,9 +93,19 @@ def further(decision: Decision) -> Further:
     scheduler, pod = scheduler_before(decision), decision.pod.spec
     expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
+        _announce_gang(scheduler.state, decision)
         return Further(nearest_fit(scheduler, pod), None, expected)
     margin = tipping(scheduler, pod)
     return Further((), margin if margin is not None and margin.node == decision.node_name else None, expected)
+
+
+def _announce_gang(state: ClusterState, decision: Decision) -> None:
+    """Tell the state which members a gang has besides those that are booked, as the batch did."""
+    gang = decision.pod.spec.gang
+    if gang is not None:
+        members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
+        specs = (member.spec for member in members.order_by("id"))
+        state.gangs.announce([spec for spec in specs if spec.key not in state.bookings])
 
 
 def diagnosis_of(decision: Decision) -> Diagnosis:

@@ -10,6 +10,7 @@ import pytest
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
+from hetsched.placement.explain import further
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.policies.actions import activate, save_draft
@@ -94,6 +95,16 @@ def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> 
     assert [reason.code for reason in decision.reasons] == ["GangIncomplete", "NodeSelectorMismatch"]
     assert "default/g-2" in decision.summary
     assert check_invariants() == []
+
+
+def test_a_refused_gang_is_told_what_would_have_placed_it(cluster: Cluster) -> None:
+    submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
+    schedule.run(cluster.pk)
+    told = further(Decision.objects.get(pod_name="g-0")).nearest_fit
+    # 8 CPUs take two members of 4, or three of 8000m / 3.
+    assert [(fit.change, fit.nodes) for fit in told] == [
+        ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2666m", ("n1",)),
+    ]  # fmt: skip
 
 
 def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster) -> None:
