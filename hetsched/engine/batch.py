@@ -5,12 +5,12 @@ Rule: pods are taken in the order given. A run of neighbouring pods that the loo
 other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
 and nothing else of the policy concerns the pod: no rule that a booked pod states, no gang, no quota. A pod that fits
 nowhere though others could leave for it (PostFilter) ends the run too and is handed to the cycle.
-A few pods, with nothing learnt yet, go through the cycle, which needs no machine code.
 Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -31,8 +31,10 @@ from .status import Refusal
 
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
 _RESERVES = {"gpu-fit", "isa-match", "numa-fit"}
-# Fewer pods than this are not worth loading machine code for, a shorter run not worth a call of it.
-_FEW = 64
+# From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
+# _SHORT pods is not worth a call of it.
+_WORTH_LOADING = 10_000
+_WORTH_COMPILING = 200_000
 _SHORT = 4
 _MOST_SHAPES = 100_000
 _MOST_KNOWN = 400_000
@@ -43,24 +45,23 @@ _HIGHEST = 2**63 - 1
 class BatchScheduler:
     """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches.
 
-    `few`: a smaller batch goes through the cycle while nothing is learnt yet.
+    `expected`: how many pods will come in all batches together; where it is few, they go through the cycle, which needs
+    no machine code. `shortest`: how many pods in a row are handed to the loop.
     """
 
-    def __init__(self, scheduler: Scheduler, *, few: int = _FEW) -> None:
+    def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
         self.scheduler = scheduler
-        self._few = few
-        self._short = min(few, _SHORT)
+        self._shortest = shortest
         policy = scheduler.policy
-        self._possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        self._possible = possible and _worth_it(expected)
         self._learnt: _Learnt | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and book `pods` in the order given."""
         outcomes: list[Outcome] = []
-        if self.scheduler.state.experience:
-            pods = [self.scheduler.state.experience.applied(pod) for pod in pods]
         keys = [pod.key for pod in pods]
-        if self._possible and (self._learnt is not None or len(pods) >= self._few) and self._bookable(keys):
+        if self._possible and self._bookable(keys):
             while len(outcomes) < len(pods):
                 self._until_facts_change(pods[len(outcomes) :], keys[len(outcomes) :], outcomes)
         else:
@@ -83,7 +84,7 @@ class BatchScheduler:
         start = 0
         while start < len(pods):
             end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
-            if end - start >= self._short:
+            if end - start >= self._shortest:
                 run = slice(start, end)
                 decided = learnt.place(pods[run], keys[run], positions[run], stops[run])
                 outcomes += decided
@@ -286,6 +287,15 @@ class _Learnt:
                     grant = self._grants[key] = grant_card(card, milli, memory)
                 grants.append(grant)
         return tuple(grants)
+
+
+def _worth_it(expected: int) -> bool:
+    """Tell whether so many pods are worth the machine code: nothing once it is loaded, else about a second."""
+    if expected < _WORTH_LOADING and "hetsched.engine.kernel" not in sys.modules:
+        return False
+    from . import kernel
+
+    return kernel.KEPT or expected >= _WORTH_COMPILING
 
 
 def _chooses(plugin: ActivePlugin) -> bool:

@@ -285,8 +285,7 @@ def _place(
     return len(pods), logged
 
 
-def _made(version: str) -> Any:
-    @compiled_for_good
+def _made(version: str) -> tuple[Any, bool]:
     def place(
         pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
         kept: Any, log: Any, logged: int, decided: Any,
@@ -294,7 +293,7 @@ def _made(version: str) -> Any:
         assert version
         return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
 
-    return place
+    return compiled_for_good(place)
 
 
-place = _made(version())
+place, KEPT = _made(version())

@@ -37,17 +37,15 @@ def compiled(function: F) -> F:
     return cast("F", njit(error_model="numpy")(function))
 
 
-def compiled_for_good(function: F) -> F:
-    """Compile at the first call and keep the machine code on disk, where there is a place that can be written.
+def compiled_for_good(function: F) -> tuple[F, bool]:
+    """Compile at the first call and keep the machine code on disk; tell whether there is a place that can be written.
 
     What is kept is looked up by the function's file and closure, not by what it calls: `version` has to be in there.
     """
-    made: Any
     try:
-        made = njit(cache=True, error_model="numpy")(function)
+        return cast("F", njit(cache=True, error_model="numpy")(function)), True
     except RuntimeError:
-        made = njit(error_model="numpy")(function)
-    return cast("F", made)
+        return compiled(function), False
 
 
 def version() -> str:
