@@ -71,7 +71,7 @@ def what_if(
     margins: list[Tipping] = []
     refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
     outcomes: dict[str, Outcome] = {}
-    nearest = _Nearest(scheduler)
+    explanations = _Explanations(scheduler)
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
         if explain:
@@ -80,8 +80,7 @@ def what_if(
         evicted.extend(evictions(outcome, outcomes, fork))
         outcomes[pod.key] = outcome
         if outcome.node is None:
-            diagnosis = diagnose(scheduler, pod)
-            refused[pod.key] = diagnosis, nearest.to(pod, booked=len(outcomes) - len(refused))
+            refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
         # A node that refused the reservation in the end won by no margin.
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
@@ -96,7 +95,7 @@ def what_if(
         # One that had to go with its gang, or for another pod, is explained by how things stand in the end.
         diagnosis, fits = refused.get(outcome.pod.key) or (
             _afterwards(scheduler, outcome),
-            nearest.to(outcome.pod, booked=-1),
+            explanations.of(outcome.pod, booked=-1)[1],
         )
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
@@ -118,19 +117,31 @@ def what_if(
     )
 
 
-class _Nearest:
-    """Nearest fits of one what-if, on one budget; alike pods with nothing booked in between share theirs."""
+class _Explanations:
+    """Why pods were refused and what would help; alike pods with nothing booked in between share both.
+
+    All nearest fits of one what-if are searched for on one budget.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._budget = Budget()
-        self._known: dict[Any, tuple[NearestFit, ...]] = {}
+        self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
-    def to(self, pod: PodSpec, booked: int) -> tuple[NearestFit, ...]:
+    def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
+        if pod.problems:
+            return diagnose(self._scheduler, pod), ()
         key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
         if key not in self._known:
-            self._known[key] = nearest_fit(self._scheduler, pod, self._budget)
-        return self._known[key]
+            diagnosis = diagnose(self._scheduler, pod)
+            self._known[key] = pod, diagnosis, nearest_fit(self._scheduler, pod, self._budget)
+        first, diagnosis, fits = self._known[key]
+        if first is not pod and pod.gang is not None:  # what is said of a gang changes from one member to the next
+            diagnosis = diagnose(self._scheduler, pod)
+        elif first is not pod:
+            summary = pod.key + diagnosis.summary.removeprefix(first.key)
+            diagnosis = msgspec.structs.replace(diagnosis, summary=summary)
+        return diagnosis, fits
 
 
 def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
