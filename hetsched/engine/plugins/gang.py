@@ -138,7 +138,7 @@ class Gang:
 
     def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
         """Reject all members that wait, and let the gang rest."""
-        for member in room.state.gangs.booked.get(key, ()):
+        for member in room.state.gangs.booked.get(key, ()) if room.held else ():
             room.reject(member, (_NAME, refusal))
         if self.params.backoff_seconds:
             room.state.gangs.resting[key] = room.now_seconds + self.params.backoff_seconds
