@@ -21,6 +21,7 @@ from .explained import eviction_lines, margin_lines, nearest_lines, use_text
 from .output import Output, OutputFormat, console, note, print_json, table
 
 _MOST_SHOWN = 20
+_MOST_WORKED_OUT = 3  # each costs the server a fold of the whole cluster
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 
 
@@ -50,11 +51,13 @@ def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
     decided = sorted((pod for pod in workload["pods"] if pod.get("decision")), key=_severity)
     if len(decided) > _MOST_SHOWN:
         note(f"{_MOST_SHOWN} of {len(decided)} decisions, the worst first; see all with get decisions")
-    return [_decision(client, str(pod["decision"])) for pod in decided[:_MOST_SHOWN]]
+    shown = enumerate(decided[:_MOST_SHOWN])
+    return [_decision(client, str(pod["decision"]), further=position < _MOST_WORKED_OUT) for position, pod in shown]
 
 
-def _decision(client: Client, identity: str) -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", nearestFit="true")
+def _decision(client: Client, identity: str, *, further: bool = True) -> dict[str, Any]:
+    query = {"nearestFit": "true"} if further else {}
+    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", **query)
     return found
 
 

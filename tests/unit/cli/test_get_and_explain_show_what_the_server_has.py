@@ -82,6 +82,30 @@ def test_a_decision_is_explained_with_the_nodes_it_weighed(server: Server) -> No
     assert "least-allocated 50.00" in result.stdout
 
 
+def test_a_refusal_is_explained_with_what_would_have_done(server: Server) -> None:
+    fit = {
+        "change": "cpu 9 -> 8",
+        "field": "resources.requests.cpu",
+        "from": "9",
+        "to": "8",
+        "nodes": ["n1"],
+        "count": 5,
+    }
+    server.answers("GET", f"{API}/decisions/8/", {**REFUSED, "nearestFit": [fit], "tipping": None})
+    text = run("explain", "8").stdout
+    assert "nearest fit: cpu 9 -> 8  on n1 and 4 more  (resources.requests.cpu)" in text
+    assert server.asked[0].url.params["nearestFit"] == "true"
+
+
+def test_a_placement_is_explained_with_its_margin(server: Server) -> None:
+    point = {"plugin": "taints", "weight": 3.0, "at": 1.5, "side": "below", "node": "n2"}
+    margin = {"pod": "default/web", "node": "n1", "runnerUp": "n2", "margin": 4.25, "points": [point]}
+    server.answers("GET", f"{API}/decisions/7/", {**DECISION, "nearestFit": [], "tipping": margin})
+    text = run("explain", "7").stdout
+    assert "n1 wins by 4.25 over n2" in text
+    assert "n2 would win with taints below 1.5 (it weighs 3)" in text
+
+
 def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Server) -> None:
     pods = [
         {"pod": "default/a", "state": "placed", "decision": 7},
