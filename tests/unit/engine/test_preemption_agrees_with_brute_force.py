@@ -11,6 +11,7 @@ import pytest
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cycle import Scheduler
+from hetsched.engine.removable import Removable
 from hetsched.engine.state import Booking, ClusterState
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
@@ -201,6 +202,15 @@ def test_the_order_small_first_finds_as_few_victims_as_any_subset_where_only_cpu
         assert len(eviction.victims) == min(enough)
 
 
+def relieved_of(state: ClusterState, removable: Removable) -> None:
+    """Compare the load without those who may leave with that of a ledger that forgot them."""
+    removable._follow(state)
+    fork = state.fork()
+    for booking in (booking for pods in removable.on_row for booking in pods):
+        fork.forget(booking.pod.key)
+    assert (removable.relieved.load == fork.columns.load).all()
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_remembered_gives_the_same_as_looking_anew(seed: int) -> None:
     generator = random.Random(seed)
@@ -213,6 +223,8 @@ def test_what_is_remembered_gives_the_same_as_looking_anew(seed: int) -> None:
         anew = Scheduler(state.fork(), ASKING, evicts=True).schedule(pod)
         outcome = kept.schedule(pod)
         assert (outcome.node, outcome.eviction) == (anew.node, anew.eviction)
+        for removable in state.derived.get(Removable, {}).values():
+            relieved_of(state, removable)
         if generator.random() < 0.3 and state.bookings:
             state.forget(generator.choice(sorted(state.bookings)))
         if generator.random() < 0.1:
