@@ -76,7 +76,8 @@ class BatchScheduler:
         """Decide until all is done, or what was learnt of shapes no longer holds."""
         state = self.scheduler.state
         learnt = self._current()
-        positions = learnt.positions(pods)
+        expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
+        positions = learnt.positions(expecting)
         if positions is None:
             return  # a new resource widened the columns
         stops = learnt.stops(pods)
@@ -86,7 +87,7 @@ class BatchScheduler:
             end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
             if end - start >= self._shortest:
                 run = slice(start, end)
-                decided = learnt.place(pods[run], keys[run], positions[run], stops[run])
+                decided = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
                 outcomes += decided
                 start += len(decided)
                 end = start + 1  # the pod that ended the run
@@ -208,9 +209,17 @@ class _Learnt:
     # -- placing a run -------------------------------------------------------------------------------------------
 
     def place(
-        self, pods: Sequence[PodSpec], keys: list[str], positions: Ints, stops: NDArray[np.bool_]
+        self,
+        pods: Sequence[PodSpec],
+        expecting: Sequence[PodSpec],
+        keys: list[str],
+        positions: Ints,
+        stops: NDArray[np.bool_],
     ) -> list[Outcome]:
-        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle."""
+        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle.
+
+        `expecting` are the pods with the use that experience expects of them, as they are booked.
+        """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
         ties = policy.spec.ties
@@ -233,7 +242,7 @@ class _Learnt:
         ]
         booked = [
             (key, Booking(pod, known[position].compiled, row, allocation))
-            for key, pod, position, row, allocation in zip(keys, pods, of_shape, rows, allocations, strict=False)
+            for key, pod, position, row, allocation in zip(keys, expecting, of_shape, rows, allocations, strict=False)
             if row >= 0
         ]
         state.adopt(booked)
