@@ -44,6 +44,7 @@ from .state import ClusterState
 from .tipping import tipping
 
 _SCORE_DIGITS = 6
+_ALL_SEARCHES = 8  # what all searches of one what-if may cost together, in single ones
 
 
 def what_if(
@@ -120,12 +121,12 @@ def what_if(
 class _Explanations:
     """Why pods were refused and what would help; alike pods with nothing booked in between share both.
 
-    All nearest fits of one what-if are searched for on one budget.
+    The searches for nearest fits have a budget each, and one together.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._budget = Budget()
+        self._left = _ALL_SEARCHES * Budget().rows
         self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
     def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
@@ -134,7 +135,7 @@ class _Explanations:
         key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
         if key not in self._known:
             diagnosis = diagnose(self._scheduler, pod)
-            self._known[key] = pod, diagnosis, nearest_fit(self._scheduler, pod, self._budget)
+            self._known[key] = pod, diagnosis, self._search(pod)
         first, diagnosis, fits = self._known[key]
         if first is not pod and pod.gang is not None:  # what is said of a gang changes from one member to the next
             diagnosis = diagnose(self._scheduler, pod)
@@ -142,6 +143,13 @@ class _Explanations:
             summary = pod.key + diagnosis.summary.removeprefix(first.key)
             diagnosis = msgspec.structs.replace(diagnosis, summary=summary)
         return diagnosis, fits
+
+    def _search(self, pod: PodSpec) -> tuple[NearestFit, ...]:
+        budget = Budget(min(Budget().rows, self._left))
+        self._left -= budget.rows
+        fits = nearest_fit(self._scheduler, pod, budget)
+        self._left += max(budget.rows, 0)
+        return fits
 
 
 def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
