@@ -135,6 +135,19 @@ def test_a_namespace_that_floods_the_queue_starves_nobody(cluster: Cluster, sett
     assert placed == ["flood-0", "few-0", "flood-1", "few-1", "flood-2", "few-2", "flood-3", "flood-4"]
 
 
+def test_a_flood_that_fits_nowhere_leaves_others_their_turns(cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_BATCH = 10
+    have("fair-share", "resource-fit", "least-allocated")
+    submitted(cluster, a_pod("first", "few"))
+    schedule.run(cluster.pk)
+    submitted(cluster, *(a_pod(f"flood-{number}", "flood").cpu(100) for number in range(40)))
+    submitted(cluster, *(a_pod(f"few-{number}", "few") for number in range(5)))
+    schedule.run(cluster.pk)
+    # The flood uses nothing and `few` an eighth: still each refusal of the one is followed by a turn of the other.
+    by_id = list(Decision.objects.order_by("id").values_list("namespace", flat=True))
+    assert by_id[:11] == ["few", *["flood", "few"] * 5]
+
+
 def test_with_priorities_alone_the_flood_takes_all(cluster: Cluster) -> None:
     submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))
     submitted(cluster, a_pod("few", "few"))
