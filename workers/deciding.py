@@ -118,6 +118,7 @@ class Batch:
         outcome = scheduler.schedule(pod)
         if any(self._holds(booking.pod.key) for booking in outcome.evicted):
             scheduler.undo(outcome)  # under another policy it may still start with its gang
+            outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
             reasons = (*diagnosis.reasons, *_candidates(outcome))
