@@ -113,11 +113,11 @@ def gain(request: Request, nodes: Window, resources: Resources, dispersion: Disp
     # The same, for both at once and without looking for what nodes lack.
     share = both / room
     np.minimum(share, 1.0, out=share)
-    means = np.add.reduce(share, axis=1)
+    means = _summed_up(share)
     means /= len(room)
     share -= means[:, None]
     share *= share
-    spread = np.add.reduce(share, axis=1)
+    spread = _summed_up(share)
     spread /= len(room)
     np.subtract(1.0, spread, out=spread)
     gains: Floats = spread[1] / spread[0]
@@ -148,6 +148,14 @@ def overloaded(request: Request, nodes: Window, resources: Resources, free_perce
 def log_product(utilities: Floats) -> float:
     """Return ln of the Nash product."""
     return math.fsum(np.log(utilities).tolist())
+
+
+def _summed_up(blocks: Floats) -> Floats:
+    """Add (2, k, n) up over k in order, for the same reason: a reduction sums otherwise where n is 1."""
+    total: Floats = blocks[:, 0].copy()
+    for position in range(1, blocks.shape[1]):
+        total += blocks[:, position]
+    return total
 
 
 def _summed(rows: Floats) -> Floats:
