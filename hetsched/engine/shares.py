@@ -122,18 +122,23 @@ class _Line:
         for position, (_, step) in enumerate(groupby(together(pods), key=_step)):
             members = list(step)
             self._steps.setdefault(shares.groups(members[0]), deque()).append((position, members))
-        self._enter(list(self._steps))
+        self._listed: set[str] = set()  # teams that stand in `_teams`
+        for group in self._steps:
+            self._enter(group)
 
     def __bool__(self) -> bool:
         return bool(self._teams or self._aside)
 
-    def _enter(self, groups: list[Group]) -> None:
-        """Let groups wait that have steps left, and do not wait yet."""
-        listed = {team for _, _, team in self._teams}
-        for team, namespace in groups:
-            entry = (self._shares.of_namespace(team, namespace), self._steps[team, namespace][0][0], namespace)
-            heapq.heappush(self._namespaces.setdefault(team, []), entry)
-        for team in dict(groups).keys() - listed:
+    def _enter(self, group: Group) -> None:
+        """Let a group wait that has steps left and does not wait yet."""
+        team, namespace = group
+        entry = (self._shares.of_namespace(team, namespace), self._steps[group][0][0], namespace)
+        heapq.heappush(self._namespaces.setdefault(team, []), entry)
+        self._list(team)
+
+    def _list(self, team: str) -> None:
+        if team not in self._listed and self._namespaces[team]:
+            self._listed.add(team)
             heapq.heappush(self._teams, (self._shares.of_team(team), self._namespaces[team][0][1], team))
 
     def draw(self) -> tuple[Group, list[PodSpec]]:
@@ -141,24 +146,20 @@ class _Line:
         if not self._teams:
             self._recall()
         _, _, team = heapq.heappop(self._teams)
+        self._listed.remove(team)
         _, _, namespace = heapq.heappop(self._namespaces[team])
         _, members = self._steps[team, namespace].popleft()
         return (team, namespace), members
 
     def put_back(self, group: Group, *, was_placed: bool) -> None:
         """Let the group wait on that was drawn last."""
-        team, _ = group
-        left = self._namespaces[team]
-        if left:
-            heapq.heappush(self._teams, (self._shares.of_team(team), left[0][1], team))
         if self._steps[group]:
-            if was_placed:
-                self._enter([group])
-            else:
-                self._aside.append(group)
+            self._aside.append(group)
         if was_placed:
             self._recall()
+        self._list(group[0])
 
     def _recall(self) -> None:
         aside, self._aside = self._aside, []
-        self._enter(aside)
+        for group in aside:
+            self._enter(group)
