@@ -5,11 +5,12 @@ Rule: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, 
 sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with cards. What is expected to stay empty for
 want of CPU, with C left, is the newsvendor's loss in GPUs (demand taken as logistic, s = sigma * sqrt(3 G) / pi):
     S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free cards
-    cost = S(C - c, G - g) - S(C, G) + tightness * (C - c) / rho;   score = 50 - 5 * cost, cut to 0-100
-CPU and memory each cost so. A pod with little CPU per GPU makes a node short of CPU whole again (cost < 0), one with
-much goes where CPU is ample (cost 0): the ratio of pod and node is matched without a table of node kinds.
-`need` "capacity" asks no mix: rho is what half of all cards have at least beside them, and sigma 0, so S is
-max(0, G - C / rho). `tightness` decides where nothing is at stake: the fuller node, so that large pods find room.
+    cost = S(C - c, G - g) - S(C, G), of CPU and of memory, + tightness * (C - c) / rho of CPU
+    score = 50 - 5 * cost, cut to 0-100
+A pod with little CPU per GPU makes a node that is short of CPU whole again (cost < 0), one with much goes where CPU is
+ample (cost 0): the ratios of pods and nodes are matched without a table of node kinds. `tightness` decides where
+nothing is at stake: the node fuller of CPU, so that large pods find room. `need` "capacity" asks for no mix: rho is
+what half of all cards have at least beside them, and sigma 0, so that S = max(0, G - C / rho).
 Source: the newsvendor loss of inventory theory, applied to cards and CPU; this project's own.
 Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S = (20 - 15) / 10 = 0.5 GPUs. A pod of
 1 GPU and 4 cores leaves 1 and 11: S = 0, cost -0.5; one of 1 GPU and 12 cores leaves 1 and 3: S = 0.7, cost 0.2.
@@ -32,7 +33,8 @@ from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Skip
 
-_RESOURCES = (CPU, MEMORY)
+_RESOURCES = (CPU, MEMORY)  # always the first two rows
+_CPU_ROW = 0
 
 
 class GpuHeadroomParams(Params, frozen=True):
@@ -122,6 +124,7 @@ class GpuHeadroom:
             left = (allocatable[need.row] - requested[need.row]).astype(np.float64)
             rest = left - asked[need.row]
             cost += stranded(need, rest, after) - stranded(need, left, gpus)
-            cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
+            if need.row == _CPU_ROW and self.params.tightness:
+                cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
         score: Floats = np.clip(50.0 - POINTS_PER_GPU * cost, 0.0, 100.0)
         return score
