@@ -1,0 +1,40 @@
+"""Where nothing can be written, machine code is compiled for the process alone, and only for very many pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.engine import batch, kernel, terms
+
+
+def no_place(**options: Any) -> Callable[[Any], Any]:
+    """Refuse to keep machine code, as numba does where no directory can be written."""
+    if options.get("cache"):
+        raise RuntimeError("cannot cache function: no locator available")
+    return lambda function: function
+
+
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def test_what_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "njit", no_place)
+    made, kept = terms.compiled_for_good(twice)
+    assert (made(21), kept) == (42, False)
+
+
+def test_then_only_very_many_pods_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "KEPT", False)
+    assert [batch._worth_it(pods) for pods in (50_000, 500_000)] == [False, True]
+    monkeypatch.setattr(kernel, "KEPT", True)
+    assert batch._worth_it(50_000)
+
+
+def test_other_code_has_another_name() -> None:
+    before = terms.version()
+    terms.compiled(twice)
+    assert terms.version() != before
