@@ -132,8 +132,25 @@ def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
     return read_content(load_documents(text, name="test"), workload=workload)
 
 
-HANDLERS = {"add_cluster": add_cluster, "submit": submit, "states": states, "booked": booked,
-            "violations": violations, "cancel": cancel}  # fmt: skip
+def let_preempt() -> int:
+    """Activate the default policy with preemption at its end; return the version."""
+    import msgspec
+
+    from hetsched.contracts.policy import PluginUse
+    from hetsched.engine.policies import BUILTIN, DEFAULT
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.policies.actions import activate, save_draft
+
+    spec = BUILTIN[DEFAULT]
+    plugins = (*(use for use in spec.plugins if use.name != "preemption"), PluginUse("preemption"))
+    version = save_draft(msgspec.structs.replace(spec, plugins=plugins), actor=SYSTEM).version
+    activate(DEFAULT, version, actor=SYSTEM, reason="a test")
+    return version
+
+
+HANDLERS = {
+    handler.__name__: handler for handler in (add_cluster, let_preempt, submit, states, booked, violations, cancel)
+}
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
                     for place, pod in enumerate(pods):
                         if place % 2:
                             pod.gpu(1, milli=draw.choice((1000, 300)))
-                    submitted(cluster, *pods)
+                    submitted(cluster, *pods, priority=5 * (number // 8 % 2))
                     done["submitted"] += len(pods)
                 case "decide":
                     done["decided"] += schedule.run(cluster.pk)
@@ -98,10 +98,12 @@ def main() -> None:
 
     dispatch.wake = lambda *arguments: None  # type: ignore[assignment]
     if sys.argv[1] == "check":
+        from hetsched.journal.models import AuditEntry
         from hetsched.placement.invariants import check_invariants
 
         violations = [str(violation) for violation in check_invariants()]
-        print(json.dumps({"violations": violations, "differing": differing_topics()}))
+        evicted = AuditEntry.objects.filter(action="pod.preempt").count()
+        print(json.dumps({"violations": violations, "differing": differing_topics(), "evicted": evicted}))
     else:
         print(json.dumps(race(int(sys.argv[1]), float(sys.argv[2]))))
 
