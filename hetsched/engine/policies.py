@@ -22,15 +22,21 @@ _FILTERS = (
     PluginUse("pod-affinity", weight=2),
     PluginUse("topology-spread", weight=2),
 )
+# What a team expects of a cluster it shares: gangs whole, quotas kept, urgent work first.
+_SHARED = (PluginUse("quota"), PluginUse("preemption"), PluginUse("gang"))
 # First-fit and random look at nothing but feasibility, so plugins that both filter and score do not score.
 _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
-
 
 
 def _before(uses: tuple[PluginUse, ...], name: str, *added: PluginUse) -> tuple[PluginUse, ...]:
     """Put plugins in front of the one named."""
     at = [use.name for use in uses].index(name)
     return (*uses[:at], *added, *uses[at:])
+
+
+def _shared(uses: tuple[PluginUse, ...]) -> tuple[PluginUse, ...]:
+    """Add what a shared cluster needs to filters, in whose queue the members of a gang stand together."""
+    return (PluginUse("gang-sort"), *(use for use in uses if use.name != "priority-sort"), *_SHARED)
 
 
 _KUBE_FILTERS = tuple(
@@ -54,8 +60,16 @@ BUILTIN: dict[str, PolicySpec] = {
     for policy in (
         PolicySpec(
             "hetsched",
-            (*_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
-            description="The default for a mixed fleet: every hard rule, native ISA before emulated, even use.",
+            (
+                *_shared(_before(_FILTERS, "numa-fit", PluginUse("power"))),
+                PluginUse("isa-scarcity", weight=2),
+                PluginUse("class-split", weight=2, params={"strict": False}),
+                PluginUse("least-allocated"),
+                PluginUse("nash-gain", params={"full": 0.1}),
+                PluginUse("gpu-headroom", weight=3, params={"need": "capacity"}),
+                _ZONES,
+            ),
+            description="The default for a mixed fleet: every hard rule, scarce ISAs and cards spared, even use.",
         ),
         PolicySpec(
             "default-kube",
@@ -140,7 +154,7 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "hetsched-gpu",
             (
-                *_before(_FILTERS, "gpu-fit", PluginUse("gpu-gradient")),
+                *_shared(_before(_FILTERS, "gpu-fit", PluginUse("gpu-gradient"))),
                 PluginUse("gpu-headroom"),
                 PluginUse("gpu-scarcity", weight=3),
             ),
@@ -153,12 +167,15 @@ BUILTIN: dict[str, PolicySpec] = {
         ),
         PolicySpec(
             "binpack",
-            (*_FILTERS, PluginUse("binpack", params={"resources": {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2}})),
+            (
+                *_shared(_FILTERS),
+                PluginUse("binpack", params={"resources": {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2}}),
+            ),
             description="Fill nodes up, cards first, along a straight line.",
         ),
         PolicySpec(
             "spread",
-            (*_FILTERS, PluginUse("least-allocated")),
+            (*_shared(_FILTERS), PluginUse("least-allocated")),
             description="The feasible node with the most left over.",
         ),
         PolicySpec(
