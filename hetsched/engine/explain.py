@@ -38,6 +38,9 @@ _HEADS = {
     Verdict.NOT_NOW: "{pod} does not fit now",
 }
 
+# Up to here looking for the maximum again is faster than sorting.
+_FEW = 8
+
 
 class Step(msgspec.Struct, frozen=True, rename="camel"):
     """One step of the funnel: how many nodes were left before and after one filter."""
@@ -175,7 +178,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
-    columns = score_columns(scheduler, request, feasible)
+    columns = score_columns(scheduler, request, feasible) if feasible.any() else []
     # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
     order = np.argsort(-total, kind="stable")[:limit]
     refused = {} if limit is not None and limit <= int(feasible.sum()) else _first_refusal(scheduler, request)
@@ -196,12 +199,9 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
     state = scheduler.state
     request = state.compile(pod)
     evaluation, total = scheduler.evaluator.evaluate(request)
-    rows = np.arange(len(total))
-    if len(total) > 8 * limit:
-        least = np.partition(total, len(total) - limit)[len(total) - limit]
-        rows = np.flatnonzero(total >= least)
-    rows = rows[np.argsort(-total[rows], kind="stable")[:limit]]
-    rows = rows[total[rows] > INFEASIBLE]
+    rows = _best_rows(total, limit)
+    if not rows.size:
+        return ()
     columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, rows)
     return tuple(
         NodeOutcome(
@@ -209,6 +209,21 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
         )
         for position, row in enumerate(rows.tolist())
     )
+
+
+def _best_rows(total: Floats, limit: int) -> Rows:
+    """Return the feasible rows with the highest totals, best first, equal ones by name."""
+    if limit > _FEW:
+        rows: Rows = np.argsort(-total, kind="stable")[:limit]
+        return rows[total[rows] > INFEASIBLE]
+    left, found = total.copy(), []
+    for _ in range(min(limit, len(total))):
+        row = int(left.argmax())
+        if left[row] == INFEASIBLE:
+            break
+        left[row] = INFEASIBLE
+        found.append(row)
+    return np.array(found, np.intp)
 
 
 Column = tuple[ActivePlugin, Floats, Floats]
