@@ -16,12 +16,13 @@ import numpy as np
 from hetsched.contracts.workload import Shape
 
 from .columns import UNKNOWN, USAGE_RESOURCES, Floats
+from .fragments import POINTS_PER_GPU
 from .node_class import is_gpu_pod
 from .policy import ActivePlugin
 from .request import Request
 from .state import ClusterState
 from .status import SKIP, Skip
-from .terms import BALANCED_ALLOCATION, IHEP_CPU, IHEP_GPU, LEAST_ALLOCATED, NASH_GAIN, TIGHTEST_FIT
+from .terms import BALANCED_ALLOCATION, GPU_HEADROOM, IHEP_CPU, IHEP_GPU, LEAST_ALLOCATED, NASH_GAIN, TIGHTEST_FIT
 
 Given = tuple[int, Sequence[float]] | Skip | None
 
@@ -77,6 +78,22 @@ def _four_resources(state: ClusterState) -> tuple[list[int], float]:
     return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
 
 
+def _gpu_demand(shape: Shape) -> Hashable:
+    return shape.gpu
+
+
+def _gpu_headroom(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    needs, _, taken = request.memo["gpu-headroom"]
+    if any(need.deviation for need in needs):
+        return None  # logarithms differ in their last place from one library to the next
+    means = {need.row: need.mean for need in needs}
+    cpu, memory = means.get(0, 0.0), means.get(1, 0.0)
+    tightness = plugin.params.tightness / cpu if cpu else 0.0
+    return GPU_HEADROOM, (cpu, memory, tightness, taken, POINTS_PER_GPU)
+
+
 def _for_cards(shape: Shape) -> Hashable:
     return (shape.requests, shape.gpu) if shape.gpu is not None else None
 
@@ -99,6 +116,7 @@ TERMS: dict[str, Term] = {
     "balanced-allocation": Term(_balanced_allocation, key=_asks_cpu_or_memory),
     "tightest-fit": Term(_tightest_fit, ("card_milli_free",), _whole_request),
     "nash-gain": Term(_nash_gain, ("allocatable", "measured", "used")),
+    "gpu-headroom": Term(_gpu_headroom, ("card_milli_free",), _gpu_demand),
     "ihep": Term(_ihep, ("nonzero", "cards_healthy"), _for_cards),
 }
 

@@ -21,7 +21,7 @@ from numba import njit
 
 from .columns import UNKNOWN, WHOLE_CARD_MILLI, Ints
 
-LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT, NASH_GAIN, IHEP_CPU, IHEP_GPU = range(6)
+LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT, NASH_GAIN, GPU_HEADROOM, IHEP_CPU, IHEP_GPU = range(7)
 NOWHERE = -np.inf
 _ROUNDING = 1.5 * 2.0**52
 GIVEN = 8
@@ -106,6 +106,8 @@ def add_score(
         _tightest_fit(total, weight, nodes, at, given)
     elif code == NASH_GAIN:
         _nash_gain(total, weight, nodes, at, delta, extra, given)
+    elif code == GPU_HEADROOM:
+        _gpu_headroom(total, weight, nodes, at, delta, given)
     elif code == IHEP_CPU:
         _ihep_cpu(total, weight, nodes, at, delta, given)
     else:
@@ -235,6 +237,43 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
         has_c, has_d = np.float64((in_c[i] > 0) & known_c), np.float64((in_d[i] > 0) & known_d)
         count = max(has_a + has_b + has_c + has_d, 1.0)
         total[i] += weight * _gain(use, more, room, (has_a, has_b, has_c, has_d), count, scale)
+
+
+@compiled
+def _stranded(left: float, gpus: float, mean: float) -> float:
+    return min(max(gpus - left / mean, 0.0), gpus)
+
+
+@compiled
+def _gpu_headroom(total: Any, weight: float, nodes: Any, at: Any, delta: Any, given: Any) -> None:
+    """Given: what one GPU takes of CPU and of memory, 0 for nothing; tightness by CPU; GPUs taken; points per GPU."""
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.requested, nodes.first : nodes.last]
+    memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
+    cpu, memory = float(delta[at.requested]), float(delta[at.requested + 1])
+    cpu_mean, memory_mean, tightness, taken, points = given[0], given[1], given[2], given[3], given[4]
+    free_milli = np.zeros(len(total), np.int64)
+    for card in range(at.cards):
+        card_free = nodes.load[at.card_milli_free + card, nodes.first : nodes.last]
+        for i in range(len(total)):
+            free_milli[i] += max(card_free[i], 0)
+    cost = np.zeros(len(total))
+    if cpu_mean > 0.0:
+        for i in range(len(total)):
+            gpus = free_milli[i] / WHOLE_CARD_MILLI
+            left = float(cpu_capacity[i] - cpu_used[i])
+            after = _stranded(left - cpu, max(gpus - taken, 0.0), cpu_mean)
+            cost[i] += after - _stranded(left, gpus, cpu_mean)
+            cost[i] += tightness * max(left - cpu, 0.0)
+    if memory_mean > 0.0:
+        for i in range(len(total)):
+            gpus = free_milli[i] / WHOLE_CARD_MILLI
+            left = float(memory_capacity[i] - memory_used[i])
+            after = _stranded(left - memory, max(gpus - taken, 0.0), memory_mean)
+            cost[i] += after - _stranded(left, gpus, memory_mean)
+    for i in range(len(total)):
+        total[i] += weight * min(max(50.0 - points * cost[i], 0.0), 100.0)
 
 
 @compiled

@@ -28,6 +28,8 @@ KNOWN = [
     ("tightest-fit", {"gpu": 2.5}),
     ("nash-gain", {}),
     ("nash-gain", {"full": 0.01}),
+    ("gpu-headroom", {"need": "capacity"}),
+    ("gpu-headroom", {"need": "capacity", "tightness": 0}),
     ("ihep", {}),
     ("ihep", {"combine": "product", "cpu_weight": 3}),
     ("ihep", {"pods": "gpu", "compute": "cores"}),
@@ -102,7 +104,8 @@ def test_parameters_that_no_formula_covers(name: str, params: dict[str, object])
 
 @pytest.mark.parametrize("lacking", [False, True])
 def test_all_together(lacking: bool) -> None:
-    scores = tuple(PluginUse(name, weight=1 + 0.25 * number) for number, name in enumerate(TERMS))
+    params = dict(KNOWN)
+    scores = tuple(PluginUse(name, 1 + 0.25 * number, params[name]) for number, name in enumerate(TERMS))
     assert in_both_ways((*GATES, *scores), 7, lacking=lacking) == 0
 
 
