@@ -4,7 +4,8 @@ Problem: schedulers that lock the whole cluster wait for each other; schedulers 
 Rule: a `Branch` is a copy of the truth with a scheduler of its own, and remembers the point in the truth's log at which
 it was taken. A commit takes each placement over, in the order decided, unless
     the inventory has changed since,
-    its node, or the node of a pod that it evicts, was written to by somebody else since,
+    its node, or the node of a pod that it evicts, was written to by somebody else since, or should have been by an
+    eviction of this branch that is a conflict itself: what was granted there may still be held,
     or the filters of its policy, asked again on the truth as it is by now, refuse it (rules between pods, quotas).
 What is not taken over is a conflict: nothing of it is written, and its pod is decided again on a fresh branch. Whoever
 calls `commit` holds the truth for that moment; deciding needs no lock.
@@ -24,6 +25,7 @@ from hetsched.contracts.workload import PodSpec
 from .attempt import Attempt
 from .cycle import Outcome, Scheduler
 from .evictions import evictions
+from .gangs import gang_key
 from .policy import Policy
 from .state import Booking, ClusterState
 
@@ -41,8 +43,12 @@ class Branch:
         outcomes: dict[str, Outcome] = {}
         for pod in scheduler.policy.queue(pods, scheduler.state):
             outcome = scheduler.schedule(pod)
+            # Who left for a pod that this one has leave, leaves for this one.
+            handed_on = [
+                one for own in outcome.evicted if own.pod.key in outcomes for one in outcomes[own.pod.key].evicted
+            ]
             before = {item.pod for item in evictions(outcome, outcomes, scheduler.state)}
-            outcome.evicted = tuple(booking for booking in outcome.evicted if booking.pod.key in before)
+            outcome.evicted = (*handed_on, *(one for one in outcome.evicted if one.pod.key in before))
             outcomes[pod.key] = outcome
         scheduler.settle()
         return list(outcomes.values())
@@ -50,7 +56,8 @@ class Branch:
     def commit(self, truth: ClusterState, outcomes: Iterable[Outcome]) -> list[PodSpec]:
         """Take over what still holds; return the pods whose placement conflicts, for another try.
 
-        Members of a gang are taken over together or not at all. The branch is spent afterwards.
+        Members of a gang are taken over together or not at all, and only where enough of it runs by then. The branch
+        is spent afterwards.
         """
         if truth.epoch != self._epoch:
             return [outcome.pod for outcome in outcomes if outcome.node is not None]
@@ -64,22 +71,30 @@ class Branch:
                 if left is None:
                     break
                 taken.append((outcome, left))
-            if len(taken) < len(group):
+            if len(taken) < len(group) or self._is_broken(group[0].pod, truth):
                 for outcome, left in reversed(taken):
                     truth.forget(outcome.pod.key)
                     for booking in left:
                         truth.restore(booking)
                 conflicts += [outcome.pod for outcome in group]
+                foreign.update(booking.row for outcome in group for booking in outcome.evicted)
         return conflicts
+
+    def _is_broken(self, pod: PodSpec, truth: ClusterState) -> bool:
+        """Tell whether the pod's gang is whole here and would not be on the truth, because others left meanwhile."""
+        gang, key = pod.gang, gang_key(pod)
+        if gang is None or key is None:
+            return False
+        here, there = self.scheduler.state.gangs.members_booked(key), truth.gangs.members_booked(key)
+        return here >= gang.min_available > there
 
 
 def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     """Put the members of each gang together; every other outcome stands alone."""
-    groups: dict[tuple[str, str], list[Outcome]] = {}
+    groups: dict[tuple[bool, str], list[Outcome]] = {}
     for outcome in outcomes:
-        gang = outcome.pod.gang
-        key = ("pod", outcome.pod.key) if gang is None else (outcome.pod.namespace, gang.name)
-        groups.setdefault(key, []).append(outcome)
+        gang = gang_key(outcome.pod)
+        groups.setdefault((gang is not None, gang or outcome.pod.key), []).append(outcome)
     return list(groups.values())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hetsched.contracts.cluster import ElasticQuota
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cycle import Outcome
 from hetsched.engine.optimistic import Branch
@@ -77,6 +78,17 @@ def test_a_gang_is_kept_whole_or_not_at_all() -> None:
     assert set(truth.bookings) == {"default/single"}
 
 
+def test_a_member_does_not_come_after_the_others_have_left() -> None:
+    running = tuple(a_pod(f"m{i}").cpu(1).gang("team", 2).running_on("s") for i in range(2))
+    truth = truth_of(a_node("a").cpu(1), a_node("s").cpu(2), running=running)
+    first, ours = decided(truth, a_pod("urgent").cpu(2).priority(1))
+    second, theirs = decided(truth, a_pod("m2").cpu(1).gang("team", 2))
+    assert (ours[0].node, theirs[0].node) == ("s", "a")
+    assert first.commit(truth, ours) == []
+    assert keys(second.commit(truth, theirs)) == ["m2"]
+    assert set(truth.bookings) == {"default/urgent"}
+
+
 def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
     truth = truth_of(a_node("a").cpu(2), running=(a_pod("low").cpu(2).running_on("a"),))
     first, ours = decided(truth, a_pod("x").cpu(2).priority(1))
@@ -92,6 +104,34 @@ def test_nothing_decided_before_the_inventory_changed_is_kept() -> None:
     truth.apply_report(a_node("a").cordoned().build())
     assert keys(branch.commit(truth, outcomes)) == ["p"]
     assert not truth.bookings
+
+
+def test_what_was_decided_in_a_place_that_nobody_left_after_all_is_decided_again() -> None:
+    # On the branch "urgent" has the gang leave a and s, so "late" is given card 0 of a, which a member held.
+    # On the truth s is written to, so the gang stays, with card 0.
+    first = a_pod("m0").cpu(3).gpu().gang("team", 2).running_on("a")
+    second = a_pod("m1").cpu(1).gang("team", 2).running_on("s")
+    truth = truth_of(a_node("a").cpu(4).gpus(2), a_node("s").cpu(2), running=(first, second))
+    other, elsewhere = decided(truth, a_pod("elsewhere").cpu("500m"))
+    branch, ours = decided(truth, a_pod("urgent").cpu(3).priority(1), a_pod("late").cpu(1).gpu())
+    assert [outcome.node for outcome in ours] == ["a", "a"]
+    assert [card.index for card in ours[1].allocation.gpus] == [0]
+    assert other.commit(truth, elsewhere) == []
+    assert keys(branch.commit(truth, ours)) == ["urgent", "late"]
+    assert set(truth.bookings) == {"default/m0", "default/m1", "default/elsewhere"}
+
+
+def test_who_left_for_a_pod_that_had_to_leave_itself_leaves_for_the_last_one() -> None:
+    # "a" borrows all 2 CPUs that "b" is guaranteed: a/high makes a/low leave, then b/own makes a/high leave.
+    quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", min=(("cpu", 2000),)))
+    low = a_pod("low", "a").cpu(2).gpu().running_on("n").build()
+    truth = ClusterState([a_node("n").cpu(2).gpus(2).build()], [low], quotas=quotas)
+    branch = Branch(truth, policy_of("resource-fit", "gpu-fit", "quota", "preemption"), evicts=True)
+    waiting = [a_pod("high", "a").cpu(2).priority(1).build(), a_pod("own", "b").cpu(2).gpu().build()]
+    outcomes = branch.decide(waiting)
+    assert [outcome.node for outcome in outcomes] == [None, "n"]
+    assert branch.commit(truth, outcomes) == []
+    assert set(truth.bookings) == {"b/own"}
 
 
 @pytest.mark.parametrize("workers", [2, 4])
