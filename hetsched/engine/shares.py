@@ -8,7 +8,8 @@ What was placed counts at once. What was refused does not count, but its group s
 placed, or all groups stand aside: a flood of pods that fit nowhere takes no more than one turn of each round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
-Invariants: every pod is yielded once; inside a namespace of a team the order of submission stands.
+Invariants: every pod is yielded once; inside a namespace of a team the order of submission stands; equal bookings give
+equal shares whatever their history, because amounts are added up as integers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec, Shape
 
-from .columns import Floats
+from .columns import Floats, Ints
 from .gangs import gang_key, together
 from .state import ClusterState
 
@@ -31,7 +32,7 @@ Team = Callable[[PodSpec], str]
 
 
 class Shares:
-    """What each team, and each namespace of a team, uses of the cluster, as fractions of every resource."""
+    """What each team, and each namespace of a team, uses of what the nodes have."""
 
     def __init__(self, state: ClusterState, team_of: Team, weights: dict[str, float], teams: dict[str, float]) -> None:
         self._team_of = team_of
@@ -39,10 +40,11 @@ class Shares:
         nodes = state.all_rows
         self._rows = {name: row for name, row in state.resources.index.items() if name not in GPU_RESOURCES}
         capacity = nodes.static("allocatable").astype(np.float64).sum(axis=1)
-        self._capacity = np.append(capacity, float(nodes.static("card_milli").sum()))
-        self._fractions: dict[int, tuple[Shape, Floats]] = {}
-        self._used: dict[tuple[str, str], Floats] = {}
-        self._team_used: dict[str, Floats] = {}
+        capacity = np.append(capacity, float(nodes.static("card_milli").sum()))
+        self._capacity: Floats = np.where(capacity > 0, capacity, np.inf)  # of what nobody has, nobody has a share
+        self._amounts: dict[int, tuple[Shape, Ints]] = {}
+        self._used: dict[tuple[str, str], Ints] = {}
+        self._team_used: dict[str, Ints] = {}
         for booking in state.bookings.values():
             self.charge(booking.pod)
 
@@ -53,31 +55,31 @@ class Shares:
     def charge(self, pod: PodSpec) -> None:
         """Count a pod as placed."""
         team, namespace = self.groups(pod)
-        fractions = self._fractions_of(pod.shape)
-        self._used[team, namespace] = self._used.get((team, namespace), 0.0) + fractions
-        self._team_used[team] = self._team_used.get(team, 0.0) + fractions
+        amounts = self._amounts_of(pod.shape)
+        self._used[team, namespace] = self._used.get((team, namespace), 0) + amounts
+        self._team_used[team] = self._team_used.get(team, 0) + amounts
 
     def of_team(self, team: str) -> float:
         """Return the weighted dominant share of a team."""
-        used = self._team_used.get(team)
-        return 0.0 if used is None else float(used.max()) / self._team_weights.get(team, 1.0)
+        return self._dominant(self._team_used.get(team)) / self._team_weights.get(team, 1.0)
 
     def of_namespace(self, team: str, namespace: str) -> float:
         """Return the weighted dominant share of the pods that a namespace has in a team."""
-        used = self._used.get((team, namespace))
-        return 0.0 if used is None else float(used.max()) / self._weights.get(namespace, 1.0)
+        return self._dominant(self._used.get((team, namespace))) / self._weights.get(namespace, 1.0)
 
-    def _fractions_of(self, shape: Shape) -> Floats:
-        known = self._fractions.get(id(shape))
+    def _dominant(self, used: Ints | None) -> float:
+        return 0.0 if used is None else float((used / self._capacity).max())
+
+    def _amounts_of(self, shape: Shape) -> Ints:
+        known = self._amounts.get(id(shape))
         if known is None:
-            amounts = np.zeros(len(self._capacity))
+            amounts: Ints = np.zeros(len(self._capacity), np.int64)
             for name, amount in shape.requests:
                 if name in self._rows:
                     amounts[self._rows[name]] = amount
             if shape.gpu is not None:
                 amounts[-1] = shape.gpu.count * shape.gpu.milli
-            fractions = np.divide(amounts, self._capacity, out=np.zeros_like(amounts), where=self._capacity > 0)
-            known = self._fractions[id(shape)] = (shape, fractions)
+            known = self._amounts[id(shape)] = (shape, amounts)
         return known[1]
 
 

@@ -9,6 +9,7 @@ from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.policy import Policy
+from hetsched.engine.shares import Shares
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of, scheduler
 
@@ -148,6 +149,17 @@ def test_cards_dominate_where_they_are_scarce() -> None:
     policy = policy_of("fair-share", "resource-fit", "gpu-fit")
     order = [pod.key for pod in policy.forecast([pod.build() for pod in pods], cluster([node]))]
     assert order == ["cards/0", "halves/0", "halves/1", "cards/1", "halves/2", "cards/2"]
+
+
+def test_shares_do_not_depend_on_the_order_in_which_pods_came() -> None:
+    # 1 + 2 + 3 of 10 CPUs is 0.6; as fractions 0.1 + 0.2 + 0.3 would be a little more than 0.3 + 0.2 + 0.1.
+    def share(*cpus: int) -> float:
+        state = cluster([a_node().cpu(10)])
+        for cpu in cpus:
+            state.assume(state.compile(a_pod(f"p{cpu}", "a").cpu(cpu).build()), 0)
+        return Shares(state, lambda pod: "", {}, {}).of_namespace("", "a")
+
+    assert share(1, 2, 3) == share(3, 2, 1) == 0.6
 
 
 def test_priority_goes_before_shares() -> None:
