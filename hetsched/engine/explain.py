@@ -124,7 +124,8 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
     head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {first.message}")
+    told = f"{first.field}: {first.message}" if first.field else first.message
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {told}")
 
 
 def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:

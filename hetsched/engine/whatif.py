@@ -75,11 +75,14 @@ def what_if(
     explanations = _Explanations(scheduler)
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
-        if explain:
-            nodes.extend(matrix(scheduler, pod))
+        rows = matrix(scheduler, pod) if explain else ()
         outcome = scheduler.schedule(pod)
         evicted.extend(evictions(outcome, outcomes, fork))
         outcomes[pod.key] = outcome
+        if explain and outcome.evicted:
+            vacated = _vacated(scheduler, pod)
+            margin, rows = tipping(vacated, pod), matrix(vacated, pod)
+        nodes.extend(rows)
         if outcome.node is None:
             refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
         # A node that refused the reservation in the end won by no margin.
@@ -116,6 +119,13 @@ def what_if(
         balance=_balance(before, fork),
         tipping=tuple(margin for margin in margins if margin.pod in placed) if explain else None,
     )
+
+
+def _vacated(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
+    """Return a scheduler on what the evicted pods left: that is where `pod` was scored, as the ledger shows it too."""
+    state = scheduler.state.fork()
+    state.forget(pod.key)
+    return Scheduler(state, scheduler.policy)
 
 
 class _Explanations:

@@ -187,7 +187,7 @@ def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Re
     most = room_for(roll, state, empty=True)
     if most < lacking:
         return _refusal("GangTooBig", f"{message} {most} when it is empty", Verdict.NEVER_FITS)
-    return _refusal("GangTooBig", f"{message} {room}")
+    return _refusal("GangTooBig", f"{message} {room} at most")
 
 
 def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) -> Refusal:

@@ -41,6 +41,16 @@ def test_the_placement_after_the_eviction_is_shown() -> None:
     assert list(answer.document()["evictions"]) == [{"pod": "default/web", "node": "a", "priority": 0, "pdb": None}]
 
 
+def test_the_matrix_shows_what_the_evicted_left() -> None:
+    policy = policy_of("node-ready", "resource-fit", "preemption", "least-allocated")
+    urgent = a_pod("urgent").cpu("2").priority(5).build()
+    answer = what_if(state(), policy, [urgent], evaluated_at="2026-11-20T10:00:00Z", explain=True)
+    (row,) = answer.nodes or ()
+    assert (row.name, row.feasible, row.rank) == ("a", True, 1)
+    assert row.total == answer.placements[0].score
+    assert [margin.node for margin in answer.tipping or ()] == ["a"]
+
+
 def test_a_broken_budget_is_named() -> None:
     answer = asked(a_pod("urgent").cpu("2").priority(5), BUDGET)
     assert answer.evictions == (Evicted("default/web", "a", 0, "default/keep"),)

@@ -66,7 +66,7 @@ def test_a_pod_that_is_wrong_itself_is_misconfigured_whatever_the_cluster() -> N
     found = verdict(pod, [a_node("n")])
     assert found.verdict is Verdict.MISCONFIGURED
     assert [(reason.code, reason.field) for reason in found.reasons] == [("IsaUnknownExtension", "hetsched.io/isa")]
-    assert "no such extension" in found.summary
+    assert found.summary.endswith(" is misconfigured: hetsched.io/isa: no such extension")
     outcome = scheduler([a_node("n")]).schedule(built(pod))
     assert outcome.node is None
 
