@@ -474,6 +474,8 @@ class ClusterState:
         hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
         if self.quotas.limits or self.budgets:
             hasher.update(msgspec.json.encode((self.quotas.limits, self.budgets), order="sorted"))
+        if self.experience:
+            hasher.update(msgspec.json.encode(self.experience.learnt, order="sorted"))
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
@@ -481,7 +483,8 @@ class ClusterState:
         hasher = blake2b(msgspec.json.encode(self.reports[row], order="sorted"), digest_size=12)
         for key, booking in sorted(self.on_row[row].items()):
             pod = booking.pod
-            held = (key, pod.labels, pod.priority, pod.shape, booking.allocation)
+            rank = (pod.priority, pod.created_at, pod.preemptible, pod.gang)
+            held = (key, pod.labels, rank, pod.shape, booking.allocation)
             hasher.update(msgspec.json.encode(held, order="sorted"))
         if self._fresh[row]:
             hasher.update(self.columns.field("used")[:, row].tobytes())

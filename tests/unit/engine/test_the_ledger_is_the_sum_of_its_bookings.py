@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.cluster import ElasticQuota
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.expected_use import Experience, Learnt
 from hetsched.engine.state import ClusterState
 from hetsched.engine.tallies import Matcher
 from tests.builders import a_node, a_pod, matching
@@ -157,6 +159,9 @@ def test_equal_contents_have_equal_digests_however_they_came_about(
     assert one.digest() == other.digest()
 
 
+_NODES_AND_POD = ([a_node("a").build(), a_node("b").build()], [a_pod("p").running_on("a").build()])
+
+
 def test_every_part_of_the_contents_is_in_the_digest() -> None:
     base = cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("a")])
     others = [
@@ -167,6 +172,11 @@ def test_every_part_of_the_contents_is_in_the_digest() -> None:
         cluster([a_node("a"), a_node("b")], [a_pod("p").cpu("2").running_on("a")]),
         cluster([a_node("a"), a_node("b")], [a_pod("p").labelled(app="web").running_on("a")]),
         cluster([a_node("a"), a_node("b")], [a_pod("p").priority(1).running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").gang("team", 1).running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").created_at("2026-11-20T10:00:00Z").running_on("a")]),
+        cluster([a_node("a"), a_node("b")], [a_pod("p").having(preemptible=False).running_on("a")]),
+        ClusterState(*_NODES_AND_POD, quotas=[ElasticQuota("default", "q")]),
+        ClusterState(*_NODES_AND_POD, experience=Experience({"default/Job/j": Learnt((("cpu", 100),), 5)})),
         cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("a")], {"default": {"env": "prod"}}),
         cluster([a_node("a"), a_node("b")]),
     ]
