@@ -151,7 +151,10 @@ def log_product(utilities: Floats) -> float:
 
 
 def _summed_up(blocks: Floats) -> Floats:
-    """Add (2, k, n) up over k in order, for the same reason: a reduction sums otherwise where n is 1."""
+    """Add (2, k, n) up over k in order, for the same reason; a reduction does so unless n is 1."""
+    if blocks.shape[2] > 1:
+        reduced: Floats = np.add.reduce(blocks, axis=1)
+        return reduced
     total: Floats = blocks[:, 0].copy()
     for position in range(1, blocks.shape[1]):
         total += blocks[:, position]

@@ -88,8 +88,10 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
     """Return (n,) GPUs that are expected to stay empty for want of a resource of which `left` is left."""
     if not need.deviation:
-        certain: Floats = np.clip(gpus - left / need.mean, 0.0, gpus)
-        return certain
+        certain: Floats = left / need.mean
+        np.subtract(gpus, certain, out=certain)
+        np.maximum(certain, 0.0, out=certain)
+        return np.minimum(certain, gpus, out=certain)
     spread = np.where(gpus > 0, need.deviation * np.sqrt(3.0 * gpus) / math.pi, 1.0)
     short = (need.mean * gpus - left) / spread
     lost: Floats = spread / need.mean * np.logaddexp(0.0, short)
@@ -116,15 +118,19 @@ class GpuHeadroom:
 
     def score(self, request: Request, nodes: Window) -> Floats:
         needs, asked, taken = request.memo["gpu-headroom"]
-        gpus = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0) / WHOLE_CARD_MILLI
-        after = np.maximum(gpus - taken, 0.0)
+        gpus = np.add.reduce(np.maximum(nodes.load("card_milli_free"), 0), axis=0) / WHOLE_CARD_MILLI
+        after = np.maximum(gpus - taken, 0.0) if taken else gpus
         allocatable, requested = nodes.static("allocatable"), nodes.load("requested")
         cost: Floats = np.zeros(nodes.n)
         for need in needs:
             left = (allocatable[need.row] - requested[need.row]).astype(np.float64)
             rest = left - asked[need.row]
-            cost += stranded(need, rest, after) - stranded(need, left, gpus)
+            lost = stranded(need, rest, after)
+            lost -= stranded(need, left, gpus)
+            cost += lost
             if need.row == _CPU_ROW and self.params.tightness:
                 cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
-        score: Floats = np.clip(50.0 - POINTS_PER_GPU * cost, 0.0, 100.0)
-        return score
+        cost *= POINTS_PER_GPU
+        np.subtract(50.0, cost, out=cost)
+        np.maximum(cost, 0.0, out=cost)
+        return np.minimum(cost, 100.0, out=cost)

@@ -45,5 +45,9 @@ class NashGain:
 
     def score(self, request: Request, nodes: Window) -> Floats:
         gains, mean = nash.gain(request, nodes, request.memo["nash-gain"], self.params.dispersion)
-        score: Floats = np.clip(50.0 + nash.ranked(gains - 1.0, mean) * (50.0 / self.params.full), 0.0, 100.0)
-        return score
+        gains -= 1.0
+        score = nash.ranked(gains, mean)
+        score *= 50.0 / self.params.full
+        score += 50.0
+        np.maximum(score, 0.0, out=score)
+        return np.minimum(score, 100.0, out=score)
