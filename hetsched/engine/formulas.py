@@ -32,7 +32,10 @@ def _same_for_all(shape: Shape) -> None:
 
 
 class Term(NamedTuple):
-    """`given(plugin, request, state, gpu_fit)` and `key(shape)` as above; `fields` are read beyond CPU and memory."""
+    """`given(plugin, request, state, gpu_fit)` and `key(shape)` as above; `fields` are read beyond CPU and memory.
+
+    Of `allocatable` that is the resources of which use is measured; what is measured itself is not named.
+    """
 
     given: Callable[[Any, Request, ClusterState, ActivePlugin | None], Given]
     fields: tuple[str, ...] = ()
@@ -115,7 +118,7 @@ TERMS: dict[str, Term] = {
     "least-allocated": Term(_least_allocated, ("nonzero",)),
     "balanced-allocation": Term(_balanced_allocation, key=_asks_cpu_or_memory),
     "tightest-fit": Term(_tightest_fit, ("card_milli_free",), _whole_request),
-    "nash-gain": Term(_nash_gain, ("allocatable", "measured", "used")),
+    "nash-gain": Term(_nash_gain, ("allocatable", "used")),
     "gpu-headroom": Term(_gpu_headroom, ("card_milli_free",), _gpu_demand),
     "ihep": Term(_ihep, ("nonzero", "cards_healthy"), _for_cards),
 }

@@ -42,6 +42,7 @@ class Terms(NamedTuple):
     weight: Floats
     static: Ints
     load: Ints
+    cards: bool  # whether the free milli of cards are read
     card_worth: Floats  # (G, N)
 
 
@@ -164,6 +165,15 @@ def _look_again(
         for k in range(len(terms.load)):
             for i in range(count):
                 near_load[terms.load[k], i] = load[terms.load[k], rows[i]]
+        if shapes.extra[shape].any():
+            for k in range(at.measured, at.measured + 4):
+                for i in range(count):
+                    near_static[k, i] = static[k, rows[i]]
+        if terms.cards:
+            for i in range(count):
+                with_cards = static[at.cards_healthy, rows[i]] > 0
+                for k in range(at.card_milli_free, at.card_milli_free + at.cards):
+                    near_load[k, i] = load[k, rows[i]] if with_cards else 0
         for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
             resource = kinds.needs[k]
             if resource > 1:

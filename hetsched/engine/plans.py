@@ -24,7 +24,7 @@ from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import GpuDemand
 
 from .cards import CardDemand
-from .columns import UNKNOWN, Bools, Floats, Ints
+from .columns import UNKNOWN, USAGE_RESOURCES, Bools, Floats, Ints
 from .formulas import TERMS, card_worth
 from .kernel import BLOCK, Kept, Kinds, Shapes, Terms
 from .points import Scope
@@ -108,8 +108,12 @@ class Plans:
     def _laid_out(self) -> Terms:
         layout = self.state.columns.layout
         static, load = [0, 1], [self.at.requested, self.at.requested + 1]
-        for plugin in self._terms:
-            for field in TERMS[plugin.name].fields:
+        fields = {field for plugin in self._terms for field in TERMS[plugin.name].fields}
+        for field in fields - {"card_milli_free"}:
+            if field == "allocatable":
+                index = self.state.resources.index
+                static += [self.at.allocatable + index[name] for name in USAGE_RESOURCES if name in index]
+            else:
                 rows, cuts = (static, layout.static) if field in layout.static else (load, layout.load)
                 cut = cuts[field]
                 rows.extend(range(cut.start, cut.stop) if isinstance(cut, slice) else (cut,))
@@ -117,6 +121,7 @@ class Plans:
             np.array([plugin.weight for plugin in self._terms], np.float64),
             np.unique(np.array(static, np.int64)),
             np.unique(np.array(load, np.int64)),
+            "card_milli_free" in fields,
             card_worth(self._terms, self.state),
         )
 

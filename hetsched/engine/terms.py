@@ -258,17 +258,19 @@ def _gpu_headroom(total: Any, weight: float, nodes: Any, at: Any, delta: Any, gi
         card_free = nodes.load[at.card_milli_free + card, nodes.first : nodes.last]
         for i in range(len(total)):
             free_milli[i] += max(card_free[i], 0)
-    cost = np.zeros(len(total))
+    cost, free = np.zeros(len(total)), np.empty(len(total))
+    for i in range(len(total)):
+        free[i] = free_milli[i] / WHOLE_CARD_MILLI
     if cpu_mean > 0.0:
         for i in range(len(total)):
-            gpus = free_milli[i] / WHOLE_CARD_MILLI
+            gpus = free[i]
             left = float(cpu_capacity[i] - cpu_used[i])
             after = _stranded(left - cpu, max(gpus - taken, 0.0), cpu_mean)
             cost[i] += after - _stranded(left, gpus, cpu_mean)
             cost[i] += tightness * max(left - cpu, 0.0)
     if memory_mean > 0.0:
         for i in range(len(total)):
-            gpus = free_milli[i] / WHOLE_CARD_MILLI
+            gpus = free[i]
             left = float(memory_capacity[i] - memory_used[i])
             after = _stranded(left - memory, max(gpus - taken, 0.0), memory_mean)
             cost[i] += after - _stranded(left, gpus, memory_mean)
