@@ -1,7 +1,9 @@
-"""Which samples of measured use still count.
+"""Measured use: which samples still count, and what is in use between two of them.
 
-Rule: a sample is stale when the newest sample of the cluster is more than STALE_SECONDS younger; a stale one counts as
-none, and requests take its place. A sample that does not say when it was taken, or not readably, counts as fresh.
+Rule: `used` of a row starts from its sample, which holds all that was booked when it came, or from what is requested;
+bookings then add and take what they are expected to use. A sample is stale when the newest sample of the cluster is
+more than STALE_SECONDS younger; a stale one counts as none, and requests take its place. A sample that does not say
+when it was taken, or not readably, counts as fresh.
 Why not the clock: the engine has none, and a file must give the same answer tomorrow.
 Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twenty of Prometheus' usual 15 s intervals.
 """
@@ -9,9 +11,17 @@ Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import seconds
+
+from .columns import USAGE_RESOURCES
+
+if TYPE_CHECKING:
+    from .state import ClusterState
 
 STALE_SECONDS = 300.0
 
@@ -24,3 +34,58 @@ def fresh_rows(reports: Sequence[NodeReport]) -> list[bool]:
         report.usage is not None and (moment is None or newest - moment <= STALE_SECONDS)
         for report, moment in zip(reports, taken, strict=True)
     ]
+
+
+class Samples:
+    """Which nodes of a state have a sample that counts, and what follows for their `used`."""
+
+    def __init__(self, fresh: list[bool]) -> None:
+        self.fresh = fresh
+
+    @classmethod
+    def of(cls, state: ClusterState) -> Samples:
+        """Start from the samples of all nodes; they hold all that is booked so far."""
+        samples = cls(fresh_rows(state.reports))
+        for row in range(len(state.reports)):
+            samples._write(state, row)
+        return samples
+
+    def take(self, state: ClusterState, row: int) -> None:
+        """Start from a node's new sample, which holds all that is booked; it may make the samples of others stale."""
+        fresh = fresh_rows(state.reports)
+        changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
+        self.fresh = fresh
+        for other in (row, *sorted(changed)):
+            self._write(state, other)
+            state.log.append(other)
+
+    def _write(self, state: ClusterState, row: int) -> None:
+        usage, field = state.reports[row].usage, state.columns.field
+        sample = usage.amounts if usage is not None and self.fresh[row] else {}
+        for position, name in enumerate(USAGE_RESOURCES):
+            field("measured")[position, row] = name in sample
+            requested = field("requested")[state.resources.index[name], row] if name in state.resources.index else 0
+            field("used")[position, row] = sample.get(name, requested)
+
+    def stale(self, state: ClusterState) -> list[str]:
+        """Return the nodes whose samples are too old to count."""
+        reports = zip(state.reports, self.fresh, strict=True)
+        return [report.name for report, fresh in reports if report.usage is not None and not fresh]
+
+    def copy(self) -> Samples:
+        return Samples(list(self.fresh))
+
+
+def report_now(state: ClusterState, row: int) -> NodeReport:
+    """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
+    report = state.reports[row]
+    if report.power is not None and report.power.headroom_watts is not None:
+        left = report.power.headroom_watts - int(state.columns.field("power_placed")[0, row])
+        power = msgspec.structs.replace(report.power, headroom_watts=max(left, 0))
+        report = msgspec.structs.replace(report, power=power)
+    if report.usage is None:
+        return report
+    used, measured = (state.columns.field(name)[:, row].tolist() for name in ("used", "measured"))
+    now = {name: max(used[i], 0) for i, name in enumerate(USAGE_RESOURCES) if measured[i]}
+    usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
+    return msgspec.structs.replace(report, usage=usage)

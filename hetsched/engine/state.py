@@ -12,7 +12,6 @@ node-name order.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,15 +20,11 @@ import numpy as np
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
-from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
-from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
+from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .admission import predicted
 from .columns import (
-    UNKNOWN,
-    UNLIMITED,
-    USAGE_RESOURCES,
     WHOLE_CARD_MILLI,
     Columns,
     Ints,
@@ -37,15 +32,17 @@ from .columns import (
     Vocabulary,
     Window,
 )
+from .digests import Digests
 from .expected_use import Experience, learn
 from .gangs import Gangs
-from .links import Table, link_table
+from .inventory import emptied, resource_names, widened, write_facts
+from .links import Table
 from .mix import Mix, mix_of_shapes
 from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
-from .samples import fresh_rows
-from .zones import KUBELET, Setup, Zones, setup_of, zones_of
+from .samples import Samples, report_now
+from .zones import KUBELET, Setup, Zones, zones_of
 
 _COMPILED_LIMIT = 20_000
 _LOG_LIMIT = 1_000_000
@@ -84,7 +81,7 @@ class ClusterState:
         self.models: Vocabulary[str] = Vocabulary([""])
         self.vendors: Vocabulary[str] = Vocabulary([""])
         self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
-        self.resources: Vocabulary[str] = Vocabulary(_resource_names(self.reports))
+        self.resources: Vocabulary[str] = Vocabulary(resource_names(self.reports))
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
         self.neighbours = Neighbours()
@@ -98,8 +95,7 @@ class ClusterState:
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
-        self._row_digests: list[bytes] = []
-        self._digested = (-1, 0)  # the epoch and the length of the log they are of
+        self._digests = Digests()
         self.mix, self.mix_is_told = Mix(), False
         self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
@@ -113,9 +109,7 @@ class ClusterState:
                 self.orphans.append(pod)
             else:
                 self.assume(self.compile(pod), row, pod.allocation or EMPTY)
-        self._fresh = fresh_rows(self.reports)
-        for row in range(len(self.reports)):
-            self._write_usage(row)
+        self.samples = Samples.of(self)
         self.columns.field("power_placed")[:] = 0  # what runs is in the headroom that nodes report
 
     @classmethod
@@ -145,54 +139,8 @@ class ClusterState:
         layout = Layout(len(self.resources), most_cards, most_zones, power)
         self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
-            self._write_facts(row)
+            write_facts(self, row)
         self.all_rows = Window(self.columns)
-
-    def _write_facts(self, row: int) -> None:
-        """Write one node's inventory; its load is left as it is, except for what follows from the facts."""
-        report, field = self.reports[row], self.columns.field
-        allocatable = field("allocatable")
-        for resource, position in self.resources.index.items():
-            allocatable[position, row] = _allocatable(report, resource, self.cards[row])
-        field("ready")[row] = report.ready
-        field("unschedulable")[row] = report.unschedulable
-        field("taint_set")[row] = self.taint_sets.id(report.taints)
-        field("isa_offer")[row] = self.offers.id(report.isa)
-        field("topology_setup")[row] = self.setups.id(setup_of(report))
-        power = report.power
-        field("power_state")[:, row] = 1 + POWER_STATES.index(power.state) if power and power.state else 0
-        headroom = power.headroom_watts if power else None
-        field("power_headroom")[:, row] = UNKNOWN if headroom is None else headroom
-        held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
-        held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
-        for name in ("card_model", "card_vendor", "card_milli"):
-            field(name)[:, row] = 0
-        for name in ("card_memory", "card_cores"):
-            field(name)[:, row] = UNKNOWN
-        for card in self.cards[row]:
-            field("card_model")[card.index, row] = self.models.id(card.model or "")
-            field("card_vendor")[card.index, row] = self.vendors.id(card.vendor)
-            field("card_memory")[card.index, row] = UNKNOWN if card.memory_mib is None else card.memory_mib
-            field("card_cores")[card.index, row] = UNKNOWN if card.cores is None else card.cores
-            field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
-        field("cards_healthy")[row] = np.count_nonzero(field("card_milli")[:, row])
-        field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
-        field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
-        self.links.pop(row, None)
-        if (links := link_table(self.cards[row])) is not None:
-            self.links[row] = links
-        self.zones.write(row, report, self.columns)
-        for booking in self.on_row[row].values():
-            self.zones.charge(booking, 1, self.columns)
-
-    def _write_usage(self, row: int) -> None:
-        """Start `used` from the node's sample, which holds all pods booked so far, or from what they requested."""
-        usage, field = self.reports[row].usage, self.columns.field
-        sample = usage.amounts if usage is not None and self._fresh[row] else {}
-        for position, name in enumerate(USAGE_RESOURCES):
-            field("measured")[position, row] = name in sample
-            requested = field("requested")[self.resources.index[name], row] if name in self.resources.index else 0
-            field("used")[position, row] = sample.get(name, requested)
 
     def apply_report(self, report: NodeReport) -> None:
         """Take in a changed report of a known node whose resources and cards fit the present layout."""
@@ -202,38 +150,19 @@ class ClusterState:
             self.columns.field("power_placed")[:, row] = 0
         self.reports[row] = report
         self.cards[row] = cards_of(report)
-        self._write_facts(row)
+        write_facts(self, row)
         if sampled:
-            self._take_sample(row)
+            self.samples.take(self, row)
         self._facts_changed()
         self.log.append(row)
 
-    def _take_sample(self, row: int) -> None:
-        """Start from a node's new sample, which holds all that is booked; it may make the samples of others stale."""
-        fresh = fresh_rows(self.reports)
-        changed = {other for other, now in enumerate(fresh) if now != self._fresh[other]} - {row}
-        self._fresh = fresh
-        for other in (row, *sorted(changed)):
-            self._write_usage(other)
-            self.log.append(other)
-
     def report_now(self, row: int) -> NodeReport:
         """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
-        report = self.reports[row]
-        if report.power is not None and report.power.headroom_watts is not None:
-            left = report.power.headroom_watts - int(self.columns.field("power_placed")[0, row])
-            power = msgspec.structs.replace(report.power, headroom_watts=max(left, 0))
-            report = msgspec.structs.replace(report, power=power)
-        if report.usage is None:
-            return report
-        used, measured = (self.columns.field(name)[:, row].tolist() for name in ("used", "measured"))
-        now = {name: max(used[i], 0) for i, name in enumerate(USAGE_RESOURCES) if measured[i]}
-        usage = msgspec.structs.replace(report.usage, amounts={**report.usage.amounts, **now})
-        return msgspec.structs.replace(report, usage=usage)
+        return report_now(self, row)
 
     def stale(self) -> list[str]:
         """Return the nodes whose samples are too old to count."""
-        return [r.name for r, fresh in zip(self.reports, self._fresh, strict=True) if r.usage is not None and not fresh]
+        return self.samples.stale(self)
 
     def _facts_changed(self) -> None:
         self.epoch += 1
@@ -246,8 +175,7 @@ class ClusterState:
         self.mix_is_told = True
         if mix != self.mix:
             self.mix = mix
-            digested, seen = self._digested
-            self._digested = (digested + (digested == self.epoch), seen)  # no row has changed
+            self._digests.keep_over(self)
             self.epoch += 1
 
     def booked_mix(self) -> Mix:
@@ -312,16 +240,8 @@ class ClusterState:
         for name in names:
             self.resources.id(name)
         layout = Layout(len(self.resources), old.layout.cards, old.layout.zones, old.layout.power)
-        wider = Columns(old.names, layout)
-        for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
-            for name in fields:
-                rows = old.field(name)
-                if isinstance(other[name], slice):
-                    wider.field(name)[: rows.shape[0]] = rows
-                else:
-                    wider.field(name)[:] = rows
-        self.columns = wider
-        self.all_rows = Window(wider)
+        self.columns = widened(old, layout)
+        self.all_rows = Window(self.columns)
         self._facts_changed()
         for booking in self.bookings.values():
             booking.compiled = CompiledShape(booking.compiled.shape, self)
@@ -408,30 +328,8 @@ class ClusterState:
     # -- whole-state operations ----------------------------------------------------------------------------------
 
     def emptied(self) -> Window:
-        """Return all rows as they would be with every pod gone, nodes Ready and uncordoned, condition taints off.
-
-        Zones have all that is allocatable: what online workloads leave of it today may be more tomorrow. Nodes are
-        powered, and what their supplies would leave is unknown.
-        """
-        empty = self.columns.copy()
-        layout = empty.layout
-        for field in ("requested", "nonzero", "used"):
-            empty.load[layout.load[field]] = 0
-        empty.field("card_milli_free")[:] = empty.field("card_milli")
-        empty.field("card_memory_free")[:] = np.maximum(empty.field("card_memory"), 0)
-        empty.field("zone_cpu")[:] = empty.field("zone_cpu_free")[:] = empty.field("zone_cpu_allocatable")
-        empty.field("zone_memory_free")[:] = np.maximum(empty.field("zone_memory"), 0)
-        empty.field("zone_cpus_free")[:] = empty.field("zone_cpus_usable")
-        empty.field("power_state")[:] = 0
-        empty.field("power_headroom")[:] = UNKNOWN
-        empty.field("ready")[:] = 1
-        empty.field("unschedulable")[:] = 0
-        stay = [
-            self.taint_sets.id(tuple(taint for taint in taints if taint.key not in CONDITION_TAINTS))
-            for taints in list(self.taint_sets.values)
-        ]
-        empty.field("taint_set")[:] = np.array(stay, np.int64)[empty.field("taint_set")] if stay else 0
-        return Window(empty)
+        """Return all rows as they would be with every pod gone; see `inventory.emptied`."""
+        return Window(emptied(self))
 
     def fork(self) -> ClusterState:
         """Return an independent copy: what happens to it never shows here."""
@@ -440,7 +338,7 @@ class ClusterState:
         other.columns = self.columns.copy()
         other.all_rows = Window(other.columns)
         other.reports, other.cards = list(self.reports), list(self.cards)
-        other._fresh = list(self._fresh)
+        other.samples = self.samples.copy()
         other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
         other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy(self)
@@ -452,43 +350,14 @@ class ClusterState:
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
-        current = self._digested == (self.epoch, len(self.log))
-        other._digested = (self.epoch, 0) if current else (-1, 0)
+        other._digests = self._digests.copy(self)
         other.log, other._labels, other._once = [], {}, (-1, {})
         other._compiled, other._compiled_by_id = {}, {}
         return other
 
     def digest(self) -> str:
-        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere.
-
-        Only rows that changed since the last call are read again.
-        """
-        epoch, seen = self._digested
-        rows: Iterable[int] = range(len(self.reports))
-        digests = [b""] * len(self.reports)
-        if epoch == self.epoch:
-            rows, digests = set(self.log[seen:]), list(self._row_digests)
-        for row in rows:
-            digests[row] = self._row_digest(row)
-        self._row_digests, self._digested = digests, (self.epoch, len(self.log))
-        hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
-        if self.quotas.limits or self.budgets:
-            hasher.update(msgspec.json.encode((self.quotas.limits, self.budgets), order="sorted"))
-        if self.experience:
-            hasher.update(msgspec.json.encode(self.experience.learnt, order="sorted"))
-        hasher.update(b"".join(digests))
-        return hasher.hexdigest()
-
-    def _row_digest(self, row: int) -> bytes:
-        hasher = blake2b(msgspec.json.encode(self.reports[row], order="sorted"), digest_size=12)
-        for key, booking in sorted(self.on_row[row].items()):
-            pod = booking.pod
-            rank = (pod.priority, pod.created_at, pod.preemptible, pod.gang)
-            held = (key, pod.labels, rank, pod.shape, booking.allocation)
-            hasher.update(msgspec.json.encode(held, order="sorted"))
-        if self._fresh[row]:
-            hasher.update(self.columns.field("used")[:, row].tobytes())
-        return hasher.digest()
+        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
+        return self._digests.of(self)
 
 
 def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
@@ -519,17 +388,3 @@ def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
     else:
         charged = memory_mib or -(-total * milli // WHOLE_CARD_MILLI)
     return CardGrant(card.index, milli, charged, card.uuid)
-
-
-def _resource_names(reports: list[NodeReport]) -> list[str]:
-    """Return all resource names; CPU and memory are always rows 0 and 1."""
-    names = {name for report in reports for name in report.allocatable} | {PODS, EPHEMERAL_STORAGE, *GPU_RESOURCES}
-    return [CPU, MEMORY, *sorted(names - {CPU, MEMORY})]
-
-
-def _allocatable(report: NodeReport, resource: str, cards: tuple[GpuCard, ...]) -> int:
-    if resource in GPU_RESOURCES and report.gpus is not None:
-        vendor = resource.split(".", 1)[0]
-        return sum(card.healthy and card.vendor in (vendor, "") for card in cards)
-    # A node that does not state how many pods it takes has no known limit.
-    return report.allocatable.get(resource, UNLIMITED if resource == PODS else 0)

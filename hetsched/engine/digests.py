@@ -1,0 +1,72 @@
+"""A short name for the whole content of a state.
+
+Problem: a decision is worked out again on the state that it was made on; whether a state is that one has to be told
+without keeping it.
+Rule: a digest of the rows' digests, in row order, and of what is kept beside the rows: namespaces, quotas, disruption
+budgets, what was learnt of measured use. A row's digest is that of its report, of what every pod on it holds and of
+all that another decision may ask about that pod, and of its use since a sample that counts.
+Invariant: equal nodes and bookings give equal digests anywhere, whatever the history; only rows that changed since the
+last call are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from .state import ClusterState
+
+_BYTES = 12
+
+
+class Digests:
+    """The digests of the rows as they were at the last call."""
+
+    def __init__(self) -> None:
+        self._rows: list[bytes] = []
+        self._seen = (-1, 0)  # the epoch and the length of the log they are of
+
+    def of(self, state: ClusterState) -> str:
+        """Return the digest of the state as it is now."""
+        epoch, seen = self._seen
+        rows: Iterable[int] = range(len(state.reports))
+        digests = [b""] * len(state.reports)
+        if epoch == state.epoch:
+            rows, digests = set(state.log[seen:]), list(self._rows)
+        for row in rows:
+            digests[row] = _row_digest(state, row)
+        self._rows, self._seen = digests, (state.epoch, len(state.log))
+        hasher = blake2b(msgspec.json.encode(state.namespaces, order="sorted"), digest_size=_BYTES)
+        if state.quotas.limits or state.budgets:
+            hasher.update(msgspec.json.encode((state.quotas.limits, state.budgets), order="sorted"))
+        if state.experience:
+            hasher.update(msgspec.json.encode(state.experience.learnt, order="sorted"))
+        hasher.update(b"".join(digests))
+        return hasher.hexdigest()
+
+    def keep_over(self, state: ClusterState) -> None:
+        """Prepare for the next epoch of a state, in which no row has changed."""
+        epoch, seen = self._seen
+        self._seen = (epoch + (epoch == state.epoch), seen)
+
+    def copy(self, state: ClusterState) -> Digests:
+        """Return the digests of `state` for a copy of it whose log starts empty."""
+        other = Digests()
+        if self._seen == (state.epoch, len(state.log)):
+            other._rows, other._seen = self._rows, (state.epoch, 0)
+        return other
+
+
+def _row_digest(state: ClusterState, row: int) -> bytes:
+    hasher = blake2b(msgspec.json.encode(state.reports[row], order="sorted"), digest_size=_BYTES)
+    for key, booking in sorted(state.on_row[row].items()):
+        pod = booking.pod
+        rank = (pod.priority, pod.created_at, pod.preemptible, pod.gang)
+        hasher.update(msgspec.json.encode((key, pod.labels, rank, pod.shape, booking.allocation), order="sorted"))
+    if state.samples.fresh[row]:
+        hasher.update(state.columns.field("used")[:, row].tobytes())
+    return hasher.digest()
