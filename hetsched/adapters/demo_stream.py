@@ -1,8 +1,9 @@
 """A seeded stream of workloads for the demo fleet.
 
 Rule: workload `sequence` is drawn from the seed and its own number alone, so the stream can be resumed anywhere. Most
-fit; about one in thirty never does, about one in thirty is written wrongly, so that every verdict can be seen. How long
-a workload runs is in the annotation `hetsched.io/demo-duration-seconds` of each of its objects.
+fit; about one in thirty never does, about one in thirty is written wrongly, so that every verdict can be seen. Some
+come as gangs, own whole CPUs of a zone, share cards, or are urgent enough to evict others. How long a workload runs is
+in the annotation `hetsched.io/demo-duration-seconds` of each of its objects.
 Invariant: equal (seed, sequence) give equal manifests; names are unique in a stream.
 """
 
@@ -57,8 +58,11 @@ def _pod(
     }  # fmt: skip
 
 
-def _job(name: str, namespace: str, pods: int, spec: Plain, annotations: dict[str, str] | None = None) -> Plain:
-    template = {"metadata": _meta(name, namespace, None, annotations), "spec": {**spec, "restartPolicy": "Never"}}
+def _job(
+    name: str, namespace: str, pods: int, spec: Plain, annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+) -> Plain:  # fmt: skip
+    template = {"metadata": _meta(name, namespace, labels, annotations), "spec": {**spec, "restartPolicy": "Never"}}
     del template["metadata"]["name"], template["metadata"]["namespace"]
     return {
         "apiVersion": "batch/v1",
@@ -130,6 +134,12 @@ def _hpc_solver(draw: random.Random, name: str) -> Plain:
     return _job(name, "hpc", draw.randint(1, 2), _spec(draw.choice(("16", "24", "32")), "32Gi"), {keys.ISA: need})
 
 
+def _pinned_solver(draw: random.Random, name: str) -> Plain:
+    """Own whole CPUs of one zone of a machine that has several."""
+    spec = _spec(draw.choice(("8", "16", "24")), "32Gi", nodeSelector={keys.POOL: "arm-hpc"}, priority=500)
+    return _pod(name, "hpc", spec, annotations={keys.AWARENESS[0]: "true", keys.CPU_POLICY[0]: "exclusive"})
+
+
 def _edge_sensor(draw: random.Random, name: str) -> Plain:
     pools = [{"key": keys.POOL, "operator": "In", "values": ["riscv-edge", "arm-edge"]}]
     affinity = {
@@ -154,6 +164,21 @@ def _training(draw: random.Random, name: str) -> Plain:
     cards = draw.choice((1, 1, 2, 4))
     spec = _spec(str(8 * cards), f"{64 * cards}Gi", limits={"nvidia.com/gpu": str(cards)}, tolerations=[_TRAINING])
     return _job(name, "ml", 1, spec, {keys.GPU_MODEL: draw.choice(("A100", "A100|H100", "H100"))})
+
+
+def _gang_training(draw: random.Random, name: str) -> Plain:
+    """Begin with all its workers or not at all."""
+    workers, cards = draw.choice(((2, 1), (3, 1), (4, 1), (2, 2)))
+    gang = {keys.GANG_NAME: name, keys.GANG_MIN_AVAILABLE: str(workers)}
+    spec = _spec(str(6 * cards), f"{24 * cards}Gi", limits={"nvidia.com/gpu": str(cards)}, tolerations=[_TRAINING])
+    return _job(name, "ml", workers, spec, {keys.GPU_MODEL: draw.choice(("L4|T4", "A100|H100"))}, gang)
+
+
+def _urgent_serving(draw: random.Random, name: str) -> Plain:
+    """Take a large machine's cards at once, from training if need be."""
+    limits = {"nvidia.com/gpu": draw.choice(("2", "4"))}
+    spec = _spec("16", "128Gi", limits=limits, tolerations=[_TRAINING], priority=5000)
+    return _pod(name, "ml", spec, annotations={keys.GPU_MODEL: "H100"})
 
 
 def _finetune_amd(draw: random.Random, name: str) -> Plain:
@@ -189,6 +214,6 @@ def _mistaken(draw: random.Random, name: str) -> Plain:
 
 KINDS: tuple[tuple[Kind, int], ...] = (
     (_web_api, 16), (_arm_cache, 8), (_ci_build, 14), (_ci_riscv, 10), (_riscv_vector, 7), (_riscv_emulated, 5),
-    (_simd_render, 9), (_hpc_solver, 6), (_edge_sensor, 4), (_inference, 10), (_notebook, 5), (_training, 7),
-    (_finetune_amd, 3), (_too_large, 4), (_mistaken, 4),
+    (_simd_render, 9), (_hpc_solver, 6), (_pinned_solver, 5), (_edge_sensor, 4), (_inference, 10), (_notebook, 5),
+    (_training, 7), (_gang_training, 4), (_urgent_serving, 3), (_finetune_amd, 3), (_too_large, 4), (_mistaken, 4),
 )  # fmt: skip

@@ -274,6 +274,7 @@ def _service(name: str, namespace: str, node: str, machine: Machine, cpu_millis:
         },
         "spec": {
             "nodeName": node,
+            "priority": 10_000,  # above everything in the stream, which would otherwise evict it for good
             "containers": [
                 {"name": "main", "resources": {"requests": {"cpu": f"{cpu_millis}m", "memory": f"{memory_mib}Mi"}}}
             ],

@@ -66,6 +66,11 @@ def test_the_stream_is_mostly_right_and_sometimes_wrong() -> None:
     assert 0 < len(wrong) < 30
     assert any(pod.shape.gpu and pod.shape.gpu.milli < 1000 for pods in workloads for pod in pods)
     assert any(pod.shape.gpu and pod.shape.gpu.vendor == "amd" for pods in workloads for pod in pods)
+    pinned = [pod.shape.numa for pods in workloads for pod in pods if pod.shape.numa]
+    assert any(demand.aware and demand.cpu_policy == "exclusive" for demand in pinned)
+    gangs = [pods for pods in workloads if pods[0].gang]
+    assert gangs
+    assert all(pod.gang and pod.gang.min_available == len(pods) > 1 for pods in gangs for pod in pods)
     keys = [pod.key for pods in workloads for pod in pods]
     assert len(set(keys)) == len(keys)
 
