@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable
 
 from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
+from hetsched.contracts.labels import selects
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.selectors import selects
 
 from .fields import View, metadata
 from .pods import namespace_of

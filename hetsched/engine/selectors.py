@@ -1,9 +1,6 @@
-"""Who a selector selects: pods by their labels, nodes by labels and name.
+"""Which nodes a term means, by their labels and names.
 
-Rule, per requirement on a value v (None where the label is absent):
-    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as they say
-    Gt, Lt: v and the one value are decimal int64 and compare so; anything else does not match
-A selector is the AND of its requirements: null selects nothing, an empty one everything. Required node terms are ORed;
+Rule: what one requirement means is `contracts.labels.fits`. Required node terms are ORed;
 a term without requirements matches nothing. Nodes share label values, so each distinct value is asked once and a
 node's answer is a look-up by value id.
 Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to Nodes"; component-helpers/nodeaffinity.
@@ -11,13 +8,12 @@ Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm, Shape
+from hetsched.contracts.labels import fits
+from hetsched.contracts.workload import Expression, NodeTerm, Shape
 
 from .columns import Bools
 
@@ -27,33 +23,6 @@ if TYPE_CHECKING:
 NODE_NAME = "metadata.name"
 
 _SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_INT64 = 2**63
-
-
-def fits(expression: Expression, value: str | None) -> bool:
-    """Tell whether a label's value (None: absent) meets one requirement."""
-    operator = expression.operator
-    if operator == "In":
-        return value is not None and value in expression.values
-    if operator == "NotIn":
-        return value is None or value not in expression.values
-    if operator == "Exists":
-        return value is not None
-    if operator == "DoesNotExist":
-        return value is None
-    if operator in ("Gt", "Lt") and len(expression.values) == 1:
-        actual, bound = _integer(value), _integer(expression.values[0])
-        if actual is not None and bound is not None:
-            return actual > bound if operator == "Gt" else actual < bound
-    return False
-
-
-def _integer(text: str | None) -> int | None:
-    if text is None or _INTEGER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if -_INT64 <= number < _INT64 else None
 
 
 def expression_text(expression: Expression) -> str:
@@ -63,11 +32,6 @@ def expression_text(expression: Expression) -> str:
     if expression.operator == "In" and len(expression.values) == 1:
         return f"{expression.key}={expression.values[0]}"
     return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {', '.join(expression.values)}"
-
-
-def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tell whether a label selector selects an object with these labels."""
-    return selector is not None and all(fits(e, labels.get(e.key)) for e in selector.expressions)
 
 
 def nodes_with(state: ClusterState, expression: Expression) -> Bools:

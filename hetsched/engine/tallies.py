@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hetsched.contracts.labels import selects
 from hetsched.contracts.workload import LabelSelector, PodSpec, PodTerm
 
 from .columns import Ints
-from .selectors import selects
 
 if TYPE_CHECKING:
     from .state import ClusterState

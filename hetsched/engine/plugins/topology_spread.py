@@ -20,12 +20,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.labels import selects
 from hetsched.contracts.workload import SpreadConstraint
 from hetsched.engine.columns import Bools, Floats, Ints, Window
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
-from hetsched.engine.selectors import required_nodes, selects
+from hetsched.engine.selectors import required_nodes
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 from hetsched.engine.tallies import Matcher

@@ -247,15 +247,17 @@ def test_a_busy_pod_goes_beside_the_idle_one_when_no_core_is_free() -> None:
     ]
 
 
-def test_a_what_if_explains_the_pairing() -> None:
-    pods = [loaded("a", 4, "idle").build(), loaded("b", 1, "busy").build(), wanting("c", 1).build()]
+def test_a_what_if_explains_the_pairing_as_it_is_once_all_are_placed() -> None:
+    pods = [loaded("a", 4, "idle").build(), loaded("b", 1, "busy").build()]
     policy = policy_of("numa-fit")
     answer = what_if(deciding(one_zone()).state, policy, pods, evaluated_at="2026-11-20T10:00:00Z")
-    sentence = "CPU 4 shares a core with CPU 0 of default/a, which is idle"
-    assert [placement.pairings for placement in answer.placements][:2] == [(), (sentence,)]
-    alone, beside, _ = answer.document()["placements"]
+    first, beside = answer.document()["placements"]
+    assert list(first["pairings"]) == ["CPU 0 shares a core with CPU 4 of default/b, busy at other hours"]
+    assert list(beside["pairings"]) == ["CPU 4 shares a core with CPU 0 of default/a, which is idle"]
+    (alone,) = what_if(deciding(one_zone()).state, policy, pods[:1], evaluated_at="2026-11-20T10:00:00Z").document()[
+        "placements"
+    ]
     assert "pairings" not in alone
-    assert list(beside["pairings"]) == [sentence]
 
 
 def test_opposite_peaks_share_cores() -> None:

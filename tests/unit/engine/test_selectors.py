@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetsched.contracts.labels import fits, selects
 from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm
-from hetsched.engine.selectors import fits, nodes_named, nodes_of_term, nodes_of_terms, nodes_with, selects
+from hetsched.engine.selectors import nodes_named, nodes_of_term, nodes_of_terms, nodes_with
 from tests.builders import a_node
 from tests.unit.engine.fleet import cluster
 

@@ -1,0 +1,48 @@
+"""Which labels a selector means.
+
+Rule, per requirement on a value v (None where the label is absent):
+    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as they say
+    Gt, Lt: v and the one value are decimal int64 and compare so; anything else does not match
+A selector is the AND of its requirements: null selects nothing, an empty one everything.
+Source: Kubernetes documentation, "Labels and Selectors".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .workload import Expression, LabelSelector
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT64 = 2**63
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Tell whether a label selector selects an object with these labels."""
+    return selector is not None and all(fits(e, labels.get(e.key)) for e in selector.expressions)
+
+
+def fits(expression: Expression, value: str | None) -> bool:
+    """Tell whether a label's value (None: absent) meets one requirement."""
+    operator = expression.operator
+    if operator == "In":
+        return value is not None and value in expression.values
+    if operator == "NotIn":
+        return value is None or value not in expression.values
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator in ("Gt", "Lt") and len(expression.values) == 1:
+        actual, bound = _integer(value), _integer(expression.values[0])
+        if actual is not None and bound is not None:
+            return actual > bound if operator == "Gt" else actual < bound
+    return False
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None or _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -_INT64 <= number < _INT64 else None
