@@ -47,7 +47,8 @@ def rebuilt(state: ClusterState) -> ClusterState:
         for b in state.bookings.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
-    anew = ClusterState(reports, running, state.namespaces, experience=state.experience)
+    quotas, budgets = state.quotas.limits.values(), state.budgets
+    anew = ClusterState(reports, running, state.namespaces, quotas=quotas, budgets=budgets, experience=state.experience)
     anew.use_mix(state.mix)
     return anew
 
