@@ -144,7 +144,7 @@ class Api:
         finally:
             answer.close()
 
-    def list(self, resource: Resource) -> tuple[list[bytes], str]:
+    def list_all(self, resource: Resource) -> tuple[list[bytes], str]:
         """Return all objects of a kind, as the API server's own JSON, and the version of the list.
 
         Raises: ApiFailure; a list that expires half-way (410) is read again from its start, once.

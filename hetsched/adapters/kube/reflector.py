@@ -122,7 +122,7 @@ class Reflector:
         return Failed(reason, wait)
 
     def _list(self) -> Iterator[Event]:
-        items, version = self._api.list(self._resource)
+        items, version = self._api.list_all(self._resource)
         missing = set(self._known)
         for body in items:
             meta = _object.decode(body).metadata
