@@ -4,6 +4,7 @@ Problem: what a scheduler may rely on is what the real API server does, not what
 Rule: programs come from KUBEBUILDER_ASSETS, then PATH, then from a build of the released modules that `go.mod` beside
 this file pins, kept in the user's cache folder. Every start has its own folder, free ports, certificates made on the
 spot, and ends with the processes it started.
+As a program: `build` makes what is missing, `up` runs a control plane until Ctrl-C and says where its kubeconfig is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -110,9 +114,9 @@ class ControlPlane:
 
     def _start(self) -> None:
         folder = self.folder
-        for name, line in (("tokens.csv", f'{self.token},admin,admin,"system:masters"'),):
-            (folder / name).write_text(line + "\n")
-            (folder / name).chmod(0o600)
+        tokens = folder / "tokens.csv"
+        tokens.touch(0o600)
+        tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
         key = folder / "service-account.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
         client, peer = free_port(), free_port()
@@ -136,12 +140,12 @@ class ControlPlane:
         found = find(program)
         if found is None:
             raise Unavailable(f"{program} is not there")
+        command = [str(found), *arguments]
         with (self.folder / f"{program}.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [str(found), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
-                )
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
+        self._processes.append(process)
 
     def wait_until_ready(self) -> None:
         """Return once the API server says that it is ready; end with its log where it does not."""
@@ -200,8 +204,6 @@ class ControlPlane:
 
     def kubeconfig(self) -> dict[str, Any]:
         """Return the administrator's kubeconfig, everything inline."""
-        from base64 import b64encode
-
         authority = b64encode(self.authority).decode()
         return {
             "apiVersion": "v1",
@@ -213,3 +215,30 @@ class ControlPlane:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
             "current-context": "test",
         }
+
+
+def main(command: str) -> int:
+    if command == "build":
+        build()
+        return 0
+    if command != "up":
+        print(f"usage: python3 {Path(__file__).name} build|up", file=sys.stderr)
+        return 2
+    build()
+    with ControlPlane() as plane:
+        path = plane.folder / "kubeconfig.json"
+        path.touch(0o600)
+        path.write_text(json.dumps(plane.kubeconfig(), indent=2))
+        print(
+            f"{plane.url} is up; Ctrl-C ends it\n  export KUBECONFIG={path}\n  {find('kubectl')} get nodes", flush=True
+        )
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    except Unavailable as error:
+        print(f"KUBE TESTS NOT RUN: {error}", file=sys.stderr)
+        sys.exit(1)

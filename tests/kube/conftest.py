@@ -1,0 +1,29 @@
+"""Real here: etcd and kube-apiserver, one for all tests of a run; each test cleans up what it made.
+
+Not here: kubelets and controllers. Nodes are objects that tests create; pods run because a test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.connection import from_kubeconfig
+
+from .control_plane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane() as running:
+        yield running
+
+
+@pytest.fixture
+def api(plane: ControlPlane) -> Api:
+    """Return an administrator's calls to an API server without nodes and pods."""
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
+        plane.call("DELETE", path)
+    return Api(from_kubeconfig(plane.kubeconfig()))
