@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .cluster import ClusterContent
+from .node_report import NodeReport
 from .workload import PodSpec
 
 
@@ -41,6 +43,19 @@ class ObservedPod(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+
+class Changes(msgspec.Struct):
+    """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning."""
+
+    nodes: list[NodeReport] = []
+    nodes_gone: list[str] = []
+    pods: list[ObservedPod] = []
+    pods_gone: list[str] = []
+    definitions: ClusterContent | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.nodes_gone or self.pods or self.pods_gone or self.definitions is not None)
 
 
 class Quarantined(msgspec.Struct, frozen=True):

@@ -26,7 +26,6 @@ _FILTERS = (
 _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 
 
-
 def _before(uses: tuple[PluginUse, ...], name: str, *added: PluginUse) -> tuple[PluginUse, ...]:
     """Put plugins in front of the one named."""
     at = [use.name for use in uses].index(name)

@@ -85,7 +85,7 @@ def describe(node: Node, report: NodeReport) -> Node:
     return node
 
 
-_FACT_COLUMNS = (
+FACT_COLUMNS = (
     "report",
     "isa_family",
     "isa",
@@ -116,7 +116,7 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
         else:
             changed.append(describe(node, report))
     Node.objects.bulk_create(added, batch_size=200)
-    write_columns(changed, _FACT_COLUMNS)
+    write_columns(changed, FACT_COLUMNS)
     gone = sorted(known.keys() - names)
     cluster.nodes.filter(name__in=gone).delete()
     total_up(cluster)

@@ -78,7 +78,9 @@ class Workload(models.Model):
 class Pod(models.Model):
     """One pod. `queued` says that the scheduler still has to look at it, `not_before` from when on."""
 
-    SUBMITTED, IMPORTED = "submitted", "imported"
+    # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us.
+    SUBMITTED, IMPORTED, WATCHED = "submitted", "imported", "watched"
+    OURS = (SUBMITTED, WATCHED)
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")

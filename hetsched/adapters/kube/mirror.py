@@ -23,7 +23,7 @@ from hetsched.adapters.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.observed import ContainerEnd, ObservedPod, Quarantined
+from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, Quarantined
 from hetsched.contracts.workload import PodSpec
 
 from .api import Resource
@@ -33,19 +33,6 @@ from .resources import NODES, OF_NODES, PODS
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-
-
-class Changes(msgspec.Struct):
-    """What is different since the last time; `definitions` None where no name changed its meaning."""
-
-    nodes: list[NodeReport] = []
-    nodes_gone: list[str] = []
-    pods: list[ObservedPod] = []
-    pods_gone: list[str] = []
-    definitions: ClusterContent | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.nodes or self.nodes_gone or self.pods or self.pods_gone or self.definitions is not None)
 
 
 class Mirror:

@@ -58,6 +58,7 @@ def submit(
     callback_url: str = "",
     idempotency_key: str = "",
     body_hash: str = "",
+    origin: str = Pod.SUBMITTED,
 ) -> Submission:
     """Accept pods to be placed on a cluster, and wake the scheduler.
 
@@ -73,7 +74,7 @@ def submit(
         answered = _answered(owner, idempotency_key, body_hash)
         if answered is not None:
             return answered
-    prepared = _prepare(cluster, pods, policy, priority)
+    prepared = _prepare(cluster, pods, policy, priority, origin)
     try:
         with transaction.atomic():
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
@@ -133,7 +134,7 @@ def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(kept.workload_id, kept.response, replayed=True)
 
 
-def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None) -> list[Pod]:
+def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
     """Choose each pod's policy and make its row, unsaved."""
     chooser = Chooser(cluster)
     rows: list[Pod] = []
@@ -149,6 +150,7 @@ def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: i
                 namespace=spec.namespace,
                 name=spec.name,
                 uid=spec.uid or str(uuid.uuid4()),
+                origin=origin,
                 spec=spec,
                 policy=chosen.name,
                 policy_rule=chosen.rule,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hetsched.adapters.kube.mirror import Changes, Mirror
+from hetsched.adapters.kube.mirror import Mirror
 from hetsched.adapters.kube.reflector import Gone, Seen
 from hetsched.adapters.kube.resources import NODE_GPUS, NODES, POD_GROUPS, PODS, PRIORITY_CLASSES
+from hetsched.contracts.observed import Changes
 
 
 def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
