@@ -17,7 +17,7 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
-from hetsched.inventory.lease import is_led
+from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
@@ -41,7 +41,7 @@ def run() -> dict[str, int]:
     now = timezone.now()
     for cluster in Cluster.objects.all():
         _look_again(cluster.pk)
-        if due_pods(cluster.pk).exists() and not is_led(cluster.pk):
+        if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
         if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):

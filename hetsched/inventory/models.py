@@ -117,9 +117,9 @@ class Connection(models.Model):
     server = models.CharField(_("API server"), max_length=300, blank=True)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
     # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.
-    follower = models.CharField(_("follower"), max_length=120, blank=True)
+    follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
-    follow_epoch = models.BigIntegerField(_("follow epoch"), default=0)
+    follower_epoch = models.BigIntegerField(_("follow epoch"), default=0)
 
     class Meta:
         verbose_name = _("connection")

@@ -28,7 +28,7 @@ def cluster() -> Cluster:
     """Return a live cluster with two nodes of 8 CPUs, followed under epoch 1."""
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follow_epoch=1)
+    Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build(), a_node("n2").build()])
     return made
 
@@ -148,7 +148,7 @@ def test_a_node_that_is_gone_stays_while_something_is_booked_on_it(cluster: Clus
 
 
 def test_what_an_old_follower_saw_is_not_written(cluster: Cluster) -> None:
-    Connection.objects.update(follow_epoch=2)
+    Connection.objects.update(follower_epoch=2)
     with pytest.raises(Conflict):
         seen(cluster, nodes=[a_node("n3").build()])
     assert Node.objects.count() == 2

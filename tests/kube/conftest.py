@@ -6,11 +6,13 @@ Not here: kubelets and controllers. Nodes are objects that tests create; pods ru
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.placement import dispatch
 
 from .control_plane import ControlPlane
 
@@ -27,3 +29,12 @@ def api(plane: ControlPlane) -> Api:
     for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
         plane.call("DELETE", path)
     return Api(from_kubeconfig(plane.kubeconfig()))
+
+
+@pytest.fixture(autouse=True)
+def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | str, str]]:
+    """Note wake-ups instead of sending them, and keep live messages in this process."""
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    sent: list[tuple[int | str, str]] = []
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: sent.append((row_id, task)))
+    return sent

@@ -67,7 +67,7 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState
     """
     with transaction.atomic():
         cluster = advance(cluster_id)
-        if not Connection.objects.filter(cluster=cluster, follow_epoch=epoch).exists():
+        if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
         nodes = follow_nodes(cluster, changes)
         if nodes:
