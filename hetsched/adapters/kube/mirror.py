@@ -28,7 +28,7 @@ from hetsched.contracts.workload import PodSpec
 
 from .api import Resource
 from .reflector import Gone, Seen
-from .resources import NODES, OF_NODES, PODS
+from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED
 
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
@@ -116,9 +116,9 @@ class Mirror:
         self._redefined = False
         kept = dict(self._defining)
         while True:
-            documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
             try:
-                found = read_content([document for document in documents if document], workload=False)
+                documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
+                found = read_content(documents, workload=False)
                 break
             except InputError as error:
                 odd = _culprit(error, kept)
@@ -144,9 +144,9 @@ class Mirror:
         odd: list[str] = []
         while True:
             parts = {_id(NODES): self._nodes[name], **kept}
-            documents = [_document(kind, name, body) for kind, body in parts.items()]
             try:
-                (report,) = read_content([document for document in documents if document], workload=False).nodes
+                documents = [_document(kind, name, body) for kind, body in parts.items()]
+                (report,) = read_content(documents, workload=False).nodes
             except InputError as error:
                 culprit = _culprit(error, {(kind, name): body for kind, body in parts.items()})
                 if culprit is None or culprit[0] == _id(NODES):
@@ -167,6 +167,9 @@ def _id(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}"
 
 
+_BY_ID = {_id(resource): resource for resource in (*REQUIRED, *OPTIONAL)}
+
+
 def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
     if body is None:
         table.pop(key, None)
@@ -174,12 +177,14 @@ def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
         table[key] = body
 
 
-def _document(kind: str, key: str, body: bytes) -> Document | None:
-    """Return an object with its own place as the file name, so that an error leads back to it."""
-    try:
-        return Document(f"{kind}/{key}", 1, json.loads(body))
-    except (ValueError, RecursionError):
-        return None
+def _document(kind: str, key: str, body: bytes) -> Document:
+    """Return an object with its own place as the file name, so that an error leads back to it.
+
+    Items of a list do not say what they are.
+    """
+    resource = _BY_ID[kind]
+    plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
+    return Document(f"{kind}/{key}", 1, plain)
 
 
 def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
