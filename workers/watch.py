@@ -60,27 +60,31 @@ class Follower:
         self._lost = False
         self._begun = False
         self._changed = False
+        self._renewed = self._told = time.monotonic()
 
     def run(self) -> None:
-        """Follow until the end; everything that was started is over then."""
-        threads = [
-            threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True)
-            for resource in self._kinds
-        ]
-        for thread in threads:
-            thread.start()
-        renewed = told = time.monotonic()
+        """Follow until the end."""
+        self.start()
         while not self._over():
-            self._gather()
-            if self._begun or self._in_step():
-                self._apply()
-            now = time.monotonic()
-            if now - renewed > settings.HETSCHED_LEASE_SECONDS / 3:
-                renewed, self._lost = now, not following.renew(self.lease)
-            if now - told > TELL_SECONDS and not self._lost:
-                told = now
-                self._tell()
+            self.turn()
         following.give_up(self.lease)
+
+    def start(self) -> None:
+        """Begin to read, a thread for each kind."""
+        for resource in self._kinds:
+            threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
+
+    def turn(self) -> None:
+        """Take in what comes for a moment, write it, and keep the lease."""
+        self._gather()
+        if self._begun or self._in_step():
+            self._apply()
+        now = time.monotonic()
+        if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
+            self._renewed, self._lost = now, not following.renew(self.lease)
+        if now - self._told > TELL_SECONDS and not self._lost:
+            self._told = now
+            self._tell()
 
     def _over(self) -> bool:
         return self._lost or self.ended.is_set()

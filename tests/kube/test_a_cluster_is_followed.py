@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db.models import F
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import NODES, PODS
@@ -21,7 +22,7 @@ from hetsched.placement.models import Pod
 from hetsched.policies.actions import ensure_builtins
 from workers.watch import Follower
 
-pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 def make(api: Api, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
@@ -43,11 +44,12 @@ def make_pod(api: Api, name: str, **spec: Any) -> None:
     make(api, PODS, name, "default", spec={"containers": [container], "schedulerName": "hetsched", **spec})
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(follower: Follower, holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Let the follower go on, in this thread, until something holds."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not come to hold"
-        time.sleep(0.1)
+        follower.turn()
 
 
 @pytest.fixture
@@ -60,19 +62,20 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
-    """Follow the cluster in a thread; what the API server has before the test begins is what `api` left: nothing."""
+    """Follow the cluster; the API server has one node and one pod for us."""
     make_node(api, "n1")
     make_pod(api, "early")
+    follower = a_follower(api, cluster)
+    yield follower
+    follower.ended.set()
+
+
+def a_follower(api: Api, cluster: Cluster) -> Follower:
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    ended = threading.Event()
-    follower = Follower(lease, api, ended)
-    thread = threading.Thread(target=follower.run)
-    thread.start()
-    yield follower
-    ended.set()
-    thread.join(30)
-    assert not thread.is_alive()
+    follower = Follower(lease, api, threading.Event())
+    follower.start()
+    return follower
 
 
 def pods() -> dict[str, str]:
@@ -80,16 +83,16 @@ def pods() -> dict[str, str]:
 
 
 def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> None:
-    eventually(lambda: pods() == {"early": "pending"})
+    eventually(followed, lambda: pods() == {"early": "pending"})
     assert Node.objects.get().allocatable["cpu"] == 8000
     make_node(api, "n2")
     make_pod(api, "foreign", schedulerName="default-scheduler", nodeName="n1")
-    eventually(lambda: pods() == {"early": "pending", "foreign": "running"})
-    eventually(lambda: Node.objects.count() == 2)
+    eventually(followed, lambda: pods() == {"early": "pending", "foreign": "running"})
+    eventually(followed, lambda: Node.objects.count() == 2)
     api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n2"))
-    eventually(lambda: pods() == {"early": "pending", "foreign": "cancelled"})
-    eventually(lambda: Node.objects.count() == 1)
+    eventually(followed, lambda: pods() == {"early": "pending", "foreign": "cancelled"})
+    eventually(followed, lambda: Node.objects.count() == 1)
     assert check_invariants() == []
     sync = Sync.objects.get(resource="pods")
     assert sync.synced_at is not None
@@ -97,17 +100,21 @@ def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> 
 
 
 def test_what_went_while_nobody_followed_is_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
-    eventually(lambda: pods() == {"early": "pending"})
+    eventually(followed, lambda: pods() == {"early": "pending"})
     followed.ended.set()
-    eventually(lambda: not following.is_held(cluster.pk))
+    following.give_up(followed.lease)
     api.send("DELETE", PODS.path(namespace="default", name="early"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n1"))
-    lease = following.take(cluster.pk, "another")
-    assert lease is not None
-    again = Follower(lease, api, threading.Event())
-    thread = threading.Thread(target=again.run)
-    thread.start()
-    eventually(lambda: pods() == {"early": "cancelled"})
-    eventually(lambda: not Node.objects.exists())
-    again.ended.set()
-    thread.join(30)
+    another = a_follower(api, cluster)
+    eventually(another, lambda: pods() == {"early": "cancelled"})
+    assert not Node.objects.exists()
+    another.ended.set()
+
+
+def test_a_follower_whose_lease_was_taken_writes_no_more(api: Api, cluster: Cluster, followed: Follower) -> None:
+    eventually(followed, lambda: pods() == {"early": "pending"})
+    Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
+    make_pod(api, "late")
+    for _ in range(20):
+        followed.turn()
+    assert pods() == {"early": "pending"}
