@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ sys.addaudithook(_hear)  # for the life of the process; it hears only inside the
 @pytest.fixture
 def acts() -> Iterator[list[str]]:
     """Return what this process did to the machine meanwhile."""
-    one_context(kubeconfig())  # whatever is loaded late is loaded now
+    one_context(read(json.dumps(kubeconfig()).encode()))  # whatever is loaded late is loaded now
     heard: list[str] = []
     _listening.append(heard)
     yield heard
