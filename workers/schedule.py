@@ -20,7 +20,9 @@ from django.conf import settings
 
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.engine.policy import Policy
+from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading
+from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.queue import Waiting, due_pods, next_pods
@@ -79,7 +81,7 @@ def _lead(lease: Lease) -> tuple[int, bool]:
 
 def _batch(lease: Lease, copy: Warm, most: int) -> int:
     """Decide and record a batch of about `most` pods; return its size, 0 when nothing is due."""
-    if not due_pods(lease.cluster_id).exists():
+    if not due_pods(lease.cluster_id).exists() or not in_step(Cluster.objects.get(pk=lease.cluster_id)):
         return 0
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.

@@ -189,6 +189,7 @@ class Follower:
             Sync(
                 cluster_id=self.lease.cluster_id,
                 resource=f"{resource.plural}.{resource.group}".rstrip("."),
+                required=resource in REQUIRED,
                 epoch=self.lease.epoch,
                 synced_at=known.synced_at if self._begun else None,
                 alive_at=known.alive_at,
@@ -201,7 +202,8 @@ class Follower:
             for resource, known in self._known.items()
         ]
         columns = [
-            "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason", "quarantined",
+            "required", "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason",
+            "quarantined",
         ]  # fmt: skip
         Sync.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns

@@ -8,14 +8,20 @@ Invariant: the cluster's totals are the sums over its nodes.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
+from django.db.models import F, Q
+from django.db.models.functions import Now
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
 
 from .actions import FACT_COLUMNS, describe, total_up
 from .ledger import write_columns
-from .models import Cluster, Node
+from .models import Cluster, ClusterKind, Node, Sync
+
+STALE = timedelta(seconds=90)
 
 
 def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
@@ -59,6 +65,19 @@ def _names(changes: Changes) -> list[str]:
 def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
     node.changed_revision, node.gone = cluster.revision, gone
     return describe(node, report)
+
+
+def in_step(cluster: Cluster) -> bool:
+    """Tell whether what is known of a cluster is what it is: decisions on anything older may book what is taken.
+
+    Every required kind was listed whole by the present follower and was heard of within `STALE`. What comes from files
+    is always as it is.
+    """
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return True
+    syncs = Sync.objects.filter(cluster=cluster, required=True)
+    fresh = Q(epoch=F("cluster__connection__follower_epoch"), synced_at__isnull=False, alive_at__gte=Now() - STALE)
+    return syncs.exists() and not syncs.exclude(fresh).exists()
 
 
 def forget_gone(cluster: Cluster) -> None:

@@ -134,6 +134,7 @@ class Sync(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)
+    required = models.BooleanField(_("required"), default=True)  # nothing is decided before it is known
     epoch = models.BigIntegerField(_("follow epoch"))
     synced_at = models.DateTimeField(_("listed whole"), null=True)
     alive_at = models.DateTimeField(_("heard of"), null=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.following import in_step
 from hetsched.inventory.ledger import Conflict
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.invariants import check_invariants
@@ -152,3 +155,35 @@ def test_what_an_old_follower_saw_is_not_written(cluster: Cluster) -> None:
     with pytest.raises(Conflict):
         seen(cluster, nodes=[a_node("n3").build()])
     assert Node.objects.count() == 2
+
+
+def a_sync(cluster: Cluster, **more: Any) -> None:
+    now = timezone.now()
+    Sync.objects.create(
+        **{"cluster": cluster, "resource": "pods", "epoch": 1, "synced_at": now, "alive_at": now, **more}
+    )
+
+
+def test_nothing_is_decided_before_every_required_kind_is_known(cluster: Cluster) -> None:
+    assert not in_step(cluster)
+    a_sync(cluster)
+    assert in_step(cluster)
+    a_sync(cluster, resource="nodes", synced_at=None)
+    assert not in_step(cluster)
+
+
+def test_what_was_not_heard_of_for_long_is_not_relied_on(cluster: Cluster) -> None:
+    a_sync(cluster, alive_at=timezone.now() - timedelta(seconds=91))
+    assert not in_step(cluster)
+
+
+def test_what_an_earlier_follower_knew_is_not_relied_on(cluster: Cluster) -> None:
+    a_sync(cluster)
+    Connection.objects.update(follower_epoch=2)
+    assert not in_step(cluster)
+
+
+def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None:
+    a_sync(cluster)
+    a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
+    assert in_step(cluster)
