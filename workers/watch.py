@@ -1,6 +1,6 @@
 """Follow live clusters: what their API servers show becomes rows, as it happens.
 
-Rule: a process of its own, `python -m workers.watch`. Per cluster one follower by lease; per kind of object a thread
+Rule: a process of its own, `python -m django watch`. Per cluster one follower by lease; per kind of object a thread
 with a reflector; one applier that gathers what came for `GATHER_SECONDS` or `MOST_EVENTS` and writes it by
 `placement.actions.follow`. Nothing is written before every required kind was listed whole; then what the database has
 and the lists have not is gone. What cannot be written because somebody was faster is tried again.
@@ -24,13 +24,15 @@ from django.db import connection as database
 from django.db import connections
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.api import Api, ApiFailure, Resource
 from hetsched.adapters.kube.mirror import Mirror
 from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
 from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes
+from hetsched.inventory.connecting import check_identity
 from hetsched.inventory.lease import Lease, following
-from hetsched.inventory.models import Cluster, ClusterKind, Node, Sync
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
@@ -259,12 +261,22 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
 
 
 def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
+    """Follow until the end; what stands in the way is told on the connection, and tried again."""
+    told = Connection.objects.filter(cluster=cluster)
     try:
-        Follower(lease, api_of(cluster), ended).run()
+        api = api_of(cluster)
+        check_identity(cluster, api)
+        told.exclude(failure="").update(failure="")
+        Follower(lease, api, ended).run()
+    except (InputError, ApiFailure) as failure:
+        log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))
+        told.update(failure=str(failure)[:500])
+        ended.wait(LOOK_SECONDS)
     except Exception:
         log.exception("a cluster is not followed any more", cluster=cluster.name)
         ended.wait(LOOK_SECONDS)
     finally:
+        following.give_up(lease)
         connections.close_all()
 
 

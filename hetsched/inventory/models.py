@@ -115,7 +115,10 @@ class Connection(models.Model):
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="connection", primary_key=True)
     sealed_kubeconfig = models.TextField(blank=True, editable=False)  # empty: we run inside this cluster
     server = models.CharField(_("API server"), max_length=300, blank=True)
+    # The uid of its namespace kube-system, once seen: no other cluster may take its place.
+    cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
+    failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
     # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.
     follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
