@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from hetsched.access.login import forget_failures
 from hetsched.inventory.lease import leading
-from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.models import Cluster
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
@@ -44,7 +44,7 @@ def run() -> dict[str, int]:
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
-        if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
+        if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:

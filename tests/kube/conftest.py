@@ -12,7 +12,11 @@ import pytest
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
+from hetsched.policies.actions import ensure_builtins
 
 from .control_plane import ControlPlane
 
@@ -38,3 +42,12 @@ def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | st
     sent: list[tuple[int | str, str]] = []
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: sent.append((row_id, task)))
     return sent
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    """Return a live cluster that nobody follows yet."""
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made)
+    return made

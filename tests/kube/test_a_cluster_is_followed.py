@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from django.db.models import F
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import NODES, PODS
-from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.invariants import check_invariants
-from hetsched.placement.models import Pod
-from hetsched.policies.actions import ensure_builtins
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers.watch import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-
-
-def make(api: Api, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
-    meta = {"name": name, **fields.pop("metadata", {})}
-    plain = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, **fields}
-    api.send("POST", resource.path(namespace=namespace), json.dumps(plain).encode())
-
-
-def make_node(api: Api, name: str) -> None:
-    status = {
-        "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    make(api, NODES, name, status=status)
-
-
-def make_pod(api: Api, name: str, **spec: Any) -> None:
-    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
-    make(api, PODS, name, "default", spec={"containers": [container], "schedulerName": "hetsched", **spec})
-
-
-def eventually(follower: Follower, holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Let the follower go on, in this thread, until something holds."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come to hold"
-        follower.turn()
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    ensure_builtins()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made)
-    return made
 
 
 @pytest.fixture
@@ -70,28 +28,16 @@ def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
     follower.ended.set()
 
 
-def a_follower(api: Api, cluster: Cluster) -> Follower:
-    lease = following.take(cluster.pk, "test")
-    assert lease is not None
-    follower = Follower(lease, api, threading.Event())
-    follower.start()
-    return follower
-
-
-def pods() -> dict[str, str]:
-    return dict(Pod.objects.values_list("name", "state"))
-
-
 def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> None:
-    eventually(followed, lambda: pods() == {"early": "pending"})
+    eventually(followed, lambda: states() == {"early": "pending"})
     assert Node.objects.get().allocatable["cpu"] == 8000
     make_node(api, "n2")
     make_pod(api, "foreign", schedulerName="default-scheduler", nodeName="n1")
-    eventually(followed, lambda: pods() == {"early": "pending", "foreign": "running"})
+    eventually(followed, lambda: states() == {"early": "pending", "foreign": "running"})
     eventually(followed, lambda: Node.objects.count() == 2)
     api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n2"))
-    eventually(followed, lambda: pods() == {"early": "pending", "foreign": "cancelled"})
+    eventually(followed, lambda: states() == {"early": "pending", "foreign": "cancelled"})
     eventually(followed, lambda: Node.objects.count() == 1)
     assert check_invariants() == []
     sync = Sync.objects.get(resource="pods")
@@ -100,21 +46,21 @@ def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> 
 
 
 def test_what_went_while_nobody_followed_is_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
-    eventually(followed, lambda: pods() == {"early": "pending"})
+    eventually(followed, lambda: states() == {"early": "pending"})
     followed.ended.set()
     following.give_up(followed.lease)
     api.send("DELETE", PODS.path(namespace="default", name="early"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n1"))
     another = a_follower(api, cluster)
-    eventually(another, lambda: pods() == {"early": "cancelled"})
+    eventually(another, lambda: states() == {"early": "cancelled"})
     assert not Node.objects.exists()
     another.ended.set()
 
 
 def test_a_follower_whose_lease_was_taken_writes_no_more(api: Api, cluster: Cluster, followed: Follower) -> None:
-    eventually(followed, lambda: pods() == {"early": "pending"})
+    eventually(followed, lambda: states() == {"early": "pending"})
     Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
     make_pod(api, "late")
     for _ in range(20):
         followed.turn()
-    assert pods() == {"early": "pending"}
+    assert states() == {"early": "pending"}

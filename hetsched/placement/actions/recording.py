@@ -75,7 +75,7 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             change.close(decisions)
-            if placed and cluster.kind == ClusterKind.DEMO:
+            if placed and cluster.kind != ClusterKind.OFFLINE:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(results)) from error
