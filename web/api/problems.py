@@ -35,6 +35,8 @@ _STATUS = {
     "PolicyNotAllowed": 403,
     "CardHeldTwice": 409,
     "ClusterExists": 409,
+    "ClusterIsLive": 409,
+    "ClusterNotLive": 409,
     "NodeHoldsPods": 409,
     "NodeTooSmall": 409,
     "NothingToRetry": 409,
