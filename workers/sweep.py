@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from hetsched.access.login import forget_failures
 from hetsched.inventory.lease import leading
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
@@ -27,6 +27,7 @@ from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 
 from .bind import unbound
+from .tell import untold
 
 LOOK_AGAIN = timedelta(seconds=60)
 CALLBACKS_AT_ONCE = 100
@@ -44,6 +45,8 @@ def run() -> dict[str, int]:
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
+        if cluster.kind == ClusterKind.KUBERNETES and Pod.objects.filter(untold(cluster.pk)).exists():
+            dispatch.wake(cluster.pk, dispatch.TELL)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))

@@ -84,5 +84,5 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
             detail += f", {len(sync.quarantined)} unreadable" if sync.quarantined else ""
             detail += f"; {sync.reason}" if sync.failures else ""
         yield Check(f"watch {sync.resource}", ok, detail)
-    if not syncs:
+    if not syncs and not connection.failure:
         yield Check("follower", False, "nobody has followed it yet; `hetsched scheduler` does")

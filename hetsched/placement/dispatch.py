@@ -18,6 +18,7 @@ BIND = "workers.bind.run"
 SWEEP = "workers.sweep.run"
 DEMO = "workers.demo.tick"
 CALLBACK = "workers.callback.run"
+TELL = "workers.tell.run"
 
 log = structlog.get_logger(__name__)
 

@@ -104,6 +104,8 @@ class Pod(models.Model):
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
     )
+    # The decision that the pod's own cluster was told last.
+    told_decision = models.BigIntegerField(null=True, editable=False)
     message = models.TextField(_("message"), blank=True)
     created_at = models.DateTimeField(_("created"))
     decided_at = models.DateTimeField(_("decided"), null=True)

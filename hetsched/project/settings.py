@@ -158,7 +158,14 @@ CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
-CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.callback", "workers.sweep", "workers.demo"]
+CELERY_IMPORTS = [
+    "workers.schedule",
+    "workers.bind",
+    "workers.tell",
+    "workers.callback",
+    "workers.sweep",
+    "workers.demo",
+]
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 

@@ -10,11 +10,12 @@ import pytest
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kube.telling import EVENTS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import bind, schedule
+from workers import bind, schedule, tell
 from workers.watch import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -83,3 +84,32 @@ def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, f
     bind.run(cluster.pk)
     assert pod_of(api, "late")["spec"]["nodeName"] == "x86"
     assert check_invariants() == []
+
+
+def events_of(api: Api, name: str) -> list[tuple[str, str]]:
+    """Return (reason, note) of a pod's events, the oldest first."""
+    items = json.loads(api.get(EVENTS.path(namespace="default")))["items"]
+    own = [event for event in items if event["regarding"].get("uid") == pod_of(api, name)["metadata"]["uid"]]
+    return [(event["reason"], event["note"]) for event in sorted(own, key=lambda event: event["eventTime"])]
+
+
+def test_a_pod_is_told_why_it_waits_and_where_it_went(
+    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    make_pod(api, "big", cpu="64")
+    make_pod(api, "small")
+    eventually(followed, lambda: len(states()) == 2)
+    followed._tell()
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+    assert tell.run(cluster.pk) == 2
+    (condition,) = pod_of(api, "big")["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
+    sentence = Decision.objects.get(pod__name="big").summary
+    assert condition["message"] == f"NeverFits: {sentence}"
+    assert events_of(api, "big") == [("FailedScheduling", sentence)]
+    (scheduled,) = events_of(api, "small")
+    assert scheduled[0] == "Scheduled"
+    assert f"default/small to {pod_of(api, 'small')['spec']['nodeName']}" in scheduled[1]
+    assert tell.run(cluster.pk) == 0

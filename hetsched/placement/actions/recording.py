@@ -75,6 +75,8 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             change.close(decisions)
+            if told and cluster.kind == ClusterKind.KUBERNETES:
+                dispatch.wake(cluster_id, dispatch.TELL)
             if placed and cluster.kind != ClusterKind.OFFLINE:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
