@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PluginUse
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import actions
@@ -134,5 +135,7 @@ class Walk:
     def change_policy(self) -> None:
         spec = PolicyRevision.objects.get(policy__name="hetsched", state="active").spec
         plugins = tuple(msgspec.structs.replace(use, weight=float(self.draw.randint(1, 5))) for use in spec.plugins)
+        if self.draw.random() < 0.7 and "preemption" not in {use.name for use in plugins}:
+            plugins += (PluginUse("preemption"),)
         draft = save_draft(msgspec.structs.replace(spec, plugins=plugins), actor=ALICE)
         activate("hetsched", draft.version, actor=ALICE, reason="a walk")

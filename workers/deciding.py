@@ -118,6 +118,7 @@ class Batch:
         outcome = scheduler.schedule(pod)
         if any(self._holds(booking.pod.key) for booking in outcome.evicted):
             scheduler.undo(outcome)  # under another policy it may still start with its gang
+            outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
             reasons = (*diagnosis.reasons, *_candidates(outcome))
@@ -132,11 +133,12 @@ class Batch:
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""
-        if pod.problems:
+        roll = scheduler.state.gangs.roll_of(pod)
+        if pod.problems or (roll is not None and roll.refusal is not None):
             return diagnose(scheduler, pod)
         key = (spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log)))
         known = self._diagnosed.get(key)
-        if known is None or known[0].namespace != pod.namespace or known[0].labels != pod.labels:
+        if known is None or not _alike(known[0], pod):
             known = self._diagnosed[key] = (pod, diagnose(scheduler, pod))
         first, diagnosis = known
         summary = pod.key + diagnosis.summary.removeprefix(first.key)
@@ -200,6 +202,11 @@ class Batch:
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
         return self._refused(waiting, spec, Verdict.NOT_NOW, f"{waiting.spec.key} waits: {reason.message}", (reason,))
+
+
+def _alike(one: PodSpec, other: PodSpec) -> bool:
+    """Tell whether what is said of one refused pod holds of another one of its shape."""
+    return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 
 def _mixed(waiting: Sequence[Waiting]) -> set[str]:

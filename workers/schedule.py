@@ -13,6 +13,7 @@ import os
 import random
 import socket
 import time
+from typing import Any
 
 import structlog
 from celery import shared_task
@@ -97,7 +98,7 @@ def _batch(lease: Lease, copy: Warm, most: int) -> int:
         done = False
         try:
             results = batch.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, most)
-            where = {"revision": revision, "epoch": lease.epoch, "snapshot": snapshot}
+            where: dict[str, Any] = {"revision": revision, "epoch": lease.epoch, "snapshot": snapshot}
             try:
                 at = record(lease.cluster_id, results, **where)
             except Contradiction as refusal:

@@ -9,6 +9,7 @@ Invariant: `parse(write(allocation)) == allocation`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -18,9 +19,10 @@ from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneG
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.units import parse_amount
+from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount, parse_amount
 from hetsched.contracts.workload import PodSpec
 
+_NUMBER_AT_END = re.compile(r"[0-9]{1,9}$")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -110,6 +112,20 @@ def parse_topology_result(text: str) -> Allocation:
             for zone in zones
         )
     )
+
+
+def write_topology_result(allocation: Allocation) -> str:
+    """Write crane's `topology-result`, zones called `node<ID>` as crane reads them; empty where none is granted."""
+    zones = []
+    for zone in allocation.zones:
+        cpu_millis = zone.cpu_millis or 1000 * len(parse_cpuset(zone.cpus or ""))
+        amounts = {CPU: cpu_millis, MEMORY: zone.memory_mib * MIB}
+        capacity = {name: format_amount(name, amount) for name, amount in amounts.items() if amount}
+        number = _NUMBER_AT_END.search(zone.name)
+        if number is not None and capacity:
+            resources = {"resources": {"capacity": capacity}}
+            zones.append({"name": f"node{int(number[0])}", "type": "Node", **resources})
+    return msgspec.json.encode(zones).decode() if zones else ""
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:

@@ -25,7 +25,7 @@ from hetsched.contracts.workload import (
 )
 
 from . import keys
-from .allocation import by_container, write_allocation
+from .allocation import by_container, write_allocation, write_topology_result
 from .pods import MIRROR, ExportedContainers
 from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 
@@ -150,6 +150,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         found[keys.EXPECTED_USAGE] = msgspec.json.encode(expected).decode()
     if pod.allocation is not None:
         found[keys.ALLOCATION] = write_allocation(pod.allocation, by_container(pod))
+        if result := write_topology_result(pod.allocation):
+            found[keys.TOPOLOGY_RESULT] = result
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
         for problem in pod.problems:

@@ -23,6 +23,7 @@ class Benchmark(enum.StrEnum):
     ENGINE = "engine"
     ISA = "isa"
     WHATIF = "whatif"
+    PREEMPT = "preempt"
 
 
 def bench(
@@ -30,7 +31,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A tiny run: shows that it works, measures nothing.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure speed on this machine: decisions a second, ISA matching, what-if answers.
+    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions.
 
     Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state).
     """

@@ -14,13 +14,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.decision import Evicted, NearestFit, Tipping, Verdict
+from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, Tipping, Verdict
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .explained import eviction_lines, margin_lines, nearest_lines
+from .explained import eviction_lines, margin_lines, nearest_lines, use_text
 from .output import Output, OutputFormat, console, note, print_json, table
 
 _MOST_SHOWN = 20
+_MOST_WORKED_OUT = 3  # each costs the server a fold of the whole cluster
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 
 
@@ -50,11 +51,13 @@ def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
     decided = sorted((pod for pod in workload["pods"] if pod.get("decision")), key=_severity)
     if len(decided) > _MOST_SHOWN:
         note(f"{_MOST_SHOWN} of {len(decided)} decisions, the worst first; see all with get decisions")
-    return [_decision(client, str(pod["decision"])) for pod in decided[:_MOST_SHOWN]]
+    shown = enumerate(decided[:_MOST_SHOWN])
+    return [_decision(client, str(pod["decision"]), further=position < _MOST_WORKED_OUT) for position, pod in shown]
 
 
-def _decision(client: Client, identity: str) -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", nearestFit="true")
+def _decision(client: Client, identity: str, *, further: bool = True) -> dict[str, Any]:
+    query = {"nearestFit": "true"} if further else {}
+    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", **query)
     return found
 
 
@@ -64,6 +67,7 @@ class _Further(msgspec.Struct, rename="camel"):
     evictions: tuple[Evicted, ...] = ()
     nearest_fit: tuple[NearestFit, ...] | None = None
     tipping: Tipping | None = None
+    expected_use: ExpectedUse | None = None
 
 
 def _severity(pod: dict[str, Any]) -> int:
@@ -87,6 +91,7 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
     told = msgspec.convert(decision, _Further)
     lines = [*eviction_lines(told.evictions), *nearest_lines(told.nearest_fit or ())]
     lines += margin_lines(told.tipping) if told.tipping else ()
+    lines += [f"expected use: {use_text(told.expected_use)}"] if told.expected_use else ()
     for line in lines:
         out.print(escape(line), soft_wrap=True)
     out.print()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.decision import Balance, Evicted, NearestFit, Placement, Tipping
+from hetsched.contracts.decision import Balance, Evicted, ExpectedUse, NearestFit, Placement, Tipping
 
 _SHOWN_NODES = 3
 
@@ -31,7 +31,8 @@ def margin_lines(found: Tipping) -> Iterator[str]:
         yield f"{found.node} is the only node that fits"
         return
     if found.margin:
-        yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}"
+        firm = "" if found.points else "; no change of one weight alone would make another node win"
+        yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}{firm}"
     else:
         yield f"{found.node} and {found.runner_up} are equal; the first by name wins"
     for point in found.points:
@@ -45,16 +46,20 @@ def pairing_lines(placements: Iterable[Placement]) -> Iterator[str]:
             yield f"{placement.pod} on {placement.node}: {pairing}"
 
 
+def use_text(use: ExpectedUse) -> str:
+    """Write an expected use with its basis."""
+    return ", ".join(f"{name} {amount}" for name, amount in use.amounts.items()) + f" ({use.basis})"
+
+
 def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
     """Yield what pods are expected to use really and on what basis, pods with the same expectation in one line."""
-    pods: dict[tuple[str, str], list[str]] = {}
+    pods: dict[str, list[str]] = {}
     for placement in placements:
         if placement.expected_use is not None:
-            amounts = ", ".join(f"{name} {amount}" for name, amount in placement.expected_use.amounts.items())
-            pods.setdefault((amounts, placement.expected_use.basis), []).append(placement.pod)
-    for (amounts, basis), alike in pods.items():
+            pods.setdefault(use_text(placement.expected_use), []).append(placement.pod)
+    for text, alike in pods.items():
         who = alike[0] if len(alike) == 1 else f"{alike[0]} and {len(alike) - 1} more"
-        yield f"expected use of {who}: {amounts} ({basis})"
+        yield f"expected use of {who}: {text}"
 
 
 def stale_lines(balance: Balance) -> Iterator[str]:

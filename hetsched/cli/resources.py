@@ -21,6 +21,7 @@ class Kind(enum.StrEnum):
     DECISIONS = "decisions"
     POLICIES = "policies"
     PLUGINS = "plugins"
+    QUEUE = "queue"
 
 
 _COLUMNS = {
@@ -30,6 +31,7 @@ _COLUMNS = {
     Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt", "summary"),
     Kind.POLICIES: ("name", "activeVersion", "description"),
     Kind.PLUGINS: ("name", "points", "summary"),
+    Kind.QUEUE: ("position", "pod", "priority", "gang", "policy", "state", "attempts", "workload"),
 }
 
 
@@ -42,7 +44,7 @@ def get(
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=100_000)] = 100,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List clusters, nodes, workloads, decisions, policies or plugins of a server, or show one."""
+    """List what a server has, or show one of it; `queue` lists who is decided next."""
     query = {"cluster": cluster} if cluster else {}
     with connect(server, token) as client:
         if name:

@@ -15,6 +15,7 @@ import numpy as np
 
 from .columns import Bools, Columns, Rows, Window
 from .explain import Diagnosis, diagnose
+from .policy import Policy
 from .request import Request
 from .status import SKIP, Refusal
 
@@ -29,6 +30,11 @@ class Attempt:
         self._scheduler = scheduler
         self._request = request
         self._evaluation, _ = scheduler.evaluator.evaluate(request)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that refused."""
+        return self._scheduler.policy
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -68,6 +74,14 @@ class Attempt:
                 return False
         return True
 
+    def local(self) -> bool:
+        """Tell whether nothing but the node itself decides whether the pod may run there."""
+        request, state = self._request, self._scheduler.state
+        return all(
+            plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP
+            for plugin in self._evaluation.cluster_filters
+        )
+
     def grants(self, row: int) -> bool:
-        """Tell whether, beyond fitting, the exact things that the pod would hold there can be had now."""
-        return self.fits(row) and self._scheduler.can_reserve(self._request, row)
+        """Tell whether the exact things that the pod would hold on a row that fits can be had now."""
+        return self._scheduler.can_reserve(self._request, row)

@@ -15,7 +15,6 @@ Source: MBCGT (Li et al. 2021) for the balance degree; FGD (Weng et al., USENIX 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -26,9 +25,8 @@ from hetsched.contracts.workload import PodSpec, Shape
 
 from . import nash
 from .columns import WHOLE_CARD_MILLI, Floats, Ints, Window
+from .mix import mix_of
 from .state import ClusterState
-
-_MIX_SHARE = 0.95
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,15 +84,7 @@ def _free_milli(nodes: Window) -> Ints:
 
 def workload_mix(pods: Sequence[PodSpec]) -> list[tuple[Shape, float]]:
     """Return the most frequent shapes that cover 95 % of the pods, with their share of all pods."""
-    counts = Counter(pod.shape for pod in pods).most_common()
-    mix: list[tuple[Shape, float]] = []
-    covered = 0
-    for shape, count in counts:
-        if covered >= _MIX_SHARE * len(pods):
-            break
-        covered += count
-        mix.append((shape, count / len(pods)))
-    return mix
+    return mix_of(pods).typical()
 
 
 def gpu_fragments(state: ClusterState, mix: Sequence[tuple[Shape, float]]) -> float:

@@ -5,12 +5,12 @@ Rule: pods are taken in the order given. A run of neighbouring pods that the loo
 other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
 and nothing else of the policy concerns the pod: no rule that a booked pod states, no gang, no quota. A pod that fits
 nowhere though others could leave for it (PostFilter) ends the run too and is handed to the cycle.
-A few pods, with nothing learnt yet, go through the cycle, which needs no machine code.
 Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -31,8 +31,10 @@ from .status import Refusal
 
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
 _RESERVES = {"gpu-fit", "isa-match", "numa-fit"}
-# Fewer pods than this are not worth loading machine code for, a shorter run not worth a call of it.
-_FEW = 64
+# From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
+# _SHORT pods is not worth a call of it.
+_WORTH_LOADING = 10_000
+_WORTH_COMPILING = 200_000
 _SHORT = 4
 _MOST_SHAPES = 100_000
 _MOST_KNOWN = 400_000
@@ -43,24 +45,23 @@ _HIGHEST = 2**63 - 1
 class BatchScheduler:
     """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches.
 
-    `few`: a smaller batch goes through the cycle while nothing is learnt yet.
+    `expected`: how many pods will come in all batches together; where it is few, they go through the cycle, which needs
+    no machine code. `shortest`: how many pods in a row are handed to the loop.
     """
 
-    def __init__(self, scheduler: Scheduler, *, few: int = _FEW) -> None:
+    def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
         self.scheduler = scheduler
-        self._few = few
-        self._short = min(few, _SHORT)
+        self._shortest = shortest
         policy = scheduler.policy
-        self._possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        self._possible = possible and _worth_it(expected)
         self._learnt: _Learnt | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and book `pods` in the order given."""
         outcomes: list[Outcome] = []
-        if self.scheduler.state.experience:
-            pods = [self.scheduler.state.experience.applied(pod) for pod in pods]
         keys = [pod.key for pod in pods]
-        if self._possible and (self._learnt is not None or len(pods) >= self._few) and self._bookable(keys):
+        if self._possible and self._bookable(keys):
             while len(outcomes) < len(pods):
                 self._until_facts_change(pods[len(outcomes) :], keys[len(outcomes) :], outcomes)
         else:
@@ -75,7 +76,8 @@ class BatchScheduler:
         """Decide until all is done, or what was learnt of shapes no longer holds."""
         state = self.scheduler.state
         learnt = self._current()
-        positions = learnt.positions(pods)
+        expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
+        positions = learnt.positions(expecting)
         if positions is None:
             return  # a new resource widened the columns
         stops = learnt.stops(pods)
@@ -83,9 +85,9 @@ class BatchScheduler:
         start = 0
         while start < len(pods):
             end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
-            if end - start >= self._short:
+            if end - start >= self._shortest:
                 run = slice(start, end)
-                decided = learnt.place(pods[run], keys[run], positions[run], stops[run])
+                decided = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
                 outcomes += decided
                 start += len(decided)
                 end = start + 1  # the pod that ended the run
@@ -120,11 +122,10 @@ class _Learnt:
 
         self._kernel = kernel
         self.scheduler = scheduler
-        self.plans = plans.Plans(scheduler.state, scheduler.policy)
+        self.plans = plans.Plans(scheduler.state, scheduler.policy, scheduler.evaluator)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
         self._shapes: list[Shape] = []  # held, so that their ids stay theirs
-        self._weight_sums: NDArray[np.float64] = np.zeros(0)
         self._isa_ids: Ints = np.zeros(0, np.int64)
         self._isa: dict[IsaDemand | None, int] = {}
         self._parts: dict[int, Allocation] = {}
@@ -140,7 +141,7 @@ class _Learnt:
 
     @property
     def overgrown(self) -> bool:
-        return self.plans.full or len(self.plans.plans) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
+        return self.plans.full or len(self.plans.requests) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
 
     # -- shapes --------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class _Learnt:
 
         None: compiling a pod changed the layout, so that nothing learnt holds any more.
         """
-        known, before = self._position, len(self.plans.plans)
+        known, before = self._position, len(self.plans.requests)
         missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and not pod.problems}
         if missing and not self._learn(list(missing.values())):
             return None
@@ -164,7 +165,7 @@ class _Learnt:
         kinds = plans.shapes.kind
         if kinds.size:
             found[kinds[found] < 0] = -1
-        counts = np.bincount(found[found >= 0], minlength=len(plans.plans))
+        counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
         counts[:before] *= 2  # met in an earlier batch
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
@@ -195,7 +196,7 @@ class _Learnt:
         for pod, request in zip(pods, requests, strict=True):
             compiled = id(request.compiled)
             if compiled not in self._of_compiled:
-                self._of_compiled[compiled] = len(plans.plans) + len(fresh)
+                self._of_compiled[compiled] = len(plans.requests) + len(fresh)
                 fresh[compiled] = request
             self._position[id(pod.shape)] = self._of_compiled[compiled]
             self._shapes.append(pod.shape)
@@ -203,16 +204,22 @@ class _Learnt:
             plans.learn(list(fresh.values()))
             isa = [self._isa.setdefault(request.shape.isa, len(self._isa)) for request in fresh.values()]
             self._isa_ids = np.concatenate([self._isa_ids, np.array(isa, np.int64)])
-            sums = [plan.weight_sum if plan is not None else 0.0 for plan in plans.plans[-len(fresh) :]]
-            self._weight_sums = np.concatenate([self._weight_sums, sums])
         return True
 
     # -- placing a run -------------------------------------------------------------------------------------------
 
     def place(
-        self, pods: Sequence[PodSpec], keys: list[str], positions: Ints, stops: NDArray[np.bool_]
+        self,
+        pods: Sequence[PodSpec],
+        expecting: Sequence[PodSpec],
+        keys: list[str],
+        positions: Ints,
+        stops: NDArray[np.bool_],
     ) -> list[Outcome]:
-        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle."""
+        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle.
+
+        `expecting` are the pods with the use that experience expects of them, as they are booked.
+        """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
         ties = policy.spec.ties
@@ -224,18 +231,18 @@ class _Learnt:
             plans.shapes, plans.kept, self._log, self._logged, decided,
         )  # fmt: skip
         positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
-        sums = self._weight_sums[positions]
+        sums = np.array(plans.weight_sums)[plans.shapes.variant[positions]]
         scores = np.divide(decided.total[:count], sums, out=np.zeros(count), where=sums != 0.0).tolist()
         rows, names = row_of.tolist(), state.columns.names
         allocations = self._allocations(positions, row_of, cards)
-        known, of_shape = plans.plans, positions.tolist()
+        known, of_shape = plans.requests, positions.tolist()
         outcomes = [
             Outcome(pod, names[row], row, allocation, score) if row >= 0 else Outcome(pod)
             for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
         ]
         booked = [
             (key, Booking(pod, known[position].compiled, row, allocation))
-            for key, pod, position, row, allocation in zip(keys, pods, of_shape, rows, allocations, strict=False)
+            for key, pod, position, row, allocation in zip(keys, expecting, of_shape, rows, allocations, strict=False)
             if row >= 0
         ]
         state.adopt(booked)
@@ -272,15 +279,14 @@ class _Learnt:
         return allocations
 
     def _isa_part(self, position: int, row: int) -> Allocation:
-        plan = self.plans.plans[position]
-        assert plan is not None
         assert self._reserving_isa is not None
-        part = self._reserving_isa.reserve(plan.request, row, self.scheduler.state)
+        part = self._reserving_isa.reserve(self.plans.requests[position], row, self.scheduler.state)
         return EMPTY if part is None or isinstance(part, Refusal) else part
 
     def _cards(self, position: int, row: int, bits: int) -> tuple[CardGrant, ...]:
-        asked = self.plans.shapes.cards
-        milli, memory = int(asked.milli[position]), int(asked.memory[position])
+        shapes = self.plans.shapes
+        asked = shapes.card[position]
+        milli, memory = int(shapes.cards.milli[asked]), int(shapes.cards.memory[asked])
         grants = []
         for card in self.scheduler.state.cards[row]:
             if bits >> card.index & 1:
@@ -290,6 +296,15 @@ class _Learnt:
                     grant = self._grants[key] = grant_card(card, milli, memory)
                 grants.append(grant)
         return tuple(grants)
+
+
+def _worth_it(expected: int) -> bool:
+    """Tell whether so many pods are worth the machine code: nothing once it is loaded, else about a second."""
+    if expected < _WORTH_LOADING and "hetsched.engine.kernel" not in sys.modules:
+        return False
+    from . import kernel
+
+    return kernel.KEPT or expected >= _WORTH_COMPILING
 
 
 def _chooses(plugin: ActivePlugin) -> bool:

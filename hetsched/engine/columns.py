@@ -89,6 +89,13 @@ class Layout:
             ("zone_cpus_free", zones), ("power_placed", power),
         )  # fmt: skip
 
+    def start(self, field: str) -> int:
+        """Return the first row of a field in its block."""
+        cut = self.load.get(field)
+        if cut is None:
+            cut = self.static[field]
+        return cut.start if isinstance(cut, slice) else cut
+
 
 def _slices(*fields: tuple[str, int]) -> tuple[dict[str, slice | int], int]:
     """Lay fields one after another and return where each lies, with the number of rows."""

@@ -8,6 +8,8 @@ Rule, the first that is known:
                 nearest rank: of n values in rising order the one at position ceil(0.95 n). At least LEAST_PODS pods
                 must have been measured; below 20 pods this is the greatest value
     requested
+The load profile, where a pod states none, is learnt alike: `busy` where such pods use half of the requested CPU or more
+on average, `idle` where the 95th percentile is a tenth of it or less, else unknown.
 A bare pod has no controller, so nothing is learnt for it. A node's measured use between samples is the sample, plus the
 expected use of what was placed since, minus that of what went since (`state.ClusterState`).
 Source: our own; nearest rank as in NIST/SEMATECH e-Handbook, 7.2.6.2.
@@ -23,9 +25,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.units import CPU
 from hetsched.contracts.workload import PodSpec, Shape
 
 LEAST_PODS = 5
+BUSY_RATIO, IDLE_RATIO = 0.5, 0.1
 DECLARED, REQUESTED = "declared", "requested"
 _MOST_KEPT = 20_000
 
@@ -35,6 +39,16 @@ class Learnt(msgspec.Struct, frozen=True):
 
     amounts: tuple[tuple[str, int], ...]
     pods: int
+    mean_cpu_millis: float | None = None
+
+    def load_profile(self, shape: Shape) -> str:
+        """Return the profile of pods of a shape, empty where it is unknown."""
+        asked, most = shape.request(CPU), dict(self.amounts).get(CPU)
+        if not asked or most is None or self.mean_cpu_millis is None:
+            return ""
+        if self.mean_cpu_millis >= BUSY_RATIO * asked:
+            return "busy"
+        return "idle" if most <= IDLE_RATIO * asked else ""
 
 
 class Experience:
@@ -48,25 +62,37 @@ class Experience:
         return bool(self.learnt)
 
     def applied(self, pod: PodSpec) -> PodSpec:
-        """Return the pod as it is expected to be: with the learnt use where it declares none.
+        """Return the pod as it is expected to be: with the learnt use and load profile where it states none.
 
         Pods of one shape and one controller go on sharing one shape.
         """
-        if not pod.controller or pod.shape.expected_usage:
+        shape = pod.shape
+        if not pod.controller or (shape.expected_usage and shape.load_profile):
             return pod
         controller = f"{pod.namespace}/{pod.controller}"
         learnt = self.learnt.get(controller)
         if learnt is None:
             return pod
-        key = (id(pod.shape), controller)
+        key = (id(shape), controller)
         known = self._shapes.get(key)
-        if known is None or known[0] is not pod.shape:
+        if known is None or known[0] is not shape:
             if len(self._shapes) >= _MOST_KEPT:
                 self._shapes.clear()
-            known = (pod.shape, msgspec.structs.replace(pod.shape, expected_usage=learnt.amounts))
-            self._shapes[key] = known
-        basis = f"learnt p95 of {learnt.pods} pods of {pod.controller}"
+            known = self._shapes[key] = (shape, _with(learnt, shape))
+        if known[1] is shape:
+            return pod
+        basis = pod.expected_basis
+        if not shape.expected_usage:
+            basis = f"learnt p95 of {learnt.pods} pods of {pod.controller}"
         return msgspec.structs.replace(pod, shape=known[1], expected_basis=basis)
+
+
+def _with(learnt: Learnt, shape: Shape) -> Shape:
+    use = shape.expected_usage or learnt.amounts
+    profile = shape.load_profile or learnt.load_profile(shape)
+    if (use, profile) == (shape.expected_usage, shape.load_profile):
+        return shape
+    return msgspec.structs.replace(shape, expected_usage=use, load_profile=profile)
 
 
 def basis_of(pod: PodSpec) -> str:
@@ -88,7 +114,8 @@ def learn(samples: Iterable[PodUsage]) -> Experience:
                 values[resource].append(amount)
         known = {resource: p95(found) for resource, found in values.items() if len(found) >= LEAST_PODS}
         if known:
-            learnt[controller] = Learnt(tuple(sorted(known.items())), len(measured))
+            mean = sum(values[CPU]) / len(values[CPU]) if CPU in known else None
+            learnt[controller] = Learnt(tuple(sorted(known.items())), len(measured), mean)
     return Experience(learnt)
 
 

@@ -29,6 +29,7 @@ from .status import SKIP, Refusal
 
 if TYPE_CHECKING:
     from .cycle import Scheduler
+    from .state import ClusterState
 
 
 _HEADS = {
@@ -194,14 +195,14 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
         return ()
     state = scheduler.state
     request = state.compile(pod)
-    _, total = scheduler.evaluator.evaluate(request)
+    evaluation, total = scheduler.evaluator.evaluate(request)
     rows = np.arange(len(total))
     if len(total) > 8 * limit:
         least = np.partition(total, len(total) - limit)[len(total) - limit]
         rows = np.flatnonzero(total >= least)
     rows = rows[np.argsort(-total[rows], kind="stable")[:limit]]
     rows = rows[total[rows] > INFEASIBLE]
-    columns = score_columns(scheduler, request, total > INFEASIBLE, rows)
+    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, rows)
     return tuple(
         NodeOutcome(
             state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
@@ -220,11 +221,19 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
     )
 
 
-def score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows: Rows | None = None) -> list[Column]:
-    """Return raw and normalised scores of the plugins that take part, over all rows or some."""
+def score_columns(scheduler: Scheduler, request: Request, feasible: Bools) -> list[Column]:
+    """Return raw and normalised scores of the plugins that take part, over all rows."""
     state = scheduler.state
+    return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
+
+
+def _columns(
+    plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
+) -> list[Column]:
+    """Score all rows or some by row-scoped plugins that are prepared, and by cluster-scoped ones."""
+    window = state.all_rows if rows is None else Window(state.columns, rows)
     columns: list[Column] = []
-    for plugin in scores_taking_part(scheduler.policy, request, state):
+    for plugin in plugins:
         among_rows = plugin.info.scope is Scope.CLUSTER
         if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
             continue
@@ -234,7 +243,6 @@ def score_columns(scheduler: Scheduler, request: Request, feasible: Bools, rows:
             if rows is not None:
                 raw, normal = raw[rows], normal[rows]
         else:
-            window = state.all_rows if rows is None else Window(state.columns, rows)
             raw = normal = plugin.instance.score(request, window)
         columns.append((plugin, raw, normal))
     return columns

@@ -2,15 +2,18 @@
 
 Rule: an entry of `TERMS` under the plugin's name says which formula of `terms` holds for a shape and which numbers it
 is given, read from the plugin's parameters and from what its PreScore prepared. SKIP: the plugin sits the shape out.
-None: the formula does not cover these parameters, so that the shape is left to the cycle.
+None: the formula does not cover these parameters, so that the shape is left to the cycle. Shapes with the same `key`
+are given the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from hetsched.contracts.workload import Shape
 
 from .columns import UNKNOWN, USAGE_RESOURCES, Floats
 from .node_class import is_gpu_pod
@@ -23,11 +26,16 @@ from .terms import BALANCED_ALLOCATION, IHEP_CPU, IHEP_GPU, LEAST_ALLOCATED, NAS
 Given = tuple[int, Sequence[float]] | Skip | None
 
 
+def _same_for_all(shape: Shape) -> None:
+    return None
+
+
 class Term(NamedTuple):
-    """`given(plugin, request, state, gpu_fit)` as above; `fields` are read beyond CPU and memory."""
+    """`given(plugin, request, state, gpu_fit)` and `key(shape)` as above; `fields` are read beyond CPU and memory."""
 
     given: Callable[[Any, Request, ClusterState, ActivePlugin | None], Given]
     fields: tuple[str, ...] = ()
+    key: Callable[[Shape], Hashable] = _same_for_all
 
 
 def _least_allocated(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
@@ -35,11 +43,18 @@ def _least_allocated(plugin: Any, request: Request, state: ClusterState, gpu_fit
     return (LEAST_ALLOCATED, (params.cpu, params.memory)) if params.use == "requested" else None
 
 
+def _asks_cpu_or_memory(shape: Shape) -> bool:
+    return any(amount and name in ("cpu", "memory") for name, amount in shape.requests)
+
+
 def _balanced_allocation(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
     if plugin.params.use != "requested" or plugin.params.form != "std":
         return None
-    asks = any(name in ("cpu", "memory") and amount for name, amount in request.shape.requests)
-    return (BALANCED_ALLOCATION, ()) if asks else SKIP
+    return (BALANCED_ALLOCATION, ()) if _asks_cpu_or_memory(request.shape) else SKIP
+
+
+def _whole_request(shape: Shape) -> Hashable:
+    return shape.requests, shape.gpu
 
 
 def _tightest_fit(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
@@ -57,9 +72,13 @@ def _nash_gain(plugin: Any, request: Request, state: ClusterState, gpu_fit: Acti
 
 
 def _four_resources(state: ClusterState) -> tuple[list[int], float]:
-    """Return the rows of the four resources in `allocatable`, -1 for unknown ones, and 1 if all nodes have all."""
+    """Return the rows of the four resources in `allocatable`, -1 for none, and 1 if every node has all four."""
     rows = [state.resources.index.get(name, UNKNOWN) for name in USAGE_RESOURCES]
     return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
+
+
+def _for_cards(shape: Shape) -> Hashable:
+    return (shape.requests, shape.gpu) if shape.gpu is not None else None
 
 
 def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
@@ -77,10 +96,10 @@ def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlu
 
 TERMS: dict[str, Term] = {
     "least-allocated": Term(_least_allocated, ("nonzero",)),
-    "balanced-allocation": Term(_balanced_allocation),
-    "tightest-fit": Term(_tightest_fit, ("card_milli_free",)),
+    "balanced-allocation": Term(_balanced_allocation, key=_asks_cpu_or_memory),
+    "tightest-fit": Term(_tightest_fit, ("card_milli_free",), _whole_request),
     "nash-gain": Term(_nash_gain, ("allocatable", "measured", "used")),
-    "ihep": Term(_ihep, ("nonzero", "cards_healthy")),
+    "ihep": Term(_ihep, ("nonzero", "cards_healthy"), _for_cards),
 }
 
 

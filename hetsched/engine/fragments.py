@@ -12,6 +12,7 @@ Invariants: a row's figures depend on that row alone; the sum of F over the rows
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,10 @@ from hetsched.contracts.workload import GpuDemand, Shape
 
 from .cards import CardDemand
 from .columns import WHOLE_CARD_MILLI, Bools, Floats, Ints, Rows, Window
+from .mix import TYPICAL_SHARE, Mix
 from .request import Request
 
 if TYPE_CHECKING:
-    from .mix import Mix
     from .state import ClusterState
 
 POINTS_PER_GPU = 5.0
@@ -72,7 +73,7 @@ def published_mix(state: ClusterState) -> DemandMix:
             known = alike.get((cpu, shape.gpu), (Shape(requests=((CPU, cpu),), gpu=shape.gpu), 0))
             alike[cpu, shape.gpu] = (known[0], known[1] + count)
         counts = sorted(alike.values(), key=lambda item: -item[1])
-        return DemandMix(normalized(type(state.mix)(tuple(counts))), state, (CPU,))
+        return DemandMix(normalized(Mix(tuple(counts))), state, (CPU,))
 
     return state.once("published-mix", make)
 
@@ -169,19 +170,27 @@ def fragmented(state: ClusterState) -> bool:
     return bool(state.mix.counts) and bool(state.all_rows.static("card_milli").any())
 
 
-def expected_rests(mix: DemandMix) -> Floats:
+def expected_rests(mix: Mix) -> Floats:
     """Return (1001,) W: the milli that stay unused of a card with that much free, once pods of the mix came by.
 
     Pods come at random, each that fits is taken, until none fits: W(f) = f where no size fits, else the mean of
-    W(f - size) over the sizes that fit, by how many cards of each are asked for.
+    W(f - size) over the sizes that fit, by how many cards of each are asked for. Only the most frequent sizes that
+    cover 95 % of these cards count: a card is not kept for a rare one.
     """
-    sizes: dict[int, float] = {}
-    for count, milli, share in zip(mix.count.tolist(), mix.milli.tolist(), mix.share.tolist(), strict=True):
-        if count:
-            sizes[milli] = sizes.get(milli, 0.0) + share * count
+    cards: Counter[int] = Counter()
+    for shape, count in mix.counts:
+        if shape.gpu is not None and shape.gpu.count:
+            cards[shape.gpu.milli] += count * shape.gpu.count
+    sizes: list[tuple[int, int]] = []
+    covered = 0
+    for milli, often in sorted(cards.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= TYPICAL_SHARE * cards.total():
+            break
+        covered += often
+        sizes.append((milli, often))
     rests = np.arange(WHOLE_CARD_MILLI + 1, dtype=np.float64)
     for free in range(1, WHOLE_CARD_MILLI + 1):
-        fitting = [(milli, often) for milli, often in sizes.items() if milli <= free]
+        fitting = [(milli, often) for milli, often in sizes if milli <= free]
         if fitting:
             total = sum(often for _, often in fitting)
             rests[free] = sum(often * rests[free - milli] for milli, often in fitting) / total

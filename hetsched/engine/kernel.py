@@ -55,17 +55,22 @@ class Kinds(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What the loop knows of every shape. Shapes: C shapes, L load rows, T terms, B distinct bases, N nodes."""
+    """What the loop knows of every shape, by position and by the ids that shapes share.
 
-    kind: Ints  # (C,)
+    Shapes: C shapes, L load rows, B bases, N nodes, V variants, T terms.
+    """
+
+    kind: Ints  # (C,) -1 where the loop cannot place the shape
+    base: Ints  # (C,)
+    variant: Ints  # (C,)
+    card: Ints  # (C,)
+    slot: Ints  # (C,) row of the kept totals, -1 for none
     delta: Ints  # (C, L)
     extra: Ints  # (C, 4)
-    base: Ints  # (C,) row of `bases`
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
     candidates: Ints  # (B,) how many nodes no STATIC filter refuses
-    code: Ints  # (C, T) formula, -1 where the plugin sits the shape out
-    given: Floats  # (C, T, GIVEN)
-    slot: Ints  # (C,) row of the kept totals, -1 for none
+    code: Ints  # (V, T) formula, -1 where the plugin sits the shape out
+    given: Floats  # (V, T, GIVEN)
     cards: Cards
 
 
@@ -114,13 +119,14 @@ def _add_up(
     kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
-    if shapes.cards.number[shape] > 0:
-        keep_out_without_cards(total, usable, shape, nodes, at, shapes.cards)
+    if shapes.cards.number[shapes.card[shape]] > 0:
+        keep_out_without_cards(total, usable, shapes.card[shape], nodes, at, shapes.cards)
     cards = (usable, terms.card_worth, static, load)
+    variant = shapes.variant[shape]
     for term in range(len(terms.weight)):
-        code = shapes.code[shape, term]
+        code = shapes.code[variant, term]
         if code >= 0:
-            add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[shape, term], cards)
+            add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
 
 
 @compiled
@@ -164,7 +170,7 @@ def _look_again(
                 for i in range(count):
                     near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
                     near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
-        if shapes.cards.number[shape] > 0:
+        if shapes.cards.number[shapes.card[shape]] > 0:
             for k in range(at.cards):
                 for i in range(count):
                     near_static[at.card_model + k, i] = static[at.card_model + k, rows[i]]
@@ -226,7 +232,7 @@ def _place(
     """
     nodes = load.shape[1]
     every = np.arange(nodes)
-    fresh = np.full((nodes + BLOCK - 1) // BLOCK * BLOCK, NOWHERE)
+    fresh = np.empty((nodes + BLOCK - 1) // BLOCK * BLOCK)
     fresh_greatest = np.empty(len(fresh) // BLOCK)
     usable = np.zeros(_CHUNK, np.int64)
     room = (
@@ -240,6 +246,8 @@ def _place(
         if slot >= 0:
             totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
             kept.seen[slot] = logged
+        if since < 0:
+            totals[nodes:] = NOWHERE
         if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
             if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
                 totals[:] = NOWHERE
@@ -262,11 +270,11 @@ def _place(
         if len(draws):
             row = _drawn(totals[:nodes], best, draws[p])
         decided.row[p], decided.total[p] = row, best
-        if shapes.cards.number[shape] > 0:
+        if shapes.cards.number[shapes.card[shape]] > 0:
             only = np.zeros(1)
             node = Stretch(static, load, row, row + 1, every[row : row + 1])
-            keep_out_without_cards(only, usable, shape, node, at, shapes.cards)
-            decided.cards[p] = take_cards(shape, row, usable[0], static, load, at, shapes.cards)
+            keep_out_without_cards(only, usable, shapes.card[shape], node, at, shapes.cards)
+            decided.cards[p] = take_cards(shapes.card[shape], row, usable[0], static, load, at, shapes.cards)
         kind = shapes.kind[shape]
         for k in range(kinds.adds_start[kind], kinds.adds_start[kind + 1]):
             load[kinds.adds[k], row] += shapes.delta[shape, kinds.adds[k]]
@@ -277,8 +285,7 @@ def _place(
     return len(pods), logged
 
 
-def _made(version: str) -> Any:
-    @compiled_for_good
+def _made(version: str) -> tuple[Any, bool]:
     def place(
         pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
         kept: Any, log: Any, logged: int, decided: Any,
@@ -286,7 +293,7 @@ def _made(version: str) -> Any:
         assert version
         return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
 
-    return place
+    return compiled_for_good(place)
 
 
-place = _made(version())
+place, KEPT = _made(version())

@@ -17,7 +17,7 @@ import msgspec
 
 from hetsched.contracts.workload import PodSpec, Shape
 
-_TYPICAL_SHARE = 0.95
+TYPICAL_SHARE = 0.95
 
 
 class Mix(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Mix(msgspec.Struct, frozen=True):
         total, covered = self.pods, 0
         typical: list[tuple[Shape, float]] = []
         for shape, count in self.counts:
-            if covered >= _TYPICAL_SHARE * total:
+            if covered >= TYPICAL_SHARE * total:
                 break
             covered += count
             typical.append((shape, count / total))

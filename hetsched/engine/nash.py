@@ -53,7 +53,7 @@ def resources_of(state: ClusterState) -> Resources:
 
 def capacity(nodes: Window, resources: Resources) -> Ints:
     """Return (k, n) what the nodes have; 0 where they lack the resource."""
-    return nodes.static("allocatable")[resources.allocatable]
+    return nodes.static("allocatable").take(resources.allocatable, axis=0)
 
 
 def used(nodes: Window, resources: Resources) -> Ints:
@@ -61,19 +61,29 @@ def used(nodes: Window, resources: Resources) -> Ints:
 
     A sample may hold less than what is expected of the pods that went since; nothing is used below 0.
     """
-    in_use: Ints = np.maximum(nodes.load("used")[resources.used], 0)
+    in_use: Ints = np.maximum(_rows(nodes.load("used"), resources.used), 0)
     return in_use
 
 
 def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
     """Return (k, n) what the pod adds to `used`: its expected use where a node is measured, else its request."""
     compiled = request.compiled
-    requests = compiled.delta[nodes.columns.layout.load["used"]][resources.used]
+    requests = _requests(request, nodes, resources)
     if compiled.expected_extra is None:
         return np.broadcast_to(requests[:, None], (len(requests), nodes.n))
     extra = compiled.expected_extra[resources.used]
     added: Ints = requests[:, None] + nodes.static("measured")[resources.used] * extra[:, None]
     return added
+
+
+def _requests(request: Request, nodes: Window, resources: Resources) -> Ints:
+    """Return (k,) what the pod requests."""
+    return _rows(request.compiled.delta[nodes.columns.layout.load["used"]], resources.used)
+
+
+def _rows(field: Ints, rows: Rows) -> Ints:
+    """Return some rows of a field; all of them, as is usual, cost nothing."""
+    return field if len(rows) == len(field) else field[rows]
 
 
 def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple[Floats, Floats]:
@@ -88,10 +98,14 @@ def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple
 
 def gain(request: Request, nodes: Window, resources: Resources, dispersion: Dispersion) -> tuple[Floats, Floats]:
     """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
-    room, use = capacity(nodes, resources), used(nodes, resources)
-    both: Ints = np.empty((2, *use.shape), np.int64)
-    both[0] = use
-    np.add(use, demand(request, nodes, resources), out=both[1])
+    room = capacity(nodes, resources)
+    both: Ints = np.empty((2, *room.shape), np.int64)
+    np.maximum(_rows(nodes.load("used"), resources.used), 0, out=both[0])
+    compiled = request.compiled
+    if compiled.expected_extra is None:
+        np.add(both[0], _requests(request, nodes, resources)[:, None], out=both[1])
+    else:
+        np.add(both[0], demand(request, nodes, resources), out=both[1])
     if dispersion == "std" or not room.all():
         before, _ = utility(both[0], room, dispersion)
         after, mean = utility(both[1], room, dispersion)
@@ -99,12 +113,12 @@ def gain(request: Request, nodes: Window, resources: Resources, dispersion: Disp
     # The same, for both at once and without looking for what nodes lack.
     share = both / room
     np.minimum(share, 1.0, out=share)
-    means = np.add.reduce(share, axis=1)
-    means /= len(use)
+    means = _summed_up(share)
+    means /= len(room)
     share -= means[:, None]
     share *= share
-    spread = np.add.reduce(share, axis=1)
-    spread /= len(use)
+    spread = _summed_up(share)
+    spread /= len(room)
     np.subtract(1.0, spread, out=spread)
     gains: Floats = spread[1] / spread[0]
     return gains, means[1]
@@ -134,6 +148,14 @@ def overloaded(request: Request, nodes: Window, resources: Resources, free_perce
 def log_product(utilities: Floats) -> float:
     """Return ln of the Nash product."""
     return math.fsum(np.log(utilities).tolist())
+
+
+def _summed_up(blocks: Floats) -> Floats:
+    """Add (2, k, n) up over k in order, for the same reason: a reduction sums otherwise where n is 1."""
+    total: Floats = blocks[:, 0].copy()
+    for position in range(1, blocks.shape[1]):
+        total += blocks[:, position]
+    return total
 
 
 def _summed(rows: Floats) -> Floats:

@@ -9,7 +9,8 @@ Nodes and orders compete by, in this order, the smaller
     3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
     5 run time: the latest start of the longest-running victim of highest priority      6 node name
 `bounds` says what each node costs at least; nodes are looked at closely from the lowest bound on, until no bound is
-lower than the best that was found, or `most_nodes` were looked at.
+lower than the best that was found, or `most_nodes` were looked at. Where only the node itself counts, what was found
+there is remembered until something changes on it.
 A gang leaves whole: a member is only taken off with all booked members, wherever they run, and each of them counts.
 Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
 Invariants: the ledger is left as it was; with the victims gone, and without any one of them still there, every filter
@@ -19,6 +20,7 @@ of the policy lets the pod in and its exact cards and CPUs can be had.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -40,11 +42,13 @@ Cost = tuple[int, int, int, int, int, int]
 
 
 class Rule(NamedTuple):
-    """Who may leave: `may_leave` of a pod by itself, `spends` of a pod once others have gone; `key` names both."""
+    """Who may leave: `may_leave` of a pod by itself; where `while_` is given, only as long as that holds too, which may
+    end as others go. `key` names both.
+    """
 
     key: tuple[object, ...]
     may_leave: Callable[[Booking], bool]
-    spends: Callable[[Booking], bool]
+    while_: Callable[[Booking], bool] | None = None
 
 
 class Choice(NamedTuple):
@@ -72,21 +76,21 @@ class Search:
     def best(self, most_nodes: int) -> Eviction | None:
         """Return the cheapest eviction, None where none helps."""
         removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
-        rows = self.attempt.possible(removable.relieved, removable.rows())
-        if not rows.size:
-            return None
-        resources, short = self._short(rows)
-        bounds = removable.bounds(rows, short, resources)
-        order = np.lexsort((rows, -bounds.newest, bounds.pods, bounds.total, bounds.highest))
+        bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
+        alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.booked
+        learns = alone and self.attempt.local()
         best: Choice | None = None
-        for position in order[:most_nodes].tolist():
-            row = int(rows[position])
-            least = (0, *(int(bound[position]) for bound in bounds[1:4]), -int(bounds.newest[position]), row)
+        for row in islice(bounds.cheapest_first(), most_nodes):
+            least = (0, *bounds.at(row))
             if best is not None and best.cost <= least:
                 break
-            found = self._on(row, removable.on_row[row])
+            found = self._on(row, removable.on_row[row], least)
+            if learns:
+                bounds.learn(row, found.cost[1:5] if found else None)
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
+                if best.cost == least:
+                    break
         if best is None:
             return None
         keys = tuple(booking.pod.key for booking in best.victims)
@@ -102,35 +106,35 @@ class Search:
             kept = []
         resources, needs = compiled.needs_rows[kept], compiled.needs[kept]
         field = state.columns.field
-        free = (field("allocatable")[resources] - field("requested")[resources])[:, rows]
-        return resources, needs[:, None] - free
+        cells = np.ix_(resources, rows)
+        return resources, needs[:, None] - field("allocatable")[cells] + field("requested")[cells]
 
     # -- one node ----------------------------------------------------------------------------------------------------
 
-    def _on(self, row: int, leaving: Sequence[Booking]) -> Choice | None:
+    def _on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
         """Return the cheapest victims on a row; the ledger is as before afterwards."""
-        size = self._sizes(row)
-        units = self._take_off(leaving)
-        try:
-            if not units or not self.attempt.fits(row):
-                return None
-            broken = self._broken(units)
-            found = self._spare(units, _by_importance(units, broken), row, broken)
-            if found is not None and len(found.victims) > 1:
-                other = self._spare(units, _small_first(units, broken, size), row, broken)
-                found = min(found, other or found, key=lambda choice: choice.cost)
-            return found
-        finally:
-            self._put_back(booking for unit in units for booking in unit)
+        units = self._units(leaving)
+        if not units:
+            return None
+        broken = self._broken(units) if self.state.budgets else {}
+        found = self._spare(units, _by_importance(units, broken), row, broken)
+        if found is not None and found.cost > least and len(found.victims) > 1:
+            other = self._spare(units, _small_first(units, broken, self._sizes(row)), row, broken)
+            found = min(found, other or found, key=lambda choice: choice.cost)
+        return found
 
-    def _take_off(self, leaving: Sequence[Booking]) -> list[Unit]:
-        """Take pods off, the least important first; return them, the most important first."""
+    def _units(self, leaving: Sequence[Booking]) -> list[Unit]:
+        """Return who may leave, given the least important first, the most important first."""
+        holds = self.rule.while_
+        if holds is None and not any(booking.pod.gang for booking in leaving):
+            return [(booking,) for booking in reversed(leaving)]
         units: list[Unit] = []
         for booking in leaving:
             unit = self._unit(booking)
-            if unit and self.rule.spends(booking):
+            if unit and (holds is None or holds(booking)):
                 self._forget(unit)
                 units.append(unit)
+        self._put_back(units)
         return units[::-1]
 
     def _unit(self, booking: Booking) -> Unit:
@@ -143,29 +147,71 @@ class Search:
         members = sorted((state.bookings[name] for name in state.gangs.booked[key]), key=importance)
         return tuple(members) if all(map(self.rule.may_leave, members)) else ()
 
-    def _spare(self, units: Sequence[Unit], order: Iterable[Unit], row: int, broken: dict[str, str]) -> Choice | None:
-        """Put back, in this order, who need not leave; return the others, None where the pod cannot be had even so."""
+    def _spare(self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]) -> Choice | None:
+        """Return who has to leave when all others are put back in this order, None where it is of no use.
+
+        Amounts alone tell, of pods that are counted, who cannot stay in any case; where the filters agree that it is
+        enough for those to leave, it is what putting back one by one would come to.
+        """
+        victims = self._overfull(order, row)
+        try:
+            self._forget_all(victims)
+            if not victims or not self.attempt.fits(row):
+                self._forget_all(units)
+                if not self.attempt.fits(row):
+                    return None
+                victims = [unit for unit in order if not self._may_stay(unit, row)]
+            if not victims or not self.attempt.grants(row):
+                return None
+        finally:
+            self._put_back(units)
+        leaving = sorted((booking for unit in victims for booking in unit), key=importance)
+        return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
+
+    def _may_stay(self, unit: Unit, row: int) -> bool:
+        """Put a unit back if the pod fits all the same."""
+        self._put_back([unit])
+        if self.attempt.fits(row):
+            return True
+        self._forget(unit)
+        return False
+
+    def _overfull(self, order: Sequence[Unit], row: int) -> list[Unit]:
+        """Return those for which too little is left of some amount when all before them are put back."""
+        resources, short = self._short(np.array([row], np.intp))
+        requested = self.state.columns.layout.load["requested"]
+        held = {
+            shape: shape.delta[requested][resources].tolist()
+            for shape in {booking.compiled for unit in order for booking in unit}
+        }
+        room = [-amount for amount in short[:, 0].tolist()]
+        amounts: list[list[int]] = []
+        for unit in order:
+            own = [held[booking.compiled] for booking in unit if booking.row == row]
+            amounts.append(own[0] if len(own) == 1 else [sum(column) for column in zip(*own, strict=True)])
+            room = [left + amount for left, amount in zip(room, amounts[-1], strict=True)]
+        victims: list[Unit] = []
+        for unit, asked in zip(order, amounts, strict=True):
+            left = [have - amount for have, amount in zip(room, asked, strict=True)]
+            if min(left, default=0) >= 0:
+                room = left
+            else:
+                victims.append(unit)
+        return victims
+
+    def _forget_all(self, units: Iterable[Unit]) -> None:
         for unit in units:
             self._forget(unit)
-        victims: list[Booking] = []
-        for unit in order:
-            self._put_back(unit)
-            if not self.attempt.fits(row):
-                self._forget(unit)
-                victims += unit
-        if not victims or not self.attempt.grants(row):
-            return None
-        victims.sort(key=importance)
-        return Choice(_cost(victims, row, broken), row, tuple(victims), broken)
 
     def _forget(self, unit: Unit) -> None:
         for booking in unit:
             self.state.forget(booking.pod.key)
 
-    def _put_back(self, bookings: Iterable[Booking]) -> None:
-        for booking in bookings:
-            if booking.pod.key not in self.state.bookings:
-                self.state.restore(booking)
+    def _put_back(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            for booking in unit:
+                if booking.pod.key not in self.state.bookings:
+                    self.state.restore(booking)
 
     def _broken(self, units: Sequence[Unit]) -> dict[str, str]:
         """Return which pods would break a budget, and which, if all of these left, the most important first."""

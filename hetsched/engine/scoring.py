@@ -33,13 +33,14 @@ _MANY_CHANGES = 200
 class Evaluation:
     """What is known about one shape on one state under one policy.
 
-    `row_refusal` is a PreFilter's answer about the shape, `refusal` the one about the pod that was evaluated last.
+    `scores` are the plugins that take part, cluster-scoped ones unasked. `row_refusal` is a PreFilter's answer about
+    the shape, `refusal` the one about the pod that was evaluated last.
     Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
     __slots__ = (
         "cluster_filters", "cluster_scores", "epoch", "feasible", "load_filters", "load_scores", "memo", "normalized",
-        "refusal", "row_refusal", "seen", "static_mask", "static_total", "total", "weight_sum",
+        "refusal", "row_refusal", "scores", "seen", "static_mask", "static_total", "total", "weight_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class Evaluation:
         self.cluster_filters: list[ActivePlugin] = []
         self.cluster_scores: list[ActivePlugin] = []
         self.normalized: list[tuple[ActivePlugin, Floats]] = []
+        self.scores: list[ActivePlugin] = []
         self.weight_sum = 0.0
         self.static_mask: Bools
         self.static_total: Floats
@@ -116,7 +118,8 @@ class Evaluator:
                 evaluation.load_filters.append(plugin)
         evaluation.static_mask = mask
         evaluation.static_total = np.zeros(count)
-        for plugin in scores_taking_part(self.policy, request, state):
+        evaluation.scores = scores_taking_part(self.policy, request, state)
+        for plugin in evaluation.scores:
             self._prepare_score(request, plugin, evaluation)
         return evaluation
 

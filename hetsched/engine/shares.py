@@ -4,7 +4,8 @@ Rule: share(group) = max over resources of used / capacity, capacity summed over
 counted by the milli of a card. Groups stand in two levels, teams and the namespaces in each, each with its weight.
 Progressive filling: of the pods with the highest priority, the next is the first one of the namespace with the lowest
 share / weight, in the team with the lowest share / weight; equal ones go by who waited first. A gang is one step.
-What was placed counts at once, what was refused does not.
+What was placed counts at once. What was refused does not count, but its group stands aside until another one's pod was
+placed, or all groups stand aside: a flood of pods that fit nowhere takes no more than one turn of each round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
 Invariants: every pod is yielded once; inside a namespace of a team the order of submission stands.
@@ -86,37 +87,79 @@ def filled(pods: Sequence[PodSpec], shares: Shares, placed: Callable[[PodSpec], 
         yield from _filled(list(equals), shares, placed)
 
 
+def _filled(pods: list[PodSpec], shares: Shares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
+    """Yield pods of one priority."""
+    line = _Line(pods, shares)
+    while line:
+        group, members = line.draw()
+        yield from members
+        taken = list(filter(placed, members))
+        for pod in taken:
+            shares.charge(pod)
+        line.put_back(group, was_placed=bool(taken))
+
+
 def _step(pod: PodSpec) -> tuple[bool, str]:
     return pod.gang is not None, gang_key(pod) or pod.key
 
 
-def _filled(pods: list[PodSpec], shares: Shares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
-    """Yield pods of one priority.
+Group = tuple[str, str]  # team, namespace
 
-    Only the groups whose pods were yielded change their share, so two levels of heaps keep all others in order.
+
+class _Line:
+    """Pods of one priority by team and namespace; the one with the lowest share is drawn next.
+
+    Only the group that was drawn changes its shares, so two levels of heaps keep all others in order. A group whose
+    pods were refused stands aside until another one's were placed, or all stand aside.
     """
-    waiting: dict[tuple[str, str], deque[tuple[int, list[PodSpec]]]] = {}
-    inside: dict[str, list[tuple[float, int, str]]] = {}
-    for position, (_, step) in enumerate(groupby(together(pods), key=_step)):
-        members = list(step)
-        team, namespace = shares.groups(members[0])
-        if (team, namespace) not in waiting:
-            waiting[team, namespace] = deque()
-            entry = (shares.of_namespace(team, namespace), position, namespace)
-            heapq.heappush(inside.setdefault(team, []), entry)
-        waiting[team, namespace].append((position, members))
-    teams = [(shares.of_team(team), namespaces[0][1], team) for team, namespaces in inside.items()]
-    heapq.heapify(teams)
-    while teams:
-        _, _, team = heapq.heappop(teams)
-        _, _, namespace = heapq.heappop(inside[team])
-        steps = waiting[team, namespace]
-        _, members = steps.popleft()
-        yield from members
-        for pod in filter(placed, members):
-            shares.charge(pod)
-        if steps:
-            entry = (shares.of_namespace(team, namespace), steps[0][0], namespace)
-            heapq.heappush(inside[team], entry)
-        if inside[team]:
-            heapq.heappush(teams, (shares.of_team(team), inside[team][0][1], team))
+
+    def __init__(self, pods: list[PodSpec], shares: Shares) -> None:
+        self._shares = shares
+        self._steps: dict[Group, deque[tuple[int, list[PodSpec]]]] = {}
+        self._teams: list[tuple[float, int, str]] = []
+        self._namespaces: dict[str, list[tuple[float, int, str]]] = {}
+        self._aside: list[Group] = []
+        for position, (_, step) in enumerate(groupby(together(pods), key=_step)):
+            members = list(step)
+            self._steps.setdefault(shares.groups(members[0]), deque()).append((position, members))
+        self._listed: set[str] = set()  # teams that stand in `_teams`
+        for group in self._steps:
+            self._enter(group)
+
+    def __bool__(self) -> bool:
+        return bool(self._teams or self._aside)
+
+    def _enter(self, group: Group) -> None:
+        """Let a group wait that has steps left and does not wait yet."""
+        team, namespace = group
+        entry = (self._shares.of_namespace(team, namespace), self._steps[group][0][0], namespace)
+        heapq.heappush(self._namespaces.setdefault(team, []), entry)
+        self._list(team)
+
+    def _list(self, team: str) -> None:
+        if team not in self._listed and self._namespaces[team]:
+            self._listed.add(team)
+            heapq.heappush(self._teams, (self._shares.of_team(team), self._namespaces[team][0][1], team))
+
+    def draw(self) -> tuple[Group, list[PodSpec]]:
+        """Take the next step out of the line, with the group that it is of."""
+        if not self._teams:
+            self._recall()
+        _, _, team = heapq.heappop(self._teams)
+        self._listed.remove(team)
+        _, _, namespace = heapq.heappop(self._namespaces[team])
+        _, members = self._steps[team, namespace].popleft()
+        return (team, namespace), members
+
+    def put_back(self, group: Group, *, was_placed: bool) -> None:
+        """Let the group wait on that was drawn last."""
+        if self._steps[group]:
+            self._aside.append(group)
+        if was_placed:
+            self._recall()
+        self._list(group[0])
+
+    def _recall(self) -> None:
+        aside, self._aside = self._aside, []
+        for group in aside:
+            self._enter(group)

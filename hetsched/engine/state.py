@@ -116,6 +116,7 @@ class ClusterState:
         self._fresh = fresh_rows(self.reports)
         for row in range(len(self.reports)):
             self._write_usage(row)
+        self.columns.field("power_placed")[:] = 0  # what runs is in the headroom that nodes report
 
     @classmethod
     def of(
@@ -192,12 +193,13 @@ class ClusterState:
             field("measured")[position, row] = name in sample
             requested = field("requested")[self.resources.index[name], row] if name in self.resources.index else 0
             field("used")[position, row] = sample.get(name, requested)
-        field("power_placed")[:, row] = 0
 
     def apply_report(self, report: NodeReport) -> None:
         """Take in a changed report of a known node whose resources and cards fit the present layout."""
         row = self.row_of[report.name]
         sampled = report.usage != self.reports[row].usage
+        if report.power != self.reports[row].power:
+            self.columns.field("power_placed")[:, row] = 0
         self.reports[row] = report
         self.cards[row] = cards_of(report)
         self._write_facts(row)
@@ -216,8 +218,12 @@ class ClusterState:
             self.log.append(other)
 
     def report_now(self, row: int) -> NodeReport:
-        """Return a node's report with its sample brought up to what is in use by now."""
+        """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
         report = self.reports[row]
+        if report.power is not None and report.power.headroom_watts is not None:
+            left = report.power.headroom_watts - int(self.columns.field("power_placed")[0, row])
+            power = msgspec.structs.replace(report.power, headroom_watts=max(left, 0))
+            report = msgspec.structs.replace(report, power=power)
         if report.usage is None:
             return report
         used, measured = (self.columns.field(name)[:, row].tolist() for name in ("used", "measured"))

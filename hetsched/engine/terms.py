@@ -37,17 +37,15 @@ def compiled(function: F) -> F:
     return cast("F", njit(error_model="numpy")(function))
 
 
-def compiled_for_good(function: F) -> F:
-    """Compile at the first call and keep the machine code on disk, where there is a place that can be written.
+def compiled_for_good(function: F) -> tuple[F, bool]:
+    """Compile at the first call and keep the machine code on disk; tell whether there is a place that can be written.
 
     What is kept is looked up by the function's file and closure, not by what it calls: `version` has to be in there.
     """
-    made: Any
     try:
-        made = njit(cache=True, error_model="numpy")(function)
+        return cast("F", njit(cache=True, error_model="numpy")(function)), True
     except RuntimeError:
-        made = njit(error_model="numpy")(function)
-    return cast("F", made)
+        return compiled(function), False
 
 
 def version() -> str:
@@ -84,7 +82,7 @@ class Stretch(NamedTuple):
 
 
 class Cards(NamedTuple):
-    """What shapes ask of cards. Shapes: C shapes, M models."""
+    """What is asked of cards. Shapes: C different demands, M models."""
 
     number: Ints  # (C,)
     milli: Ints
@@ -302,10 +300,10 @@ def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> 
 
 
 @compiled
-def keep_out_without_cards(total: Any, usable: Any, shape: int, nodes: Any, at: Any, cards: Any) -> None:
+def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at: Any, cards: Any) -> None:
     """Write which cards of each node would do, as a bit set, and put the totals of nodes with too few to -inf."""
-    number, milli, memory = cards.number[shape], cards.milli[shape], cards.memory[shape]
-    cores, vendor, models = cards.cores[shape], cards.vendor[shape], cards.models[shape]
+    number, milli, memory = cards.number[card_id], cards.milli[card_id], cards.memory[card_id]
+    cores, vendor, models = cards.cores[card_id], cards.vendor[card_id], cards.models[card_id]
     first, last = nodes.first, nodes.last
     usable[: len(total)] = 0
     left = np.zeros(len(total), np.int64)
@@ -331,7 +329,7 @@ def keep_out_without_cards(total: Any, usable: Any, shape: int, nodes: Any, at: 
         if vendor != UNKNOWN:
             for i in range(len(total)):
                 left[i] = left[i] if card_vendor[i] == vendor else 0
-        if cards.choosy[shape]:
+        if cards.choosy[card_id]:
             for i in range(len(total)):
                 left[i] = left[i] if models[card_model[i]] else 0
         for i in range(len(total)):
@@ -351,11 +349,11 @@ def share_of_memory(card_memory: int, milli: int, memory: int) -> int:
 
 
 @compiled
-def take_cards(shape: int, row: int, usable: int, static: Any, load: Any, at: Any, cards: Any) -> int:
+def take_cards(card_id: int, row: int, usable: int, static: Any, load: Any, at: Any, cards: Any) -> int:
     """Charge, of the cards that would do, those that gpu-fit would grant, and return them as a bit set."""
-    milli, memory = cards.milli[shape], cards.memory[shape]
+    milli, memory = cards.milli[card_id], cards.memory[card_id]
     chosen = 0
-    for _ in range(cards.number[shape]):
+    for _ in range(cards.number[card_id]):
         best, least = -1, 0
         for card in range(at.cards):
             free = load[at.card_milli_free + card, row]

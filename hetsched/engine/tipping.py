@@ -54,9 +54,9 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     points: list[TippingPoint] = []
     for plugin, _, normal in score_columns(scheduler, request, feasible):
         for side, change, rival in _crossings(behind, normal[rivals] - normal[winner]):
-            at = plugin.weight + change
+            at = round(plugin.weight + change, _DIGITS)
             if 0 < at < MAX_WEIGHT:
-                points.append(TippingPoint(plugin.name, plugin.weight, round(at, _DIGITS), side, names[rivals[rival]]))
+                points.append(TippingPoint(plugin.name, plugin.weight, at, side, names[rivals[rival]]))
     margin = round(float(total[winner] - total[second]), _DIGITS)
     return Tipping(pod.key, names[winner], names[second], margin, tuple(points))
 

@@ -44,6 +44,7 @@ from .state import ClusterState
 from .tipping import tipping
 
 _SCORE_DIGITS = 6
+_ALL_SEARCHES = 8  # what all searches of one what-if may cost together, in single ones
 
 
 def what_if(
@@ -71,7 +72,7 @@ def what_if(
     margins: list[Tipping] = []
     refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
     outcomes: dict[str, Outcome] = {}
-    nearest = _Nearest(scheduler)
+    explanations = _Explanations(scheduler)
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
         if explain:
@@ -80,8 +81,7 @@ def what_if(
         evicted.extend(evictions(outcome, outcomes, fork))
         outcomes[pod.key] = outcome
         if outcome.node is None:
-            diagnosis = diagnose(scheduler, pod)
-            refused[pod.key] = diagnosis, nearest.to(pod, booked=len(outcomes) - len(refused))
+            refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
         # A node that refused the reservation in the end won by no margin.
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
@@ -96,7 +96,7 @@ def what_if(
         # One that had to go with its gang, or for another pod, is explained by how things stand in the end.
         diagnosis, fits = refused.get(outcome.pod.key) or (
             _afterwards(scheduler, outcome),
-            nearest.to(outcome.pod, booked=-1),
+            explanations.of(outcome.pod, booked=-1)[1],
         )
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
@@ -118,19 +118,38 @@ def what_if(
     )
 
 
-class _Nearest:
-    """Nearest fits of one what-if, on one budget; alike pods with nothing booked in between share theirs."""
+class _Explanations:
+    """Why pods were refused and what would help; alike pods with nothing booked in between share both.
+
+    The searches for nearest fits have a budget each, and one together.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._budget = Budget()
-        self._known: dict[Any, tuple[NearestFit, ...]] = {}
+        self._left = _ALL_SEARCHES * Budget().rows
+        self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
-    def to(self, pod: PodSpec, booked: int) -> tuple[NearestFit, ...]:
+    def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
+        if pod.problems:
+            return diagnose(self._scheduler, pod), ()
         key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
         if key not in self._known:
-            self._known[key] = nearest_fit(self._scheduler, pod, self._budget)
-        return self._known[key]
+            diagnosis = diagnose(self._scheduler, pod)
+            self._known[key] = pod, diagnosis, self._search(pod)
+        first, diagnosis, fits = self._known[key]
+        if first is not pod and pod.gang is not None:  # what is said of a gang changes from one member to the next
+            diagnosis = diagnose(self._scheduler, pod)
+        elif first is not pod:
+            summary = pod.key + diagnosis.summary.removeprefix(first.key)
+            diagnosis = msgspec.structs.replace(diagnosis, summary=summary)
+        return diagnosis, fits
+
+    def _search(self, pod: PodSpec) -> tuple[NearestFit, ...]:
+        budget = Budget(min(Budget().rows, self._left))
+        self._left -= budget.rows
+        fits = nearest_fit(self._scheduler, pod, budget)
+        self._left += max(budget.rows, 0)
+        return fits
 
 
 def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
@@ -181,11 +200,15 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
         gpus=held.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
-        expected_use=_expected_use(state.bookings[outcome.pod.key].pod),
+        expected_use=expected_use(state.bookings[outcome.pod.key].pod),
     )
 
 
-def _expected_use(pod: PodSpec) -> ExpectedUse | None:
+def expected_use(pod: PodSpec) -> ExpectedUse | None:
+    """Say what a pod is expected to use and on what basis, once what was learnt has been applied to it.
+
+    None where nothing better than its requests is known.
+    """
     basis = basis_of(pod)
     if basis == REQUESTED:
         return None

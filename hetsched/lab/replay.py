@@ -10,12 +10,14 @@ Invariants: same cluster, pods and policy give the same placements; only `decisi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
+from hetsched.engine.batch import BatchScheduler
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.evictions import evictions
 from hetsched.engine.mix import mix_of
@@ -24,7 +26,7 @@ from hetsched.engine.state import ClusterState
 
 from .arrival import gpu_demand_milli
 
-_STEP = 64
+_STEP = 256
 
 
 class PodPlacement(msgspec.Struct, frozen=True):
@@ -83,11 +85,15 @@ def replay(
     taken: list[Sample] = []
     spent_seconds = 0.0
     began = time.perf_counter()
-    for done, pod in enumerate(policy.queue(pods, scheduler.state), start=1):
-        outcome = scheduler.schedule(pod)
-        if outcome.evicted:
-            evicted += sum(1 for _ in evictions(outcome, outcomes, scheduler.state))
-        outcomes[pod.key] = outcome
+    batches = BatchScheduler(scheduler, expected=len(pods))
+    queue = policy.queue(pods, scheduler.state)
+    done = 0
+    for most in _steps(len(pods), 1 if policy.follows_placements else _STEP, every):
+        for outcome in batches.schedule(list(islice(queue, most))):
+            if outcome.evicted:
+                evicted += sum(1 for _ in evictions(outcome, outcomes, scheduler.state))
+            outcomes[outcome.pod.key] = outcome
+        done += most
         if done == len(pods):
             scheduler.settle()
         if done % _STEP == 0 or done % every == 0 or done == len(pods):
@@ -102,6 +108,15 @@ def replay(
     placements = tuple(PodPlacement(outcome.pod.key, outcome.node) for outcome in outcomes.values())
     result = Replay(policy.spec.name, len(pods) - pending, pending, placements, metrics, round(speed, 1), evicted)
     return result, taken
+
+
+def _steps(count: int, step: int, every: int) -> Iterator[int]:
+    """Yield how many pods to decide at once: `step`, less where the end or a sample comes first."""
+    done = 0
+    while done < count:
+        most = min(step, count - done, every - done % every)
+        yield most
+        done += most
 
 
 def _pending(outcomes: Iterable[Outcome]) -> int:

@@ -8,7 +8,9 @@ of the state must be the one that the decision cites.
 
 from __future__ import annotations
 
-from hetsched.contracts.decision import NearestFit, NodeOutcome, Tipping
+from typing import NamedTuple
+
+from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import Diagnosis, diagnose, matrix
@@ -17,9 +19,10 @@ from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.engine.tipping import tipping
+from hetsched.engine.whatif import expected_use
 from hetsched.policies.models import PolicyRevision
 
-from .models import Decision
+from .models import Decision, Pod
 from .snapshot import load_state
 
 
@@ -73,16 +76,36 @@ def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutc
     return matrix(scheduler_before(decision), decision.pod.spec, limit=limit)
 
 
-def further(decision: Decision) -> tuple[tuple[NearestFit, ...], Tipping | None]:
-    """Return what would have placed a refused pod, or by how much a placed one's node won.
+class Further(NamedTuple):
+    """What can be worked out again of a decision: what would have placed a refused pod, or by how much a placed one's
+    node won, and what the pod was expected to use, where more than its requests was known."""
+
+    nearest_fit: tuple[NearestFit, ...]
+    tipping: Tipping | None
+    expected_use: ExpectedUse | None
+
+
+def further(decision: Decision) -> Further:
+    """Work out what a decision did not write down.
 
     Raises: InputError `DecisionExpired`.
     """
     scheduler, pod = scheduler_before(decision), decision.pod.spec
+    expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
-        return nearest_fit(scheduler, pod), None
+        _announce_gang(scheduler.state, decision)
+        return Further(nearest_fit(scheduler, pod), None, expected)
     margin = tipping(scheduler, pod)
-    return (), margin if margin is not None and margin.node == decision.node_name else None
+    return Further((), margin if margin is not None and margin.node == decision.node_name else None, expected)
+
+
+def _announce_gang(state: ClusterState, decision: Decision) -> None:
+    """Tell the state which members a gang has besides those that are booked, as the batch did."""
+    gang = decision.pod.spec.gang
+    if gang is not None:
+        members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
+        specs = (member.spec for member in members.order_by("id"))
+        state.gangs.announce([spec for spec in specs if spec.key not in state.bookings])
 
 
 def diagnosis_of(decision: Decision) -> Diagnosis:

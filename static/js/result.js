@@ -28,10 +28,11 @@ const right = (title) => ({ title, number: true });
 
 // `attempt(fit)` returns what asks with a change applied, or null where the question is not made of fields.
 export function drawAnswer(container, words, answer, nodes, margin = null, attempt = () => null) {
+  const placed = answer.placements.length ? [placements(words, answer.placements)] : [];
+  if (margin) placed.push(margins(words, margin));
   const tables = [
-    ...(answer.placements.length ? [placements(words, answer.placements)] : []),
+    ...(placed.length ? [element("div", { class: "stack" }, ...placed)] : []),
     ...(nodes.some((node) => node.feasible) ? [bestNodes(words, nodes, podsOf(answer))] : []),
-    ...(margin ? [margins(words, margin)] : []),
   ];
   container.replaceChildren(
     verdict(words, answer),
@@ -84,7 +85,8 @@ export function drawMatrix(container, words, nodes) {
 // What a decision could have been: the smallest changes of a refused request, or what would change the winner.
 export function drawFurther(container, words, decision) {
   const fits = decision.nearestFit?.length ? [panel(words["nearest-fit"], nearest(words, decision.nearestFit))] : [];
-  container.replaceChildren(...fits, ...(decision.tipping ? [margins(words, decision.tipping)] : []));
+  const use = decision.expectedUse ? [panel(words["expected-use"], element("p", {}, expected(decision.expectedUse)))] : [];
+  container.replaceChildren(...fits, ...(decision.tipping ? [margins(words, decision.tipping)] : []), ...use);
 }
 
 function nearest(words, fits, attempt = () => null) {
@@ -113,7 +115,8 @@ function margins(words, { node, runnerUp, margin, points }) {
     point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
   ]);
   const heads = [words.plugin, right(words.weight), words.at, words.winner];
-  return panel(words.margins, element("p", {}, won), rows.length ? table(heads, rows) : null);
+  const told = rows.length ? table(heads, rows, "fit") : runnerUp && margin ? element("p", { class: "muted" }, words.firm) : null;
+  return panel(words.margins, element("p", {}, won), told);
 }
 
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;

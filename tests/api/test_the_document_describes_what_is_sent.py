@@ -47,15 +47,15 @@ def test_every_reference_leads_somewhere(document: Any) -> None:
 
 
 ADDRESSES = {
-    "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/",
-    "clusters/{name}/queue/": "clusters/lab/queue/", "decisions/": "decisions/",
+    "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
     "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
     "metrics/at-risk/": "metrics/at-risk/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
     "nodes/{name}/isa/": "nodes/n1/isa/", "nodes/{name}/numa/": "nodes/n1/numa/", "plugins/": "plugins/",
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",
     "policies/{name}/versions/": "policies/hetsched/versions/",
-    "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "workloads/": "workloads/",
+    "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "queue/": "queue/",
+    "workloads/": "workloads/",
     "workloads/{workload_id}/": "workloads/{}/", "workloads/{workload_id}/pods/": "workloads/{}/pods/",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`GET clusters/{name}/queue/`: places in the order of the cluster's default policy."""
+"""`GET queue/`: places in the order of the cluster's default policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ordered_by(name: str) -> None:
 
 
 def test_places_follow_priority_then_submission(waiting: Any, operator: Api) -> None:
-    places = operator.get("clusters/lab/queue/")["items"]
+    places = operator.get("queue/")["items"]
     assert [(place["position"], place["pod"]) for place in places] == [
         (1, "team/urgent"), (2, "flood/flood-0"), (3, "flood/flood-1"), (4, "flood/flood-2"),
         (5, "team/g-0"), (6, "team/g-1"),
@@ -41,18 +41,18 @@ def test_places_follow_priority_then_submission(waiting: Any, operator: Api) -> 
 
 def test_places_follow_the_policy(waiting: Any, operator: Api) -> None:
     ordered_by("fair-share")
-    pods = [place["pod"] for place in operator.get("clusters/lab/queue/?limit=4")["items"]]
+    pods = [place["pod"] for place in operator.get("queue/?limit=4")["items"]]
     # Nobody uses anything. The urgent pod first; then flood, whose share of 0 is below that of team.
     assert pods == ["team/urgent", "flood/flood-0", "flood/flood-1", "team/g-0"]
 
 
 def test_what_waits_for_its_back_off_has_no_place(waiting: Any, operator: Api) -> None:
     Pod.objects.filter(name__startswith="flood").update(queued=False)
-    assert len(operator.get("clusters/lab/queue/")["items"]) == 3
+    assert len(operator.get("queue/")["items"]) == 3
 
 
 def test_a_limited_token_sees_its_own_pods_at_their_true_places(waiting: Any, api: Callable[..., Api]) -> None:
-    places = api("viewer", "team").get("clusters/lab/queue/")["items"]
+    places = api("viewer", "team").get("queue/")["items"]
     assert [(place["position"], place["pod"]) for place in places] == [
         (1, "team/urgent"), (5, "team/g-0"), (6, "team/g-1"),
     ]  # fmt: skip

@@ -189,7 +189,7 @@ def test_so_many_are_answered_at_once_and_no_more(viewer: Api, monkeypatch: pyte
 
 
 READS = [
-    "clusters/", "clusters/lab/", "clusters/lab/queue/",
+    "clusters/", "clusters/lab/", "queue/?cluster=lab",
     "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n1/gpu/", "nodes/n1/numa/",
     "nodes/n1/balance/", "policies/", "policies/hetsched/", "plugins/", "metrics/balance/", "metrics/at-risk/",
     "decisions/", "decisions/1/", "decisions/1/?explain=true", "workloads/", "/healthz", "/readyz", "/metrics",
@@ -214,3 +214,33 @@ def test_a_policy_of_the_inline_cluster_goes_first(viewer: Api) -> None:
     items = [msgspec.yaml.decode(NODES), policy]
     answer = ask(viewer, cluster={"apiVersion": "v1", "kind": "List", "items": items}, policy="own")
     assert answer["policy"]["name"] == "own"
+
+
+def test_evictions_are_listed_unless_they_are_forbidden(viewer: Api) -> None:
+    running = """
+apiVersion: v1
+kind: Pod
+metadata: {name: low}
+spec: {nodeName: only, containers: [{name: c, image: i, resources: {requests: {cpu: "2"}}}]}
+"""
+    node = """
+apiVersion: v1
+kind: Node
+metadata: {name: only}
+status: {allocatable: {cpu: "2", memory: 8Gi, pods: "10"}, conditions: [{type: Ready, status: "True"}]}
+"""
+    urgent = """
+apiVersion: v1
+kind: Pod
+metadata: {name: urgent}
+spec: {priority: 7, containers: [{name: c, image: i, resources: {requests: {cpu: "2"}}}]}
+"""
+    draft = {"plugins": [{"name": "resource-fit"}, {"name": "preemption"}]}
+    asked = {"cluster": f"{node}---{running}", "policyDraft": draft}
+    answer = ask(viewer, urgent, **asked)
+    assert answer["verdict"] == "placed"
+    assert answer["evictions"] == [{"pod": "default/low", "node": "only", "priority": 0, "pdb": None}]
+    assert "eviction of default/low" in answer["summary"]
+    for forbidden in ({"preempt": False}, {"noPreempt": True}):
+        answer = ask(viewer, urgent, **asked, **forbidden)
+        assert (answer["verdict"], answer["evictions"]) == ("not-now", [])

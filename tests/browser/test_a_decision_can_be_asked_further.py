@@ -29,3 +29,19 @@ def test_a_refused_workload_leads_to_a_filled_in_what_if(visitor: Visitor) -> No
     expect(page.locator(".funnel")).to_contain_text("node-affinity 0")
     page.get_by_text("Ask again as a what-if").click()
     expect(page.locator("#sentence")).to_contain_text("default/nowhere never fits")
+
+
+def test_a_refusal_tells_the_smallest_change_that_would_have_done(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    visitor.submit("no-disk", nodeSelector={"disk": "ssd"})
+    visitor.open(visitor.decision_of("no-disk"))
+    expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
+    page.get_by_text("its workload as it is now").click()
+    expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
+
+
+def test_a_placement_tells_by_how_much_its_node_won(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    visitor.submit("won")
+    visitor.open(visitor.decision_of("won"))
+    expect(page.locator("[data-further]")).to_contain_text("What would change the winner")

@@ -110,3 +110,13 @@ def test_nothing_was_written(visitor: Visitor) -> None:
     expect(page.locator("#sentence")).to_contain_text("all 5 pods fit")
     visitor.open("/")
     expect(page.locator("[data-head=revision]")).to_have_text(before)
+
+
+def test_a_nearest_fit_is_tried_with_one_click(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=1000")
+    row = page.locator(".nearest tbody tr").first
+    expect(row).to_contain_text("resources.requests.cpu")
+    row.get_by_role("button").click()
+    expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
+    assert page.locator("[name=cpu]").input_value() != "1000"
+    expect(page.locator("#result")).to_contain_text("What would change the winner")

@@ -10,6 +10,7 @@ import pytest
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
+from hetsched.placement.explain import further
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.policies.actions import activate, save_draft
@@ -96,6 +97,16 @@ def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> 
     assert check_invariants() == []
 
 
+def test_a_refused_gang_is_told_what_would_have_placed_it(cluster: Cluster) -> None:
+    submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
+    schedule.run(cluster.pk)
+    told = further(Decision.objects.get(pod_name="g-0")).nearest_fit
+    # 8 CPUs take two members of 4, or three of 8000m / 3.
+    assert [(fit.change, fit.nodes) for fit in told] == [
+        ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2666m", ("n1",)),
+    ]  # fmt: skip
+
+
 def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster) -> None:
     submitted(cluster, a_pod("a").gang("g", 2), a_pod("b").gang("g", 2).policy("first-fit"))
     schedule.run(cluster.pk)
@@ -122,6 +133,19 @@ def test_a_namespace_that_floods_the_queue_starves_nobody(cluster: Cluster, sett
     schedule.run(cluster.pk)
     placed = list(Decision.objects.filter(verdict="placed").order_by("id").values_list("pod_name", flat=True))
     assert placed == ["flood-0", "few-0", "flood-1", "few-1", "flood-2", "few-2", "flood-3", "flood-4"]
+
+
+def test_a_flood_that_fits_nowhere_leaves_others_their_turns(cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_BATCH = 10
+    have("fair-share", "resource-fit", "least-allocated")
+    submitted(cluster, a_pod("first", "few"))
+    schedule.run(cluster.pk)
+    submitted(cluster, *(a_pod(f"flood-{number}", "flood").cpu(100) for number in range(40)))
+    submitted(cluster, *(a_pod(f"few-{number}", "few") for number in range(5)))
+    schedule.run(cluster.pk)
+    # The flood uses nothing and `few` an eighth: still each refusal of the one is followed by a turn of the other.
+    by_id = list(Decision.objects.order_by("id").values_list("namespace", flat=True))
+    assert by_id[:11] == ["few", *["flood", "few"] * 5]
 
 
 def test_with_priorities_alone_the_flood_takes_all(cluster: Cluster) -> None:

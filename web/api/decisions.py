@@ -14,9 +14,9 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Evicted, NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
+from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
 from hetsched.contracts.errors import InputError
-from hetsched.placement.explain import further, matrix_of
+from hetsched.placement.explain import Further, further, matrix_of
 from hetsched.placement.models import Decision
 
 from . import reach
@@ -49,7 +49,7 @@ class DecisionRow(Document, frozen=True):
 class DecisionDetail(Document, frozen=True):
     """A decision with everything it rests on.
 
-    `nearestFit` and `tipping` are null unless they are asked for and can still be worked out.
+    `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
     """
 
     id: int
@@ -65,6 +65,7 @@ class DecisionDetail(Document, frozen=True):
     reasons: tuple[Reason, ...]
     nearest_fit: tuple[NearestFit, ...] | None
     tipping: Tipping | None
+    expected_use: ExpectedUse | None
     nodes: tuple[NodeOutcome, ...]
     evictions: tuple[Evicted, ...]
     allocation: Allocation | None
@@ -133,8 +134,8 @@ class One(ApiView):
         if decision is None:
             raise self._gone(decision_id)
         nodes = _matrix(decision) if flag(request, "explain") else decision.top
-        fits, margin = _further(decision) if flag(request, "nearestFit") else (None, None)
-        return answer(request, _detail(decision, nodes, fits, margin))
+        found = _further(decision) if flag(request, "nearestFit") else None
+        return answer(request, _detail(decision, nodes, found))
 
     def _gone(self, decision_id: int) -> Refused:
         rows = reach.forgotten(self.subject)
@@ -151,19 +152,14 @@ def _matrix(decision: Decision) -> tuple[NodeOutcome, ...]:
         raise Refused(410, error.code, f"{error.message}. {decision.summary}", hint=error.hint) from None
 
 
-def _further(decision: Decision) -> tuple[tuple[NearestFit, ...] | None, Tipping | None]:
+def _further(decision: Decision) -> Further | None:
     try:
         return further(decision)
     except InputError:
-        return None, None
+        return None
 
 
-def _detail(
-    decision: Decision,
-    nodes: tuple[NodeOutcome, ...],
-    nearest_fit: tuple[NearestFit, ...] | None,
-    tipping: Tipping | None,
-) -> DecisionDetail:
+def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further | None) -> DecisionDetail:
     return DecisionDetail(
         id=decision.pk,
         cluster=decision.cluster.name,
@@ -176,8 +172,9 @@ def _detail(
         score=decision.score,
         summary=decision.summary,
         reasons=decision.reasons,
-        nearest_fit=nearest_fit,
-        tipping=tipping,
+        nearest_fit=found.nearest_fit if found else None,
+        tipping=found.tipping if found else None,
+        expected_use=found.expected_use if found else None,
         nodes=nodes,
         evictions=decision.evictions,
         allocation=decision.allocation,

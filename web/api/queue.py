@@ -1,4 +1,4 @@
-"""`clusters/{name}/queue/`: what is decided next, and at which place each pod stands.
+"""`queue/`: what is decided next, and at which place each pod stands.
 
 Rule: places count all pods; a token that is limited to namespaces sees its own pods at their true places.
 """
@@ -36,12 +36,12 @@ class QueuedPod(Document, frozen=True):
 
 class Queue(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"limit": f"Places at most, 1-{MAX_LIMIT}."}
+    queries: ClassVar = {**reach.CLUSTER_QUERY, "limit": f"Places at most, 1-{MAX_LIMIT}."}
 
     @extend_schema(responses=page_of(QueuedPod))
-    def get(self, request: Any, name: str) -> HttpResponse:
+    def get(self, request: Any) -> HttpResponse:
         """List the pods that are decided next, in the order in which they would be, were each of them placed."""
-        cluster = reach.cluster_of(name)
+        cluster = reach.cluster_of(request.GET.get("cluster", ""))
         line = enumerate(forecast(cluster.pk, limit_of(request)), 1)
         places = [
             QueuedPod(
@@ -60,4 +60,4 @@ class Queue(ApiView):
         return answer(request, Rows(places))
 
 
-routes = [path("clusters/<str:name>/queue/", Queue.as_view())]
+routes = [path("queue/", Queue.as_view())]

@@ -58,7 +58,10 @@ _running = threading.BoundedSemaphore(AT_ONCE)
 
 
 class WhatIf(Request, frozen=True):
-    """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`."""
+    """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
+
+    `preempt` false, or `noPreempt`, never counts on evicting running pods.
+    """
 
     manifest: str | dict[str, Any]
     cluster: str | dict[str, Any] = ""
@@ -68,6 +71,7 @@ class WhatIf(Request, frozen=True):
     add_nodes: str | dict[str, Any] | list[dict[str, Any]] = ""
     explain: bool = False
     no_preempt: bool = False
+    preempt: bool = True
 
 
 class View(ApiView):
@@ -140,7 +144,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
-    policy = _compile(spec, preemption=not asked.no_preempt)
+    policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt)
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
     if asked.add_nodes:
         state = _with_nodes(state, _nodes(asked.add_nodes))

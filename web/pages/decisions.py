@@ -30,7 +30,7 @@ def decisions(shell: Shell) -> HttpResponse:
         rows = rows.filter(verdict=verdict)
     if query:
         rows = rows.filter(pod_name__icontains=query)
-    found = shell.page_of(rows.defer("reasons", "top", "allocation").order_by("-id"), PAGE_SIZE)
+    found = shell.page_of(rows.defer("reasons", "top", "allocation", "evictions").order_by("-id"), PAGE_SIZE)
     tabs = [("", _("all"))] + [(state.value, LABELS[state]) for state in VERDICTS]
     return shell.render(
         "decisions",

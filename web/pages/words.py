@@ -86,6 +86,7 @@ def result_words() -> dict[str, str]:
         "margin": _("{node} wins by {margin} over {runnerUp}."),
         "tie": _("{node} and {runnerUp} are equal; the first by name wins."),
         "only-node": _("{node} is the only node that fits."),
+        "firm": _("No change of one weight alone would make another node win."),
         "weight": _("Weight"),
         "at": _("Another wins"),
         "winner": _("Then"),

@@ -53,7 +53,7 @@ class FairShare:
         label = self.params.team_label
 
         def team_of(pod: PodSpec) -> str:
-            return pod.labels.get(label) or state.namespaces.get(pod.namespace, {}).get(label, "")
+            return "" if not label else pod.labels.get(label) or state.namespaces.get(pod.namespace, {}).get(label, "")
 
         shares = Shares(state, team_of, self.params.namespace_weights, self.params.team_weights)
         return filled(pods, shares, placed)

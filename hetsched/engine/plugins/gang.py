@@ -28,6 +28,7 @@ from typing import Annotated
 
 import msgspec
 
+from hetsched.contracts import wishes
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import GangMember, PodSpec
@@ -75,12 +76,15 @@ class Gang:
         key = f"{request.pod.namespace}/{gang.name}"
         if gang.min_available < 1:
             message = f"gang {key}: there is no PodGroup of that name, and no label says how many members it needs"
-            return _refusal("GangUnknown", message)
+            return msgspec.structs.replace(_refusal("GangUnknown", message), field=wishes.GANG_MIN_AVAILABLE)
         roll = gangs.roll_of(request.pod)
         if roll is not None and roll.refusal is not None:
             return roll.refusal
         if key in gangs.resting:
-            return _refusal("GangBackOff", f"gang {key} rests after it could not be placed whole")
+            refusal = _refusal("GangBackOff", f"gang {key} rests after it could not be placed whole")
+            if roll is not None:
+                roll.refusal = refusal
+            return refusal
         if roll is None:
             return None if gangs.members_booked(key) else _without_least_resources(key, gang, state)
         if not roll.checked:
@@ -95,7 +99,7 @@ class Gang:
         key = f"{request.pod.namespace}/{gang.name}"
         members = gangs.booked[key]
         if len(members) >= gang.min_available:
-            for member in members:
+            for member in members if room.held else ():
                 room.allow(member, _NAME)
             return ALLOW
         roll = gangs.roll_of(request.pod)
@@ -134,7 +138,7 @@ class Gang:
 
     def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
         """Reject all members that wait, and let the gang rest."""
-        for member in room.state.gangs.booked.get(key, ()):
+        for member in room.state.gangs.booked.get(key, ()) if room.held else ():
             room.reject(member, (_NAME, refusal))
         if self.params.backoff_seconds:
             room.state.gangs.resting[key] = room.now_seconds + self.params.backoff_seconds
@@ -154,15 +158,14 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
 
 def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Refusal | None:
     """Say why an announced gang need not be tried at all, None if it must be."""
-    for what, values in (
-        ("priorities", {pod.priority for pod in roll.members.values()}),
-        ("sizes", {pod.gang.min_available for pod in roll.members.values() if pod.gang is not None}),
+    members = roll.members.values()
+    for what, field, values in (
+        ("priorities", "spec.priority", {pod.priority for pod in members}),
+        ("sizes", wishes.GANG_MIN_AVAILABLE, {pod.gang.min_available for pod in members if pod.gang is not None}),
     ):
         if len(values) > 1:
-            listed = ", ".join(map(str, sorted(values)))
-            return _refusal(
-                "GangMixed", f"gang {key}: its members have different {what}: {listed}", Verdict.MISCONFIGURED
-            )
+            message = f"gang {key}: its members have different {what}: {', '.join(map(str, sorted(values)))}"
+            return Refusal("GangMixed", message, field=field, verdict=Verdict.MISCONFIGURED)
     booked = state.gangs.members_booked(key)
     if booked >= gang.min_available:
         return None

@@ -44,9 +44,8 @@ class GpuGradient:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):
             return SKIP
-        mix = whole_mix(state)
-        rests = state.once("expected-rests", lambda: expected_rests(mix))
-        request.memo["gpu-gradient"] = Trial(request, state, mix, self.params.fill * rests)
+        rests = state.once("expected-rests", lambda: expected_rests(state.mix))
+        request.memo["gpu-gradient"] = Trial(request, state, whole_mix(state), self.params.fill * rests)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:

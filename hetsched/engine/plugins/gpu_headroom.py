@@ -5,10 +5,12 @@ Rule: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, 
 sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with cards. What is expected to stay empty for
 want of CPU, with C left, is the newsvendor's loss in GPUs (demand taken as logistic, s = sigma * sqrt(3 G) / pi):
     S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free cards
-    cost = S(C - c, G - g) - S(C, G) + tightness * (C - c) / rho;   score = 50 - 5 * cost, cut to 0-100
-CPU and memory each cost so. A pod with little CPU per GPU makes a node short of CPU whole again (cost < 0), one with
-much goes where CPU is ample (cost 0): the ratio of pod and node is matched without a table of node kinds.
-`tightness` decides where nothing is at stake: the fuller node, so that large pods find room.
+    cost = S(C - c, G - g) - S(C, G), of CPU and of memory, + tightness * (C - c) / rho of CPU
+    score = 50 - 5 * cost, cut to 0-100
+A pod with little CPU per GPU makes a node that is short of CPU whole again (cost < 0), one with much goes where CPU is
+ample (cost 0): the ratios of pods and nodes are matched without a table of node kinds. `tightness` decides where
+nothing is at stake: the node fuller of CPU, so that large pods find room. `need` "capacity" asks for no mix: rho is
+what half of all cards have at least beside them, and sigma 0, so that S = max(0, G - C / rho).
 Source: the newsvendor loss of inventory theory, applied to cards and CPU; this project's own.
 Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S = (20 - 15) / 10 = 0.5 GPUs. A pod of
 1 GPU and 4 cores leaves 1 and 11: S = 0, cost -0.5; one of 1 GPU and 12 cores leaves 1 and 3: S = 0.7, cost 0.2.
@@ -17,7 +19,7 @@ Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S =
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -25,19 +27,23 @@ import numpy as np
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Window
-from hetsched.engine.fragments import POINTS_PER_GPU, fragmented, normalized
+from hetsched.engine.fragments import POINTS_PER_GPU, normalized
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Skip
 
-_RESOURCES = (CPU, MEMORY)
-_SMALLEST = 1e-9
+_RESOURCES = (CPU, MEMORY)  # always the first two rows
+_CPU_ROW = 0
 
 
 class GpuHeadroomParams(Params, frozen=True):
-    """What decides between nodes where no card is at stake."""
+    """Where the need is read off, and what decides between nodes where no card is at stake."""
 
+    need: Annotated[
+        Literal["mix", "capacity"],
+        msgspec.Meta(title="Need", description="CPU per GPU of the workload's mix, or of the cluster's median card."),
+    ] = "mix"
     tightness: Annotated[
         float,
         msgspec.Meta(ge=0, le=1, title="Tightness", description="Cost of what is left over, as a share of its worth."),
@@ -45,14 +51,14 @@ class GpuHeadroomParams(Params, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What one GPU of the mix takes of a resource, on average, and its deviation for one GPU."""
+    """What one GPU takes of a resource, on average, and its deviation for one GPU."""
 
     row: int
     mean: float
     deviation: float
 
 
-def needs_of(state: ClusterState) -> tuple[Need, ...]:
+def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
     """Return what the mix's pods with cards need beside them; a resource that none asks for is left out."""
     shapes = [(shape, share) for shape, share in normalized(state.mix) if shape.gpu is not None and shape.gpu.count]
     cards = {id(shape): shape.gpu.count * shape.gpu.milli / WHOLE_CARD_MILLI for shape, _ in shapes if shape.gpu}
@@ -66,9 +72,25 @@ def needs_of(state: ClusterState) -> tuple[Need, ...]:
     return tuple(needs)
 
 
+def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
+    """Return what the median card has beside it."""
+    nodes = state.all_rows
+    cards = (nodes.static("card_milli") > 0).sum(axis=0)
+    needs = []
+    for name in _RESOURCES:
+        row = state.resources.index[name]
+        beside = np.repeat(nodes.static("allocatable")[row] / np.maximum(cards, 1), cards)
+        if beside.size and float(np.median(beside)) > 0:
+            needs.append(Need(row, float(np.median(beside)), 0.0))
+    return tuple(needs)
+
+
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
     """Return (n,) GPUs that are expected to stay empty for want of a resource of which `left` is left."""
-    spread = np.maximum(need.deviation * np.sqrt(3.0 * gpus) / math.pi, _SMALLEST * need.mean)
+    if not need.deviation:
+        certain: Floats = np.clip(gpus - left / need.mean, 0.0, gpus)
+        return certain
+    spread = np.where(gpus > 0, need.deviation * np.sqrt(3.0 * gpus) / math.pi, 1.0)
     short = (need.mean * gpus - left) / spread
     lost: Floats = spread / need.mean * np.logaddexp(0.0, short)
     return np.where(gpus > 0, lost, 0.0)
@@ -77,10 +99,14 @@ def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
 @plugin("gpu-headroom", summary="Keep the CPU and memory that free cards will need.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
-    wants_mix = True
+
+    @property
+    def wants_mix(self) -> bool:
+        return self.params.need == "mix"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        needs = state.once("gpu-headroom", lambda: needs_of(state)) if fragmented(state) else ()
+        read = needs_by_mix if self.wants_mix else needs_by_capacity
+        needs = state.once(read, lambda: read(state))
         if not needs:
             return SKIP
         gpu = request.shape.gpu
@@ -98,6 +124,7 @@ class GpuHeadroom:
             left = (allocatable[need.row] - requested[need.row]).astype(np.float64)
             rest = left - asked[need.row]
             cost += stranded(need, rest, after) - stranded(need, left, gpus)
-            cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
+            if need.row == _CPU_ROW and self.params.tightness:
+                cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
         score: Floats = np.clip(50.0 - POINTS_PER_GPU * cost, 0.0, 100.0)
         return score

@@ -97,10 +97,16 @@ class Ihep:
 
     def _for_cpus(self, request: Request, nodes: Window) -> Floats:
         ratio: float = request.memo["ihep"]
+        params = self.params
         capacity = nodes.static("allocatable")[:2]
-        left = np.maximum(capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None], 0)
+        left = capacity - nodes.load("nonzero")
+        left -= request.compiled.nonzero[:, None]
+        np.maximum(left, 0, out=left)
         share = left / np.maximum(capacity, 1)
-        spare = 100.0 * _weighted((self.params.cpu_weight, share[0]), (self.params.memory_weight, share[1]))
+        weights = params.cpu_weight + params.memory_weight
+        spare: Floats = params.cpu_weight * share[0] + params.memory_weight * share[1]
+        spare /= weights or 1.0
+        spare *= 100.0
         score: Floats = np.where(gpu_nodes(nodes), ratio * spare, 100.0 * ratio + (1.0 - ratio) * spare)
         return score
 
@@ -139,9 +145,10 @@ class Ihep:
 
     def _qualities(self, state: ClusterState) -> Floats:
         facts = np.zeros((3, *state.columns.field("card_model").shape))
-        for row, cards in enumerate(state.cards):
-            for card in cards:
-                facts[:, card.index, row] = _facts(card, self.params.compute)
+        cards = [(card, row) for row, cards in enumerate(state.cards) for card in cards]
+        known = [_facts(card, self.params.compute) for card, _ in cards]
+        if known:
+            facts[:, [card.index for card, _ in cards], [row for _, row in cards]] = np.array(known).T
         largest = facts.max(axis=(1, 2), initial=0.0)
         facts /= np.where(largest > 0, largest, 1.0)[:, None, None]
         weights = (self.params.compute_weight, self.params.bandwidth_weight, self.params.clock_weight)

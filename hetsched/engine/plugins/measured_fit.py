@@ -4,7 +4,7 @@ Rule: for CPU, memory, network and disk, as far as the pod uses them and the nod
     used + expected use <= capacity * (1 - free share)
 `used` is measured where a fresh sample exists (the sample, plus the expected use of what was placed since, minus that
 of what went), else requested; the pod adds its expected use there, else its request. Requests themselves are the
-business of `resource-fit`.
+business of `resource-fit`; beside it, and where nobody measures anything, this plugin sits out.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), constraints (9)-(12), reconstructed.
 """
 
@@ -23,7 +23,7 @@ from hetsched.engine.columns import USAGE_RESOURCES, Bools, Window
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
 from hetsched.engine.state import ClusterState
-from hetsched.engine.status import Refusal
+from hetsched.engine.status import SKIP, Refusal, Skip
 
 
 class MeasuredFitParams(Params, frozen=True):
@@ -37,9 +37,14 @@ class MeasuredFitParams(Params, frozen=True):
 @plugin("measured-fit", summary="Expected use must fit beside the measured use of a node.", params=MeasuredFitParams)
 class MeasuredFit:
     params: MeasuredFitParams
+    peers: frozenset[str] = frozenset()
 
-    def pre_filter(self, request: Request, state: ClusterState) -> None:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
+        measured = state.all_rows.static("measured").any()
+        if not measured and "resource-fit" in self.peers and not self.params.free_percent:
+            return SKIP  # requests are all there is, and that plugin has looked at them
         request.memo["measured-fit"] = nash.resources_of(state)
+        return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         over = nash.overloaded(request, nodes, request.memo["measured-fit"], self.params.free_percent)

@@ -75,11 +75,7 @@ class Preemption:
             return bool(quotas.over_min(booking.pod.namespace))
 
         if "quota" not in self.peers or not quotas.governs(pod):
-            return Rule(("lower", pod.priority), lower, _always)
+            return Rule(("lower", pod.priority), lower)
         if quotas.over_min(pod.namespace, request.shape.requests):
-            return Rule(("own", pod.namespace, pod.priority), own, _always)
+            return Rule(("own", pod.namespace, pod.priority), own)
         return Rule(("borrowed", pod.namespace), other, borrowed)
-
-
-def _always(booking: Booking) -> bool:
-    return True

@@ -38,7 +38,7 @@ _NO_LABEL = -1.0
 @plugin("topology-spread", summary="Even spread of matching pods over topology domains.", scope=Scope.CLUSTER)
 class TopologySpread:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
-        constraints = _constraints(request, hard=True)
+        constraints = _constraints(request, hard=True) if request.shape.spread else ()
         if not constraints:
             return SKIP
         counted = _counted_nodes(request, state, constraints)
@@ -62,7 +62,7 @@ class TopologySpread:
             yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        constraints = _constraints(request, hard=False)
+        constraints = _constraints(request, hard=False) if request.shape.spread else ()
         if not constraints:
             return SKIP
         counted = _counted_nodes(request, state, constraints)

@@ -5,8 +5,8 @@ shapes on 500 to 15,000 nodes. The rival in the same run, in turns, is the same 
 every pod; beside them runs the compiled loop, which takes all pods of a round as one batch. Each round starts from an
 empty copy of the fleet; compiling and first evaluations of shapes count (the loop's machine code does not). Speeds are
 given by the clock and by CPU time, costs against size by CPU time alone, which a busy machine disturbs less.
-Check: on a sample of moments a fresh full sweep must pick the same node with the same score, and all rounds of a case,
-compiled ones too, must end in the same placements.
+Check: on a sample of moments a fresh full sweep must pick the same node with the same score; all rounds of a case,
+compiled ones too, must end in the same placements; and of 40,000 pods each must get the same node and score both ways.
 """
 
 from __future__ import annotations
@@ -31,18 +31,24 @@ from .measure import Checks, Progress, Row, Scenario, machine, row
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much is measured; `swept` pods a round go to the rival, `checked` moments a case to the oracle."""
+    """How much is measured.
+
+    `swept` pods a round go to the rival, `checked` moments a case to the oracle, `compared` pods both ways.
+    """
 
     nodes: int = 5_000
     scale: tuple[int, ...] = (500, 1_000, 5_000, 15_000)
     pods: int = 20_000
-    unlike_pods: int = 2_000
+    unlike_pods: int = 5_000
     swept: int = 300
-    rounds: int = 7
+    rounds: int = 5
     checked: int = 100
+    compared: int = 40_000
 
 
-QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, rounds=2, checked=10)
+_MANY = 10**9
+"""The compiled loop is measured however few pods there are."""
+QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, rounds=2, checked=10, compared=300)
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
@@ -65,16 +71,18 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
             rows.append(row(f"{name}, {size.nodes} nodes, CPU time", "decisions/s", [speed.cpu for speed in speeds]))
         oracle.compare(state, policy, pods, size.checked)
         progress(len(rows) // 6, len(cases) + 1)
-    costs: dict[int, list[float]] = {nodes: [] for nodes in size.scale}
+    oracle.compare_ways(state, policy, fleet.pods(size.compared, kinds, seed=5))
     states = {nodes: ClusterState(fleet.fleet(nodes)) for nodes in size.scale}
-    for _ in range(size.rounds):
-        for nodes, costs_micros in costs.items():
-            speed = _speed(states[nodes], policy, _fitting(cases["64 shapes"], nodes), oracle)
-            costs_micros.append(1e6 / speed.cpu)
-    rows += [row(f"64 shapes, {nodes} nodes, CPU time", "us/decision", micros) for nodes, micros in costs.items()]
-    large, middle = size.scale[-1], size.scale[-2]
-    ratios = [a / b for a, b in zip(costs[large], costs[middle], strict=True)]
-    rows.append(row(f"cost at {large} / {middle} nodes", "ratio", ratios))
+    for way, measure in (("", _speed), (", compiled", _batched)):
+        costs: dict[int, list[float]] = {nodes: [] for nodes in size.scale}
+        for _ in range(size.rounds):
+            for nodes, costs_micros in costs.items():
+                speed = measure(states[nodes], policy, _fitting(cases["64 shapes"], nodes), oracle)
+                costs_micros.append(1e6 / speed.cpu)
+        rows += [row(f"64 shapes{way}, {n} nodes, CPU time", "us/decision", micros) for n, micros in costs.items()]
+        large, middle = size.scale[-1], size.scale[-2]
+        ratios = [a / b for a, b in zip(costs[large], costs[middle], strict=True)]
+        rows.append(row(f"cost{way} at {large} / {middle} nodes", "ratio", ratios))
     progress(len(cases) + 1, len(cases) + 1)
     return Scenario("engine", tuple(rows), machine(), oracle.total())
 
@@ -109,7 +117,7 @@ def _in_turns(
 
 def _batched(state: ClusterState, policy: Policy, pods: Sequence[PodSpec], oracle: _Oracle) -> _Speed:
     fork = state.fork()
-    batches = BatchScheduler(Scheduler(fork, policy))
+    batches = BatchScheduler(Scheduler(fork, policy), expected=_MANY)
     speed = _clocked(lambda: batches.schedule(pods), len(pods))
     oracle.placements(_case(state, pods), fork)
     return speed
@@ -169,6 +177,16 @@ class _Oracle:
             actual = scheduler.schedule(pod)
             self.compared += 1
             self.different += picked != (actual.node, actual.score)
+
+    def compare_ways(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec]) -> None:
+        """Compare every pod's node, score and grant of the compiled loop with those of the cycle."""
+        one_by_one = Scheduler(state.fork(), policy)
+        expected = [one_by_one.schedule(pod) for pod in pods]
+        batches = BatchScheduler(Scheduler(state.fork(), policy), expected=_MANY)
+        for want, got in zip(expected, batches.schedule(pods), strict=True):
+            self.compared += 1
+            picked, wanted = (got.node, got.score, got.allocation), (want.node, want.score, want.allocation)
+            self.different += picked != wanted
 
     def placements(self, case: str, state: ClusterState) -> None:
         """Count a case as different where a round ends in other placements than the round before."""

@@ -77,7 +77,8 @@ def run(study: Study, progress: Callable[[int, int], None]) -> Experiment:
         expectations=tuple(_expectations(study, means)),
         notes=(
             f"{study.seeds} seeds; percent of all GPUs. Published figures: ties by names shuffled for every run.",
-            f"{OURS} was tuned on default, cpu250, gpushare100, multigpu20 and gpuspec33; the others are held out.",
+            f"{OURS} was tuned on default, cpu250, gpushare100 and multigpu20, its price of card models on gpuspec10, "
+            "gpuspec20 and gpuspec33; the other ten lists are held out.",
         ),
         charts=tuple(_charts(study, means)),
     )

@@ -2,7 +2,12 @@
 
 import pytest
 
-from hetsched.adapters.allocation import parse_allocation, parse_topology_result, write_allocation
+from hetsched.adapters.allocation import (
+    parse_allocation,
+    parse_topology_result,
+    write_allocation,
+    write_topology_result,
+)
 from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
 from tests.unit.adapters.reading import content, pod
@@ -78,6 +83,17 @@ def test_a_running_pod_holds_what_its_annotation_says_and_a_waiting_one_nothing(
 def test_cranes_result_names_zones_and_their_cpu() -> None:
     text = '[{"name":"node0","type":"Node","resources":{"capacity":{"cpu":"2"}}},{"name":"node1"}]'
     assert parse_topology_result(text) == Allocation(zones=(ZoneGrant("node0", cpu_millis=2000), ZoneGrant("node1")))
+
+
+def test_our_result_is_one_that_crane_reads() -> None:
+    text = '[{"name":"node0","type":"Node","resources":{"capacity":{"cpu":"2"}}}]'
+    assert write_topology_result(Allocation(zones=(ZoneGrant("node-0", "4-5", memory_mib=0),))) == text
+    # Memory is the zone's memory (crane writes the CPU figure there), and the number is that of the zone's name.
+    both = Allocation(zones=(ZoneGrant("node-00", None, 2500, 1024), ZoneGrant("node-12", None, 1000)))
+    assert parse_topology_result(write_topology_result(both)) == Allocation(
+        zones=(ZoneGrant("node0", None, 2500, 1024), ZoneGrant("node12", None, 1000))
+    )
+    assert write_topology_result(Allocation()) == ""
     assert pod("nodeName: n", annotations={"topology.crane.io/topology-result": text}).allocation is not None
 
 

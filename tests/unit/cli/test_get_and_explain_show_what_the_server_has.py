@@ -82,6 +82,30 @@ def test_a_decision_is_explained_with_the_nodes_it_weighed(server: Server) -> No
     assert "least-allocated 50.00" in result.stdout
 
 
+def test_a_refusal_is_explained_with_what_would_have_done(server: Server) -> None:
+    fit = {
+        "change": "cpu 9 -> 8",
+        "field": "resources.requests.cpu",
+        "from": "9",
+        "to": "8",
+        "nodes": ["n1"],
+        "count": 5,
+    }
+    server.answers("GET", f"{API}/decisions/8/", {**REFUSED, "nearestFit": [fit], "tipping": None})
+    text = run("explain", "8").stdout
+    assert "nearest fit: cpu 9 -> 8  on n1 and 4 more  (resources.requests.cpu)" in text
+    assert server.asked[0].url.params["nearestFit"] == "true"
+
+
+def test_a_placement_is_explained_with_its_margin(server: Server) -> None:
+    point = {"plugin": "taints", "weight": 3.0, "at": 1.5, "side": "below", "node": "n2"}
+    margin = {"pod": "default/web", "node": "n1", "runnerUp": "n2", "margin": 4.25, "points": [point]}
+    server.answers("GET", f"{API}/decisions/7/", {**DECISION, "nearestFit": [], "tipping": margin})
+    text = run("explain", "7").stdout
+    assert "n1 wins by 4.25 over n2" in text
+    assert "n2 would win with taints below 1.5 (it weighs 3)" in text
+
+
 def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Server) -> None:
     pods = [
         {"pod": "default/a", "state": "placed", "decision": 7},
@@ -111,3 +135,19 @@ def test_a_large_workload_shows_its_worst_decisions_only(server: Server) -> None
 def test_names_cannot_leave_their_place_in_the_address(server: Server) -> None:
     run("get", "nodes", "../workloads/w-1")
     assert server.asked[0].url.raw_path.startswith(b"/api/v1/nodes/..%2Fworkloads%2Fw-1/")
+
+
+def test_explain_tells_on_what_the_expected_use_rested(server: Server) -> None:
+    use = {"basis": "learnt p95 of 12 pods of Deployment/web", "amounts": {"cpu": "2500m", "memory": "1Gi"}}
+    server.answers("GET", f"{API}/decisions/7/", {**DECISION, "expectedUse": use})
+    assert "expected use: cpu 2500m, memory 1Gi (learnt p95 of 12 pods of Deployment/web)" in run("explain", "7").stdout
+
+
+def test_the_queue_is_listed_by_place(server: Server) -> None:
+    place = {"position": 1, "pod": "ml/train-0", "workload": "w-1", "policy": "hetsched", "priority": 5}
+    place |= {"gang": "ml/train", "state": "pending", "attempts": 0}
+    server.answers("GET", f"{API}/queue/", {"items": [place], "next": None})
+    header, row = run("get", "queue", "--cluster", "lab").stdout.splitlines()
+    assert header.split()[:2] == ["position", "pod"]
+    assert row.split() == ["1", "ml/train-0", "5", "ml/train", "hetsched", "pending", "0", "w-1"]
+    assert server.asked[0].url.params["cluster"] == "lab"

@@ -126,3 +126,28 @@ def test_a_report_folder_that_cannot_be_written_stops_before_the_run(trace: list
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "ReportFolderUnusable" in result.stderr
+
+
+def test_quotas_of_the_cluster_file_lend_and_take_back(tmp_path: Path) -> None:
+    # Capacity scheduling's own example: 8 CPUs, min 4 and max 6 for each of two teams, pods of 2 CPUs.
+    quota = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: ElasticQuota\nmetadata: {{name: q, namespace: {0}}}\n"
+    quota += "spec: {{min: {{cpu: 4}}, max: {{cpu: 6}}}}\n---\n"
+    node = (
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+        'status: {allocatable: {cpu: "8", memory: 32Gi, pods: "9"}, conditions: [{type: Ready, status: "True"}]}\n---\n'
+    )
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{1}, namespace: {0}}}\n"
+    pod += 'spec: {{containers: [{{name: c, image: i, resources: {{requests: {{cpu: "2", memory: 1Gi}}}}}}]}}\n---\n'
+    policy = "apiVersion: hetsched.io/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: teams}\n"
+    policy += "spec: {plugins: [{name: quota}, {name: resource-fit}, {name: preemption}]}\n"
+    (tmp_path / "cluster.yaml").write_text(node + quota.format("q1") + quota.format("q2"))
+    (tmp_path / "pods.yaml").write_text(
+        "".join(pod.format(team, number) for team, count in (("q1", 4), ("q2", 2)) for number in range(count))
+    )
+    (tmp_path / "teams.yaml").write_text(policy)
+    files = ("--cluster", tmp_path / "cluster.yaml", "--workload", tmp_path / "pods.yaml")
+    (result,) = document(run("simulate", *files, "--policy", tmp_path / "teams.yaml", "-o", "json"))["results"]
+    # q1 runs three and pends one; q2's first takes the 2 CPUs left, its second gets back what q1 borrowed.
+    assert {row["pod"]: row["node"] for row in result["placements"]} == {
+        "q1/p0": "n", "q1/p1": "n", "q1/p2": None, "q1/p3": None, "q2/p0": "n", "q2/p1": "n",
+    }  # fmt: skip

@@ -41,12 +41,13 @@ def cluster(nodes: Iterable[Node], running: Iterable[Pod] = (), namespaces: Name
 
 
 def rebuilt(state: ClusterState) -> ClusterState:
-    """Build the same cluster anew from its reports and the pods that run on it."""
+    """Build the same cluster anew from its reports, samples brought up to now, and the pods that run on it."""
     running = [
         msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
         for b in state.bookings.values()
     ]
-    anew = ClusterState(state.reports, running, state.namespaces, experience=state.experience)
+    reports = [state.report_now(row) for row in range(len(state.reports))]
+    anew = ClusterState(reports, running, state.namespaces, experience=state.experience)
     anew.use_mix(state.mix)
     return anew
 

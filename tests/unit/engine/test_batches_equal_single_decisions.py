@@ -65,7 +65,7 @@ def test_every_pick_grant_and_total_is_the_same(policy, seed):
     compiled = compile_policy(spec, load_registry())
     single, batched = ClusterState(nodes), ClusterState(nodes)
     one_by_one = Scheduler(single, compiled)
-    in_batches = BatchScheduler(Scheduler(batched, compiled), few=1)
+    in_batches = BatchScheduler(Scheduler(batched, compiled), expected=10**9, shortest=1)
     expected = [one_by_one.schedule(pod) for pod in pods[:100]]
     actual = in_batches.schedule(pods[:60]) + in_batches.schedule(pods[60:100])
     # Something leaves in between, as it does between two batches of a worker.

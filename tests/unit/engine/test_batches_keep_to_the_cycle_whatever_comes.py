@@ -28,7 +28,7 @@ def test_same_outcomes_and_the_same_ledger(
 ) -> None:
     single = scheduler(fleet, policy=policy, namespaces=NAMESPACES)
     batched = scheduler(fleet, policy=policy, namespaces=NAMESPACES)
-    batches = BatchScheduler(batched, few=1)
+    batches = BatchScheduler(batched, expected=10**9, shortest=1)
     bounds = [0, *sorted({min(cut, len(pods)) for cut in cuts}), len(pods)]
     for start, end in pairwise(bounds):
         expected = [told(single.schedule(pod)) for pod in pods[start:end]]
@@ -45,5 +45,5 @@ def test_a_resource_that_turns_up_in_the_middle_of_a_batch() -> None:
     pods = [built(a_pod("a")), built(a_pod("b")), built(a_pod("c").requesting("example.com/new", 1)), built(a_pod("d"))]
     single, batched = scheduler([a_node("n")]), scheduler([a_node("n")])
     expected = [told(single.schedule(pod)) for pod in pods]
-    assert [told(outcome) for outcome in BatchScheduler(batched, few=1).schedule(pods)] == expected
+    assert [told(outcome) for outcome in BatchScheduler(batched, expected=10**9, shortest=1).schedule(pods)] == expected
     assert batched.state.digest() == single.state.digest()

@@ -35,9 +35,8 @@ def test_a_pod_is_expected_to_use_what_its_siblings_used() -> None:
 
 
 def test_what_a_pod_declares_counts_before_what_was_learnt() -> None:
-    pod = a_web_pod().expecting(cpu="2").build()
-    expected = learn(used(12)).applied(pod)
-    assert expected is pod
+    expected = learn(used(12)).applied(a_web_pod().expecting(cpu="2").build())
+    assert dict(expected.shape.expected_usage) == {CPU: 2000}
     assert basis_of(expected) == "declared"
 
 
@@ -51,7 +50,7 @@ def test_too_few_pods_teach_nothing() -> None:
 def test_a_resource_is_learnt_when_enough_pods_measured_it() -> None:
     samples = used(12)
     some = [msgspec.structs.replace(sample, amounts={CPU: sample.amounts[CPU]}) for sample in samples[4:]]
-    assert learn(samples[:4] + some).learnt == {"default/Deployment/web": Learnt(((CPU, 12_000),), 12)}
+    assert learn(samples[:4] + some).learnt == {"default/Deployment/web": Learnt(((CPU, 12_000),), 12, 6500.0)}
 
 
 def test_nothing_is_learnt_across_namespaces_controllers_or_from_bare_pods() -> None:
@@ -76,3 +75,23 @@ def test_applying_twice_changes_nothing_more() -> None:
     experience = learn(used(9))
     once = experience.applied(a_web_pod().build())
     assert experience.applied(once) is once
+
+
+def test_the_load_profile_is_learnt_from_the_share_of_the_request() -> None:
+    # 1000..9000 millicores: mean 5000, p95 9000. Of 10 CPUs the mean is half: busy; of 11 it is less; of 90 the p95 is
+    # a tenth: idle; of 89 it is more.
+    experience = learn(used(9))
+    for cpus, profile in ((10, "busy"), (11, ""), (89, ""), (90, "idle"), (0, "")):
+        assert experience.applied(a_web_pod().cpu(cpus).build()).shape.load_profile == profile
+
+
+def test_a_stated_load_profile_counts_before_a_learnt_one() -> None:
+    stated = a_web_pod().cpu(1).shaped(load_profile="peaks=08-10").build()
+    assert learn(used(9)).applied(stated).shape.load_profile == "peaks=08-10"
+
+
+def test_a_pod_that_declares_its_use_still_learns_its_profile() -> None:
+    declared = a_web_pod().cpu(1).expecting(cpu="2").build()
+    expected = learn(used(9)).applied(declared)
+    assert (expected.shape.load_profile, dict(expected.shape.expected_usage)) == ("busy", {CPU: 2000})
+    assert basis_of(expected) == "declared"

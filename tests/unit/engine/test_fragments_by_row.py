@@ -89,10 +89,17 @@ def test_shares_of_the_typical_shapes_add_up_to_one() -> None:
 def test_the_expected_rest_of_a_card() -> None:
     # Sizes 600 and 400, equally often. W(399) = 399; W(400) = W(0) = 0; W(599) = W(199) = 199;
     # W(600) = (W(0) + W(200)) / 2 = 100; W(1000) = (W(400) + W(600)) / 2 = 50
-    state = cluster([a_node("n").gpus(1)])
-    mix = [(built(a_pod().gpu(1, milli=milli)).shape, 0.5) for milli in (600, 400)]
-    rests = expected_rests(demand_mix(mix, state))
+    rests = expected_rests(mix_of([built(a_pod(f"p{milli}").gpu(1, milli=milli)) for milli in (600, 400)]))
     assert rests[[0, 399, 400, 599, 600, 1000]].tolist() == [0, 399, 0, 199, 100, 50]
+
+
+def test_a_card_is_not_kept_for_a_rare_size() -> None:
+    # 2 pods of 8 whole cards and 1 share of 500: 16 of 17 cards are 94 %, so 500 still counts, W(500) = 0;
+    # with 2 more of 8 cards 32 of 33 are 97 %: 500 is rare, W(500) = 500
+    share = built(a_pod("s").gpu(1, milli=500))
+    for count, rest in ((2, 0), (4, 500)):
+        mix = mix_of([*(built(a_pod(f"w{i}").gpu(8)) for i in range(count)), share])
+        assert expected_rests(mix)[500] == rest
 
 
 def test_a_new_mix_is_seen_by_what_was_evaluated_before() -> None:

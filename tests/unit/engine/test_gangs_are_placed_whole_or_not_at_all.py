@@ -298,6 +298,23 @@ def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
     assert not deciding.room.held
 
 
+@given(sizes=GANGS, running=st.lists(st.integers(0, 3), min_size=5, max_size=5), room=st.integers(1, 10))
+def test_a_gang_that_runs_in_part_gains_nobody_or_becomes_whole(
+    sizes: list[tuple[int, int, int]], running: list[int], room: int
+) -> None:
+    """Some members may have ended: those that are left count, and stay as they are where that is not enough."""
+    old = [
+        a_pod(f"old{number}-{member}").best_effort().gang(f"g{number}", least).running_on("n0")
+        for number, (_, least, _) in enumerate(sizes)
+        for member in range(running[number])
+    ]
+    deciding = scheduler(slots(room), old, policy=gangs())
+    run(deciding, _drawn(sizes, 0, 0))
+    for number, (count, least, _) in enumerate(sizes):
+        booked = deciding.state.gangs.members_booked(f"default/g{number}")
+        assert booked == running[number] or least <= booked <= running[number] + count
+
+
 def _nobody_in_part(deciding: Scheduler, pods: list[PodBuilder]) -> None:
     least = {key: pod.gang.min_available for pod in (p.build() for p in pods) if pod.gang and (key := gang_key(pod))}
     booked = Counter(gang_key(booking.pod) for booking in deciding.state.bookings.values())
@@ -376,7 +393,7 @@ def test_batches_leave_gangs_to_the_cycle(sizes: list[tuple[int, int, int]], pla
     pods = [pod.build() for pod in _drawn(sizes, plain, order)]
     one_by_one, at_once = (Scheduler(cluster(slots(room)), policy) for _ in range(2))
     expected = [one_by_one.schedule(pod) for pod in policy.queue(pods, one_by_one.state)]
-    found = BatchScheduler(at_once, few=1).schedule(list(policy.queue(pods, at_once.state)))
+    found = BatchScheduler(at_once, expected=10**9, shortest=1).schedule(list(policy.queue(pods, at_once.state)))
     for deciding in (one_by_one, at_once):
         deciding.settle()
     assert [(o.pod.key, o.node, o.held) for o in found] == [(o.pod.key, o.node, o.held) for o in expected]

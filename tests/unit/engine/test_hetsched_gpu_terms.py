@@ -10,7 +10,7 @@ import pytest
 from hetsched.contracts.allocation import CardGrant
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.mix import mix_of
-from hetsched.engine.plugins.gpu_headroom import Need, needs_of, stranded
+from hetsched.engine.plugins.gpu_headroom import Need, needs_by_capacity, needs_by_mix, stranded
 from hetsched.engine.plugins.gpu_scarcity import prices_of
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import compile_policy
@@ -51,9 +51,23 @@ def test_what_a_gpu_needs_beside_it_is_read_off_the_mix() -> None:
     state = cluster([a_node("n").gpus(1)])
     pods = [a_pod("a").cpu(10).gpu(1), a_pod("b").cpu(6).gpu(1, milli=500), a_pod("c").cpu(99)]
     state.use_mix(mix_of([built(pod) for pod in pods]))
-    cpu, memory = needs_of(state)
+    cpu, memory = needs_by_mix(state)
     assert (cpu.row, cpu.mean, cpu.deviation) == (0, pytest.approx(10666.67), pytest.approx(769.80, abs=0.01))
     assert memory.row == 1
+
+
+def test_without_a_mix_the_median_card_says_what_a_gpu_needs() -> None:
+    # 2 cards beside 24 cores: 12 each; 3 beside 24: 8 each; 8, 8, 8, 12, 12 -> 8. A node without cards says nothing.
+    fleet = [a_node("a").cpu(24).gpus(2), a_node("b").cpu(24).gpus(3), a_node("c").cpu(99)]
+    cpu, _ = needs_by_capacity(cluster(fleet))
+    assert cpu == Need(0, 8000.0, 0.0)
+    # 1 GPU and 8 cores leave `a` 1 GPU and 16 cores, `b` 2 GPUs and 16 cores: nothing is short. 12 cores: `a` 12, `b`
+    # 12 cores for 2 GPUs: S = 2 - 12 / 8 = 0.5 GPUs -> 50 - 2.5
+    exact = {"need": "capacity", "tightness": 0}
+    pods = [a_pod().cpu(cpu).memory("1Mi").gpu(1) for cpu in (8, 12)]
+    light, heavy = (scores("gpu-headroom", cluster(fleet), pod, exact) for pod in pods)
+    assert light == pytest.approx({"a": 50, "b": 50, "c": 50})
+    assert heavy == {"a": pytest.approx(50), "b": pytest.approx(47.5), "c": 50}
 
 
 def test_expected_stranded_gpus_are_the_newsvendors_loss() -> None:

@@ -1,8 +1,9 @@
 """The measured-fit plugin: nothing is loaded beyond what it measurably has."""
 
 from hetsched.engine.explain import diagnose
+from hetsched.engine.status import SKIP
 from tests.builders import a_node, a_pod
-from tests.unit.engine.fleet import ask, scheduler
+from tests.unit.engine.fleet import ask, policy_of, scheduler
 
 NETWORK = "hetsched.io/network-mbps"
 
@@ -45,3 +46,18 @@ def test_a_pod_that_measured_load_keeps_out_fits_later_and_one_too_large_never()
 def test_a_resource_that_nobody_stated_is_no_limit() -> None:
     nodes = [a_node("n").using(cpu="0"), a_node("m").offering(NETWORK, 100).using(cpu="0")]
     assert ask("measured-fit", a_pod().expecting(**{NETWORK: "50"}), nodes).feasible == ["m", "n"]
+
+
+def test_without_any_sample_it_leaves_requests_to_resource_fit() -> None:
+    nodes = [a_node("n").cpu(8), a_node("m").cpu(8)]
+    for plugins, more, sits_out in (
+        (("resource-fit", "measured-fit"), [], True),
+        (("resource-fit", "measured-fit"), [a_node("sampled").using(cpu="1")], False),
+        (("measured-fit",), [], False),
+    ):
+        policy = policy_of(*plugins)
+        engine = scheduler([*nodes, *more], policy=policy)
+        request = engine.state.compile(a_pod().build())
+        assert (policy.plugins[-1].instance.pre_filter(request, engine.state) is SKIP) is sits_out
+    engine = scheduler(nodes, [a_pod("r").cpu(8).running_on("n")], policy=policy_of("measured-fit"))
+    assert engine.schedule(a_pod().cpu(1).build()).node == "m"

@@ -61,7 +61,7 @@ class Anything(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(["hetsched", "cassini", "binpack"]))
     def start(self, policy: str) -> None:
         self.scheduler = Scheduler(ClusterState(fleet()), compile_policy(BUILTIN[policy], REGISTRY))
-        self.batches = BatchScheduler(self.scheduler)
+        self.batches = BatchScheduler(self.scheduler, expected=10**9, shortest=1)
         self.count = 0
 
     @property

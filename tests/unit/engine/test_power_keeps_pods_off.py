@@ -104,3 +104,17 @@ def test_power_is_never_a_reason_that_a_pod_never_fits() -> None:
     diagnosis = diagnose(Scheduler(state, policy_of("power")), drawing(5000).build())
     assert diagnosis.verdict == "not-now"
     assert sorted(reason.code for reason in diagnosis.reasons) == ["PowerInsufficient", "PowerOff"]
+
+
+def test_a_report_of_something_else_keeps_what_was_placed_since() -> None:
+    state = ClusterState([node().build()])
+    state.assume(state.compile(drawing(900, "earlier").build()), 0)
+    state.apply_report(node().using(cpu="1").build())
+    assert fits(state, drawing(100)) is True
+    assert fits(state, drawing(101)) is False
+
+
+def test_an_export_states_what_is_left_by_now() -> None:
+    state = ClusterState([node().build()])
+    state.assume(state.compile(drawing(900, "earlier").build()), 0)
+    assert state.report_now(0).power == PowerReport("on", 100)

@@ -126,6 +126,20 @@ def test_what_does_not_fit_costs_its_namespace_nothing() -> None:
     assert placed == ["b/0", "a/0", "b/1", "a/1"]
 
 
+def test_floods_of_pods_that_fit_nowhere_take_no_more_than_their_turns() -> None:
+    # Two namespaces use nothing and have 50 pods each that fit nowhere; a third uses half of the cluster.
+    floods = [a_pod(f"{n}", name).cpu(100) for name in ("flood-1", "flood-2") for n in range(50)]
+    few = [a_pod(f"{n}", "few") for n in range(3)]
+    deciding = scheduler([a_node().cpu(8)], [a_pod("old", "few").cpu(4).running_on("node")], policy=fair())
+    order = []
+    for pod in deciding.policy.queue([pod.build() for pod in (*floods, *few)], deciding.state):
+        order.append(pod.key)
+        deciding.schedule(pod)
+    # Each round both are refused once, then one of the third's is placed.
+    assert [order.index(f"few/{n}") for n in range(3)] == [2, 5, 8]
+    assert len(order) == 103
+
+
 def test_cards_dominate_where_they_are_scarce() -> None:
     # 8 cards and 64 CPUs: one card is 1/8, one CPU 1/64. Half a card is 1/16.
     node = a_node().cpu(64).memory("64Gi").gpus(8)

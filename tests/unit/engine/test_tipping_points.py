@@ -48,6 +48,15 @@ def test_the_point_is_where_two_totals_meet() -> None:
     ]  # fmt: skip
 
 
+def test_a_weight_of_nothing_is_no_point() -> None:
+    # Where only binpack tells the nodes apart, they are equal at weight 0, and there is no weight below it.
+    policy = policy_of("resource-fit", PluginUse("binpack", params={"resources": {"cpu": 1}}))
+    nodes = [a_node(name).cpu(7) for name in ("a", "b")]
+    found = tipping(scheduler(nodes, [a_pod("r").cpu(3).running_on("b")], policy=policy), built(a_pod()))
+    assert found is not None
+    assert (found.node, found.runner_up, found.points) == ("b", "a", ())
+
+
 def test_the_only_node_has_no_rival() -> None:
     found = tipping(scheduler([a_node("a"), a_node("b").cordoned()], policy="hetsched"), built(a_pod()))
     assert found == Tipping("default/pod", "a", None, None, ())

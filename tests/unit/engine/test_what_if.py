@@ -54,6 +54,16 @@ def test_the_worst_verdict_stands_for_all() -> None:
     }  # fmt: skip
 
 
+def test_alike_pods_are_each_explained_by_their_own_name() -> None:
+    state = cluster([a_node("n").cpu(8)])
+    answer = asked(state, *(a_pod(f"p{number}").cpu(3) for number in range(4)))
+    # 8 CPUs take two pods of 3 and leave 2.
+    assert [item.pod for item in answer.unplaced] == ["default/p2", "default/p3"]
+    assert answer.unplaced[0].reasons == answer.unplaced[1].reasons
+    assert [item.nearest_fit[0].change for item in answer.unplaced] == ["cpu 3 -> 2"] * 2
+    assert answer.summary.startswith("2 of 4 pods fit; default/p2 does not fit now")
+
+
 def test_the_matrix_is_there_only_when_asked_for() -> None:
     state = cluster([a_node("a"), a_node("b").cordoned()])
     assert asked(state, a_pod("p")).nodes is None

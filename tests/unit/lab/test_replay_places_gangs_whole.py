@@ -48,8 +48,8 @@ def test_a_gang_whose_last_member_never_comes_is_pending() -> None:
 
 
 def test_the_order_by_shares_follows_what_was_placed() -> None:
-    # 4 CPUs. The first pod of `big` does not fit and costs it nothing, so the namespaces still take turns.
+    # 4 CPUs. The first pod of `big` does not fit and costs it its turn alone: 0 : 1, 1 : 1, 2 : 1 and 2 : 2 quarters.
     state = ClusterState([a_node().cpu(4).build()])
     pods = [a_pod("huge", "big").cpu(5), *(a_pod(f"{n}", name) for name in ("big", "small") for n in range(3))]
     result, _ = replay(state, [pod.build() for pod in pods], policy("fair-share", "resource-fit"))
-    assert [row.pod for row in result.placements if row.node] == ["big/0", "small/0", "big/1", "small/1"]
+    assert [row.pod for row in result.placements if row.node] == ["small/0", "big/0", "big/1", "small/1"]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
 from hetsched.lab.experiments import mbcgt
 from hetsched.lab.experiments.outcome import Experiment
-from hetsched.lab.four_resources import pods
+from hetsched.lab.four_resources import nodes, pods
 
 DEGREE = "load balance degree (mean S)"
 
@@ -62,6 +67,14 @@ def test_nothing_is_overloaded_by_the_game_and_much_is_by_its_rivals(made: Exper
     for group in (1, 2, 3):
         assert value(made, "mbcgt", f"200 nodes, group {group}", "overloaded nodes") == 0
         assert value(made, "default", f"200 nodes, group {group}", "overloaded nodes") > 0
+
+
+@pytest.mark.parametrize("seed", [100 * group + order for group in range(3) for order in range(1, 6)])
+def test_one_or_two_of_the_four_nodes_stay_idle_in_every_order(seed: int) -> None:
+    scheduler = Scheduler(ClusterState(nodes(4)), compile_policy(BUILTIN["mbcgt"], load_registry()))
+    held = {scheduler.schedule(pod).node for pod in pods(3, seed)}
+    assert None not in held
+    assert 4 - len(held) in (1, 2)
 
 
 def test_the_blend_idles_fewer_nodes_and_stays_above_both_rivals(made: Experiment) -> None:
