@@ -48,7 +48,8 @@ def connect(
 ) -> Connection:
     """Say how a live cluster is reached, for the first time or anew; what is not given stays as it is.
 
-    `kubeconfig` is its text or its document; `enrolled_namespaces` are those that submissions may use.
+    What is so already changes nothing and is not audited again. `kubeconfig` is its text or its document;
+    `enrolled_namespaces` are those that submissions may use.
     Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
     `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
     """
@@ -57,21 +58,23 @@ def connect(
         raise InputError("ClusterNotLive", f"cluster {cluster.name} is {cluster.kind} and has no API server")
     if in_cluster and (kubeconfig is not None or context):
         raise InputError("ConnectionUnclear", "give a kubeconfig or say in-cluster, not both", place="inCluster")
-    changed: dict[str, Any] = {}
-    if in_cluster:
-        changed = {"sealed_kubeconfig": "", "server": ""}
-    elif kubeconfig is not None:
-        kept, server = _kept(kubeconfig, context)
-        changed = {"sealed_kubeconfig": seal(kept, purpose=_purpose(cluster)), "server": server}
-    if enrolled_namespaces is not None:
-        changed["enrolled_namespaces"] = _checked(enrolled_namespaces)
+    kept, server = _kept(kubeconfig, context) if kubeconfig is not None else ("", "")
+    namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
     with transaction.atomic():
         known = Connection.objects.select_for_update().filter(cluster=cluster).first()
-        if known is None and "server" not in changed:
+        if known is None and not (kept or in_cluster):
             raise InputError(
                 "ConnectionUnclear", "a live cluster needs a kubeconfig, or in-cluster", place="kubeconfig",
                 hint="kubectl config view --raw --flatten --minify writes one",
             )  # fmt: skip
+        changed: dict[str, Any] = {}
+        if (kept or in_cluster) and (known is None or _opened(known, cluster) != kept):
+            sealed = seal(kept, purpose=_purpose(cluster)) if kept else ""
+            changed = {"sealed_kubeconfig": sealed, "server": server, "failure": ""}
+        if namespaces is not None and (known is None or known.enrolled_namespaces != namespaces):
+            changed["enrolled_namespaces"] = namespaces
+        if known is not None and not changed:
+            return known
         connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
         if "server" in changed:
             Connection.objects.filter(cluster=cluster).update(
@@ -135,6 +138,14 @@ def check_identity(cluster: Cluster, api: Api) -> str:
             hint="Connect the cluster of before again, or add this one under another name",
         )
     return uid
+
+
+def _opened(connection: Connection, cluster: Cluster) -> str | None:
+    """Return what is kept of the kubeconfig; empty where there is none, None where it does not open any more."""
+    try:
+        return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
+    except InputError:
+        return None
 
 
 def _purpose(cluster: Cluster) -> str:

@@ -85,9 +85,22 @@ def test_a_new_connection_takes_the_lease_from_whoever_followed_by_the_old_one(l
     lease = following.take(live.pk, "follower")
     assert lease is not None
     before = api_of(live)
-    connected(live, enrolled_namespaces=["team"])
+    connected(live)  # the same again, as at the next start of a process
+    assert following.renew(lease)
+    assert api_of(live) is before
+    assert AuditEntry.objects.filter(action="cluster.connect").count() == 1
+    connected(live, kubeconfig=kubeconfig(cluster={"server": "https://two.example.org"}))
     assert not following.renew(lease)
     assert api_of(live) is not before
+
+
+def test_what_does_not_open_any_more_is_handed_in_again(live: Cluster, settings: Any) -> None:
+    connected(live)
+    settings.SECRET_KEY = "another key of more than forty characters, all of them random"
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        api_of(live)
+    connected(live)
+    assert isinstance(api_of(live), Api)
 
 
 def test_namespaces_are_enrolled_without_the_credentials_of_before(live: Cluster) -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from .api import Api, ApiFailure, Resource
 from .resources import NAMESPACES, OPTIONAL, PODS, REQUIRED
+from .telling import EVENTS
 
-EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
@@ -46,7 +46,6 @@ RIGHTS = (
     Right("bind", "get", PODS),
     Right("explain", "patch", PODS, "status"),
     Right("explain", "create", EVENTS),
-    Right("explain", "patch", EVENTS),
     Right("evict", "create", PODS, "eviction"),
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
 )
