@@ -22,7 +22,7 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, require_reason
 from hetsched.inventory.connecting import connect
-from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.audit import record
 from hetsched.placement.actions import export_cluster, import_cluster
@@ -149,8 +149,6 @@ class Import(ApiView):
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))
         content = parse_cluster([("import", bodies.source(asked.manifest))])
-        if cluster.kind == ClusterKind.KUBERNETES:
-            raise InputError("ClusterIsLive", f"cluster {name} is what its API server has; nothing is imported into it")
         with locked(cluster):
             current = find(name)
             check_match(request, cluster_tag(current), required=current.node_count > 0)
