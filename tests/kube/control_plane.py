@@ -31,6 +31,8 @@ HERE = Path(__file__).resolve().parent
 VERSION = "1.36.3"
 PROGRAMS = ("kube-apiserver", "kube-scheduler", "kubectl")
 _READY_SECONDS = 60
+# Calls of service accounts are written down, and nobody else's; a watch when it begins.
+_AUDITED = "system:serviceaccounts:hetsched"
 
 
 class Unavailable(Exception):
@@ -119,6 +121,9 @@ class ControlPlane:
         tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
         key = folder / "service-account.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        rules = [{"level": "Metadata", "userGroups": [_AUDITED], "omitStages": ["RequestReceived"]}, {"level": "None"}]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+        (folder / "audit-policy.json").write_text(json.dumps(policy))
         client, peer = free_port(), free_port()
         etcd = f"http://127.0.0.1:{client}"
         self._run(
@@ -133,6 +138,7 @@ class ControlPlane:
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--audit-policy-file={folder}/audit-policy.json", f"--audit-log-path={folder}/audit.log",
         )  # fmt: skip
         self.wait_until_ready()
 
@@ -201,6 +207,11 @@ class ControlPlane:
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             text = answer.read()
         return text if raw else json.loads(text)
+
+    def audited(self) -> list[dict[str, Any]]:
+        """Return the calls that service accounts of the namespace hetsched made, the oldest first."""
+        log = self.folder / "audit.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def kubeconfig(self) -> dict[str, Any]:
         """Return the administrator's kubeconfig, everything inline."""

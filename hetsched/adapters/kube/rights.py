@@ -25,23 +25,28 @@ SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
 
 
 class Right(msgspec.Struct, frozen=True):
-    """One verb on one kind, or on a part of it (`binding`); `per_namespace`: only where submissions may go."""
+    """One verb on one kind, on a part of it (`binding`) or on one object of a name.
+
+    `per_namespace`: only where submissions may go.
+    """
 
     purpose: str
     verb: str
     resource: Resource
     part: str = ""
+    name: str = ""
     per_namespace: bool = False
 
     def __str__(self) -> str:
         group = f".{self.resource.group}" if self.resource.group else ""
         part = f"/{self.part}" if self.part else ""
-        return f"{self.verb} {self.resource.plural}{part}{group}"
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource.plural}{part}{group}{name}"
 
 
 RIGHTS = (
     *(Right("follow", verb, resource) for resource in (*REQUIRED, *OPTIONAL) for verb in ("list", "watch")),
-    Right("identify", "get", NAMESPACES),
+    Right("identify", "get", NAMESPACES, name="kube-system"),
     Right("bind", "create", PODS, "binding"),
     Right("bind", "get", PODS),
     Right("explain", "patch", PODS, "status"),
@@ -106,6 +111,7 @@ def _asked(api: Api, right: Right, namespace: str) -> _Review:
         "version": right.resource.version,
         "resource": right.resource.plural,
         "subresource": right.part,
+        "name": right.name,
         "namespace": namespace,
     }
     body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": {"resourceAttributes": wanted}}
