@@ -89,6 +89,7 @@ def forges(api: Api) -> bool:
     try:
         api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode(), query={"dryRun": "All"})
     except ApiFailure as failure:
-        assert "only hetsched writes" in failure.message, failure
-        return False
+        if "only hetsched writes" in failure.message:
+            return False
+        raise
     return True

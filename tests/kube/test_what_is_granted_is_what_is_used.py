@@ -14,7 +14,6 @@ import pytest
 from django.conf import LazySettings
 
 from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
 from hetsched.adapters.kube.resources import PODS
 from hetsched.adapters.kube.rights import JOBS, RIGHTS, Right
 from hetsched.inventory import connecting
