@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Model
 
 from .models import Cluster, Node
 
@@ -100,13 +100,16 @@ def write_loads(nodes: Iterable[Node]) -> None:
     write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
 
 
-def write_columns(nodes: Iterable[Node], names: Sequence[str]) -> None:
-    """Write some columns of many nodes; `bulk_update` would build one huge CASE for it."""
-    fields = [field for field in Node._meta.concrete_fields if field.attname in names]
-    rows = [
-        [*(field.get_db_prep_save(getattr(node, field.attname), connection) for field in fields), node.pk]
-        for node in nodes
+def write_columns(rows: Iterable[Model], names: Sequence[str]) -> None:
+    """Write some columns of many rows of one kind; `bulk_update` would build one huge CASE for it."""
+    rows = list(rows)
+    if not rows:
+        return
+    meta = rows[0]._meta
+    fields = [field for field in meta.concrete_fields if field.attname in names]
+    values = [
+        [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
     ]
     places = ", ".join(f"{field.column} = %s" for field in fields)
     with connection.cursor() as cursor:
-        cursor.executemany(f"UPDATE {Node._meta.db_table} SET {places} WHERE id = %s", rows)  # noqa: S608
+        cursor.executemany(f"UPDATE {meta.db_table} SET {places} WHERE id = %s", values)  # noqa: S608

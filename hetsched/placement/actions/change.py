@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.ledger import Conflict, Load, add_loads
+from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
@@ -144,9 +144,7 @@ class Change:
                     if workload.callback_url:
                         dispatch.wake(workload.pk, dispatch.CALLBACK)
                 patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
-            Workload.objects.bulk_update(
-                changed, ["state", "history", "decided_at", "finished_at", "revision"], batch_size=100
-            )
+            write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
@@ -40,7 +40,7 @@ from ..lifecycle import HOLDING, LIVE, State
 from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
-from .submitting import submit
+from .submitting import take_in
 
 SCHEDULER_NAME = "hetsched"
 _LIVE = [state.value for state in LIVE]
@@ -65,6 +65,13 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState
 
     Raises: Conflict when another follower took over, or somebody moved a pod at the same moment.
     """
+    try:
+        return _follow(cluster_id, changes, epoch, state)
+    except IntegrityError as error:
+        raise Conflict(f"cluster {cluster_id}: {error}") from error
+
+
+def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState | None) -> Followed:
     with transaction.atomic():
         cluster = advance(cluster_id)
         if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
@@ -220,8 +227,7 @@ class _Batch:
         for seen in self.arriving:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
-        for specs in groups.values():
-            submit(self.cluster, specs, actor=SYSTEM, origin=Pod.WATCHED)
+        take_in(self.cluster, groups.values(), actor=SYSTEM)
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:

@@ -8,7 +8,8 @@ left alone: pods that wait hold nothing, so a submission never disturbs the sche
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
-from hetsched.journal.audit import Actor, record
+from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
 from hetsched.policies.effective import Chooser
 
@@ -92,7 +93,7 @@ def submit(
                     response=response,
                     created_at=workload.created_at,
                 )
-            _tell(cluster, workload, prepared)
+            _tell(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
@@ -171,45 +172,69 @@ def _write(
     policy: str,
     callback_url: str,
 ) -> Workload:
-    now = timezone.now()
-    namespaces = {pod.namespace for pod in pods}
-    first = pods[0].spec
-    workload = Workload.objects.create(
-        cluster=cluster,
-        namespace=namespaces.pop() if len(namespaces) == 1 else "",
-        name=name or first.controller.rpartition("/")[2] or first.name,
-        manifest=manifest[:MOST_KEPT_MANIFEST],
-        policy=policy,
-        priority=max(pod.priority for pod in pods),
-        pod_count=len(pods),
-        submitted_by=actor.name[:255],
-        owner=owner,
-        callback_url=callback_url,
-        history=[[State.PENDING.value, rfc3339(now)]],
-        created_at=now,
-    )
-    for pod in pods:
-        pod.workload = workload
-        pod.created_at = now
-    Pod.objects.bulk_create(pods, batch_size=500)
-    record(
-        actor=actor.name,
-        role=actor.role,
-        action="workload.submit",
-        obj=workload,
-        details={"cluster": cluster.name, "pods": len(pods), "policy": policy},
-    )
+    made = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "policy": policy, "callback_url": callback_url}
+    workload = _workload(cluster, pods, actor, name, **made)
+    _insert([(workload, pods)], actor)
     return workload
 
 
-def _tell(cluster: Cluster, workload: Workload, pods: list[Pod]) -> None:
-    document = {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
-    publish_many(
-        {
-            workload_topic(workload.pk): document,
-            cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]},
-        }
+def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
+    """Make the row of a workload of these pods, unsaved."""
+    now = timezone.now()
+    namespaces = {pod.namespace for pod in pods}
+    first = pods[0].spec
+    return Workload(
+        cluster=cluster,
+        namespace=namespaces.pop() if len(namespaces) == 1 else "",
+        name=name or first.controller.rpartition("/")[2] or first.name,
+        priority=max(pod.priority for pod in pods),
+        pod_count=len(pods),
+        submitted_by=actor.name[:255],
+        history=[[State.PENDING.value, rfc3339(now)]],
+        created_at=now,
+        **made,
     )
+
+
+def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
+    """Write workloads with their pods and what the audit trail says of them."""
+    Workload.objects.bulk_create([workload for workload, _ in groups], batch_size=500)
+    for workload, pods in groups:
+        for pod in pods:
+            pod.workload, pod.created_at = workload, workload.created_at
+    Pod.objects.bulk_create([pod for _, pods in groups for pod in pods], batch_size=500)
+    record_many(
+        actor,
+        "workload.submit",
+        [
+            (workload, {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
+            for workload, pods in groups
+        ],
+    )
+
+
+def take_in(cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Actor) -> None:
+    """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
+
+    Raises: IntegrityError when another pod of one of these names is live.
+    """
+    wanted = list(groups)
+    prepared = iter(_prepare(cluster, [spec for specs in wanted for spec in specs], "", None, Pod.WATCHED))
+    made: list[tuple[Workload, list[Pod]]] = []
+    for specs in wanted:
+        pods = list(islice(prepared, len(specs)))
+        made.append((_workload(cluster, pods, actor, ""), pods))
+    if made:
+        _insert(made, actor)
+        _tell(cluster, made)
+
+
+def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
+    documents: dict[str, Any] = {
+        workload_topic(workload.pk): {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+        for workload, pods in made
+    }
+    publish_many({**documents, cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}})
 
 
 def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
