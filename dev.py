@@ -353,7 +353,7 @@ def fmt(*args: str) -> None:
 
 
 def kube(*args: str) -> None:
-    """Build the Kubernetes API server that tests run against, where there is none (needs Go)"""
+    """Build the Kubernetes API server and helm that tests run, where there is none (needs Go)"""
     if not build_kube():
         raise SetupError("the Kubernetes programs are not there; the message above says why")
 
@@ -366,7 +366,7 @@ def kube_up(*args: str) -> None:
 
 def build_kube() -> bool:
     """Build what is missing, once; tests that need it say so loudly where it cannot be had."""
-    with step("Looking for kube-apiserver, building it where it is missing (some minutes, once)"):
+    with step("Looking for kube-apiserver and helm, building what is missing (some minutes, once)"):
         return subprocess.run([sys.executable, CONTROL_PLANE, "build"], cwd=ROOT, check=False).returncode == 0
 
 

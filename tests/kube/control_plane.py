@@ -29,7 +29,9 @@ from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 VERSION = "1.36.3"
-PROGRAMS = ("kube-apiserver", "kube-scheduler", "kubectl")
+HELM_VERSION = "3.21.4"
+KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
+PROGRAMS = (*KUBERNETES, "helm")
 _READY_SECONDS = 60
 # Calls of service accounts are written down, and nobody else's; a watch when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
@@ -39,15 +41,15 @@ class Unavailable(Exception):
     """A program of the control plane can neither be found nor built here; the text says why."""
 
 
-def cache() -> Path:
-    """Return the folder that built programs are kept in."""
+def cache(program: str = "kube-apiserver") -> Path:
+    """Return the folder that a built program is kept in."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "hetsched-kube" / VERSION
+    return home / "hetsched-kube" / (VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}")
 
 
 def find(program: str) -> Path | None:
     """Return a program that is there already, None where it would have to be built."""
-    places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache())]
+    places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache(program))]
     for place in places:
         if place and (found := shutil.which(program, path=place)):
             return Path(found)
@@ -66,21 +68,31 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         raise Unavailable(f"{', '.join(missing)}: not found, and there is no Go to build them with")
-    part = cache().with_suffix(f".part{os.getpid()}")
-    part.mkdir(parents=True, exist_ok=True)
     stamp = "-X k8s.io/component-base/version."
     version = f"{stamp}gitVersion=v{VERSION} {stamp}gitMajor=1 {stamp}gitMinor={VERSION.split('.')[1]}"
-    command = [go, "build", "-p", "2", "-trimpath", "-ldflags", f"-s -w {version}", "-o", f"{part}/"]
-    command += [f"k8s.io/kubernetes/cmd/{program}" for program in missing]
+    commands = [f"k8s.io/kubernetes/cmd/{program}" for program in missing if program in KUBERNETES]
+    if commands:
+        _go_build(go, HERE, cache(), version, commands)
+    if "helm" in missing:
+        version = f"-X helm.sh/helm/v3/internal/version.version=v{HELM_VERSION}"
+        _go_build(go, HERE.parent / "helm", cache("helm"), version, ["helm.sh/helm/v3/cmd/helm"])
+
+
+def _go_build(go: str, module: Path, into: Path, stamps: str, commands: Sequence[str]) -> None:
+    """Build commands of the modules that a folder's `go.mod` pins; whoever works here meanwhile goes first."""
+    part = into.parent / f"{into.name}.part{os.getpid()}"
+    part.mkdir(parents=True, exist_ok=True)
+    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
+    command = [*nice, go, "build", "-p", "2", "-trimpath", "-ldflags", f"-s -w {stamps}", "-o", f"{part}/", *commands]
     done = subprocess.run(
-        command, cwd=HERE, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
+        command, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         shutil.rmtree(part, ignore_errors=True)
         raise Unavailable(f"go build failed: {done.stderr.strip()[-500:]}")
-    cache().mkdir(parents=True, exist_ok=True)
+    into.mkdir(parents=True, exist_ok=True)
     for program in part.iterdir():
-        program.replace(cache() / program.name)
+        program.replace(into / program.name)
     part.rmdir()
 
 
