@@ -28,19 +28,19 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
     """Write changed nodes and names; return the nodes that are to be told anew."""
     if changes.definitions is not None:
         cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
-        cluster.layout_revision = cluster.revision
-        cluster.save(update_fields=["definitions", "layout_revision"])
+        cluster.save(update_fields=["definitions"])
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
     added = [
         _described(Node(cluster=cluster, name=report.name), report, cluster)
         for report in changes.nodes
         if report.name not in known
     ]
-    changed = [
-        _described(known[report.name], report, cluster)
-        for report in changes.nodes
-        if report.name in known and (known[report.name].report != report or known[report.name].gone)
-    ]
+    changed, decisive = [], False
+    for report in changes.nodes:
+        node = known.get(report.name)
+        if node is not None and (node.report != report or node.gone):
+            decisive |= node.gone or _but_usage(node.report) != _but_usage(report)
+            changed.append(_described(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
     for node in leaving:
         if node.pods:
@@ -50,16 +50,18 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
     Node.objects.bulk_create(added, batch_size=200)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "gone"))
     Node.objects.filter(pk__in=empty).delete()
-    if added or empty:
-        cluster.layout_revision = cluster.revision
-        cluster.save(update_fields=["layout_revision"])
-    if added or changed or empty or changes.definitions is not None:
-        total_up(cluster)
+    anew = bool(added or empty or changes.definitions is not None)
+    if anew or changed:
+        total_up(cluster, same_layout=not anew, decisive=anew or decisive or bool(leaving))
     return [*added, *changed]
 
 
 def _names(changes: Changes) -> list[str]:
     return [*(report.name for report in changes.nodes), *changes.nodes_gone]
+
+
+def _but_usage(report: NodeReport) -> NodeReport:
+    return msgspec.structs.replace(report, usage=None, observed_at="")
 
 
 def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
@@ -83,6 +85,4 @@ def in_step(cluster: Cluster) -> bool:
 def forget_gone(cluster: Cluster) -> None:
     """Delete nodes that the API server has no more and that hold nothing any more."""
     if Node.objects.filter(cluster=cluster, gone=True, pods=0).delete()[0]:
-        cluster.layout_revision = cluster.revision
-        cluster.save(update_fields=["layout_revision"])
         total_up(cluster)

@@ -1,8 +1,9 @@
 """Change what nodes hold, under the cluster's lock.
 
 Rule: `advance` is the first statement of every transaction that changes a cluster's inventory or bookings. It raises
-the revision by 1 where it is what the caller saw, and so locks the row: whoever comes next waits, then sees the new
-revision. Loads are then added to the node columns and to the cluster's totals.
+the revision by 1, and so locks the row: whoever comes next waits, then sees the new revision. Whoever decided on a
+revision names it: where something was booked since, or facts changed, the decision is void; what merely went on its
+way or ended is no reason to decide anew. Loads are then added to the node columns and to the cluster's totals.
 Invariant: a lost comparison writes nothing.
 """
 
@@ -53,15 +54,15 @@ class Load(msgspec.Struct):
 def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return it as it is now.
 
-    Raises: Conflict when `revision` or the leader's `epoch` is no longer the cluster's.
+    Raises: Conflict when what was decided on `revision` is void, or `epoch` is no longer the leader's.
     """
     expected: dict[str, Any] = {"pk": cluster_id}
     if revision is not None:
-        expected["revision"] = revision
+        expected |= {"revision__gte": revision, "decisive_revision__lte": revision}
     if epoch is not None:
         expected["leader_epoch"] = epoch
     if not Cluster.objects.filter(**expected).update(revision=F("revision") + 1):
-        raise Conflict(f"cluster {cluster_id} is no longer at revision {revision}, epoch {epoch}")
+        raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     return Cluster.objects.get(pk=cluster_id)
 
 

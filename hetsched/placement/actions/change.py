@@ -89,9 +89,16 @@ class Change:
 
         Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
         """
+        if bookings:
+            self.decide_anew()
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
+
+    def decide_anew(self) -> None:
+        """Make decisions void that were made on an earlier revision and are not written yet."""
+        self.cluster.decisive_revision = self.cluster.revision
+        self.cluster.save(update_fields=["decisive_revision"])
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
         """End the active reservations of these pods, exactly."""

@@ -1,6 +1,7 @@
 """Write a batch of decisions.
 
-Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
+Rule: one transaction: nothing was booked and no fact changed since the revision that was decided on, under the leader
+epoch that decided;
 the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
 inserted in bulk, the unique indexes judge, node columns follow.
 Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
