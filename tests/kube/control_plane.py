@@ -74,7 +74,9 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     if commands:
         _go_build(go, HERE, cache(), version, commands)
     if "helm" in missing:
-        version = f"-X helm.sh/helm/v3/internal/version.version=v{HELM_VERSION}"
+        stamp = "-X helm.sh/helm/v3/"
+        minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"
+        version = f"{stamp}internal/version.version=v{HELM_VERSION} {minor}"
         _go_build(go, HERE.parent / "helm", cache("helm"), version, ["helm.sh/helm/v3/cmd/helm"])
 
 
