@@ -22,6 +22,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
+from hetsched.placement.actions.creating import due
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -47,6 +48,8 @@ def run() -> dict[str, int]:
             found["woken"] += 1
         if cluster.kind == ClusterKind.KUBERNETES and Pod.objects.filter(untold(cluster.pk)).exists():
             dispatch.wake(cluster.pk, dispatch.TELL)
+        if due(cluster.pk).exists():
+            dispatch.wake(cluster.pk, dispatch.CREATE)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))

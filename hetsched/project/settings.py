@@ -161,6 +161,7 @@ CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": 
 CELERY_IMPORTS = [
     "workers.schedule",
     "workers.bind",
+    "workers.create",
     "workers.tell",
     "workers.callback",
     "workers.sweep",

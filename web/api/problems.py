@@ -32,6 +32,7 @@ _STATUS = {
     "ManifestTooLarge": 413,
     "ObjectTooLarge": 413,
     "PermissionDenied": 403,
+    "NamespaceNotEnrolled": 403,
     "PolicyNotAllowed": 403,
     "CardHeldTwice": 409,
     "ClusterExists": 409,
@@ -42,6 +43,7 @@ _STATUS = {
     "NothingToRetry": 409,
     "PodExists": 409,
     "PolicyNothingToRollBack": 409,
+    "WorkloadNotOurs": 409,
     "PolicyChanged": 412,
     "IdempotencyKeyReused": 422,
 }

@@ -6,6 +6,7 @@ Never: an engine run or an outside call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
+from .creating import submit_there
 from .following import Followed, follow
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Result, record
@@ -34,4 +35,5 @@ __all__ = [
     "set_priority",
     "start",
     "submit",
+    "submit_there",
 ]

@@ -40,6 +40,7 @@ from ..lifecycle import HOLDING, LIVE, State
 from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
+from .creating import join
 from .submitting import take_in
 
 SCHEDULER_NAME = "hetsched"
@@ -173,12 +174,14 @@ class _Batch:
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         charged = self._charge()
+        arrived = len(self.arriving)
+        self.arriving = join(change, self.arriving)
         if ended or cancelled:
             change.requeue()
         change.close()
         self._submit()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
-        return Followed(len(self.arriving), charged, moved, len(ended) + len(cancelled))
+        return Followed(arrived, charged, moved, len(ended) + len(cancelled))
 
     def _charge(self) -> int:
         """Book pods where somebody else put them."""

@@ -69,13 +69,13 @@ def submit(
     `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`; Conflict where
     another writer held a name and let it go meanwhile.
     """
-    _check(pods, priority)
+    check_pods(pods, priority)
     refuse_foreign(callback_url)
     if idempotency_key:
-        answered = _answered(owner, idempotency_key, body_hash)
-        if answered is not None:
-            return answered
-    prepared = _prepare(cluster, pods, policy, priority, origin)
+        known = answered(owner, idempotency_key, body_hash)
+        if known is not None:
+            return known
+    prepared = prepare(cluster, pods, policy, priority, origin)
     try:
         with transaction.atomic():
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
@@ -97,15 +97,16 @@ def submit(
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
-        answered = _answered(owner, idempotency_key, body_hash) if idempotency_key else None
-        if answered is not None:
-            return answered
+        known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        if known is not None:
+            return known
         _refuse_taken(cluster, pods)
         raise Conflict(f"cluster {cluster.pk}: {error}") from error
     return Submission(workload.pk, response)
 
 
-def _check(pods: Sequence[PodSpec], priority: int | None) -> None:
+def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
+    """Refuse pods that no submission may hold. Raises: InputError, as `submit` does."""
     if not pods:
         raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
@@ -121,7 +122,8 @@ def _check(pods: Sequence[PodSpec], priority: int | None) -> None:
             raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
 
 
-def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
+def answered(owner: str, key: str, body_hash: str) -> Submission | None:
+    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
     kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
     if kept is None:
         return None
@@ -135,7 +137,7 @@ def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(kept.workload_id, kept.response, replayed=True)
 
 
-def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
+def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
     """Choose each pod's policy and make its row, unsaved."""
     chooser = Chooser(cluster)
     rows: list[Pod] = []
@@ -219,7 +221,7 @@ def take_in(cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Act
     Raises: IntegrityError when another pod of one of these names is live.
     """
     wanted = list(groups)
-    prepared = iter(_prepare(cluster, [spec for specs in wanted for spec in specs], "", None, Pod.WATCHED))
+    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, Pod.WATCHED))
     made: list[tuple[Workload, list[Pod]]] = []
     for specs in wanted:
         pods = list(islice(prepared, len(specs)))
