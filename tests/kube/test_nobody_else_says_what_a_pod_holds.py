@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,22 @@ def test_a_pod_is_not_created_with_it(api: Api, account: Api, key: str) -> None:
     with pytest.raises(ApiFailure, match=key.partition("-scoring")[0]) as refused:
         make(api, PODS, "p", "default", metadata={"annotations": {key: FORGED}}, spec=spec())
     assert refused.value.status == 403
+
+
+def test_not_even_we_create_a_pod_with_it(plane: ControlPlane, account: Api) -> None:
+    """A submission may bring any annotation; our account creates what it brings."""
+    subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
+    bindings = f"{access.RBAC}/namespaces/default/rolebindings"
+    plane.call("POST", bindings, {"metadata": {"name": "submit"}, "subjects": [subject], "roleRef": role})
+    until = time.monotonic() + 30
+    while True:
+        with pytest.raises(ApiFailure) as refused:
+            make(account, PODS, "p", "default", metadata={"annotations": {ALLOCATION: FORGED}}, spec=spec())
+        if "only hetsched writes" in refused.value.message:
+            break
+        assert time.monotonic() < until, refused.value  # a moment passes before the right to create counts
+    plane.call("DELETE", f"{bindings}/submit")
 
 
 @pytest.mark.parametrize("part", ["", "status"])
