@@ -25,13 +25,17 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class ApiFailure(Exception):
-    """The API server answered with a refusal (`status` 4xx or 5xx) or not at all (`status` 0)."""
+    """The API server answered with a refusal (`status` 4xx or 5xx) or not at all (`status` 0).
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    `retry_after_seconds`: how long it asks to be left alone, 0 where it does not.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ class Api:
         except urllib3.exceptions.HTTPError as error:
             raise _unreachable(error) from None
         if answer.status >= 300:
-            raise _refused(answer.status, answer.data)
+            raise _refused(answer, answer.data)
         return answer.data
 
     @contextmanager
@@ -137,7 +141,7 @@ class Api:
             raise _unreachable(error) from None
         try:
             if answer.status >= 300:
-                raise _refused(answer.status, answer.read())
+                raise _refused(answer, answer.read())
             yield _lines(answer)
         except urllib3.exceptions.HTTPError as error:
             raise _unreachable(error) from None
@@ -184,12 +188,14 @@ def _lines(answer: Any) -> Iterator[bytes]:
         yield from whole
 
 
-def _refused(status: int, body: bytes) -> ApiFailure:
+def _refused(answer: Any, body: bytes) -> ApiFailure:
     try:
         said = _status.decode(body)
     except msgspec.DecodeError:
         said = _Status(message=body[:200].decode(errors="replace"))
-    return ApiFailure(status, said.reason or "Refused", said.message)
+    wait = answer.headers.get("Retry-After", "")
+    # It may be a date as well; API servers send seconds.
+    return ApiFailure(answer.status, said.reason or "Refused", said.message, float(wait) if wait.isdecimal() else 0.0)
 
 
 def _unreachable(error: Exception) -> ApiFailure:

@@ -8,7 +8,9 @@ the Binding itself, so no pod is ever bound without it. Outcomes:
     409                     read the pod: bound where we wanted it -> bound; elsewhere, or another uid -> lost;
                             still waiting -> refused
     400, 403, 422           refused, with the server's words
-    anything else, nothing  unknown: nobody may act as if it had failed until a read tells
+    429, 5xx                tried again, after as long as the server asks for; the same binding twice is one binding
+    no answer               read the pod: bound -> bound; waiting -> unknown, the binding may still come
+    anything else           unknown: nobody may act as if it had failed until a read tells
 Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).
 """
 
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import enum
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,6 +32,9 @@ from .api import Api, ApiFailure
 from .resources import PODS
 
 _REFUSED = frozenset({400, 403, 422})
+_BUSY = frozenset({429, 500, 502, 503, 504})
+_WAITS_SECONDS = (0.1, 0.5, 2.0)
+_LONGEST_WAIT_SECONDS = 10.0
 
 
 class Fate(enum.StrEnum):
@@ -81,8 +88,21 @@ def _cpu(millis: int) -> str:
     return str(millis // 1000) if millis % 1000 == 0 else f"{millis}m"
 
 
-def bind(api: Api, one: ToBind) -> Bound:
-    """Write one Binding and say what became of it."""
+def bind(api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep) -> Bound:
+    """Write one Binding and say what became of it; a busy server is asked a few times."""
+    for wait in _WAITS_SECONDS:
+        try:
+            return _bind(api, one)
+        except ApiFailure as failure:
+            sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
+    try:
+        return _bind(api, one)
+    except ApiFailure as failure:
+        return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
+
+
+def _bind(api: Api, one: ToBind) -> Bound:
+    """Write one Binding once. Raises: ApiFailure where the server is busy."""
     body = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -101,6 +121,10 @@ def bind(api: Api, one: ToBind) -> Bound:
             return Bound(one.pod_id, Fate.GONE, failure.message)
         if failure.status in _REFUSED:
             return Bound(one.pod_id, Fate.REFUSED, failure.message)
+        if failure.status in _BUSY:
+            raise
+        if failure.status == 0:
+            return read_back(api, one, waiting=Fate.UNKNOWN)
         return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
     return Bound(one.pod_id, Fate.BOUND)
 

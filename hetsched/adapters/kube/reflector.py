@@ -5,7 +5,8 @@ books a node that is gone.
 Rule: list in pages, then watch from the list's version. A watch that ends is resumed from the last version seen
 (bookmarks move it along); 410 means list again. A list is compared with what is known, so that what went in between
 comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
-`QUIET_SECONDS` is given up. Failures wait 1, 2, 4 … 30 s with jitter; each is told.
+`QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
+or as long as the server asks for; each is told.
 Source: Kubernetes documentation, "Efficient detection of changes"; client-go's reflector for the names.
 Invariants: after `SYNCED` the consumer has seen exactly the objects of one list; a version is never used before all
 events up to it were handed on.
@@ -107,17 +108,18 @@ class Reflector:
                 if not self._version:
                     yield from self._list()
                 yield from self._watch()
-                self._failures = 0
             except ApiFailure as failure:
                 if failure.status == 410:
                     self._version = ""
                     continue
-                yield self._failed(str(failure))
+                yield self._failed(str(failure), failure.retry_after_seconds)
+            except msgspec.DecodeError as error:
+                yield self._failed(f"an answer cannot be read: {error}")
 
-    def _failed(self, reason: str) -> Failed:
+    def _failed(self, reason: str, at_least: float = 0.0) -> Failed:
         self._failures += 1
         longest = min(2.0 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
-        wait = longest * (0.5 + self._chance() / 2)
+        wait = max(longest * (0.5 + self._chance() / 2), min(at_least, LONGEST_WAIT_SECONDS))
         self._sleep(wait)
         return Failed(reason, wait)
 
@@ -134,7 +136,7 @@ class Reflector:
         for key in sorted(missing):
             del self._known[key]
             yield Gone(key)
-        self._version = version
+        self._version, self._failures = version, 0
         yield Synced(len(items))
 
     def _watch(self) -> Iterator[Event]:
@@ -167,7 +169,7 @@ class Reflector:
             self._known[key] = found.metadata.resource_version
             yield Seen(key, body)
         # Only now: what was handed on is what a resumed watch may leave out.
-        self._version = found.metadata.resource_version
+        self._version, self._failures = found.metadata.resource_version, 0
         yield Alive()
 
 
