@@ -35,6 +35,7 @@ BIN = VENV / "bin"
 TOOLS = ROOT / ".tools"
 STAMP = VENV / "hetsched.stamp"
 REQUIREMENTS = ROOT / "requirements"
+CONTROL_PLANE = ROOT / "tests" / "kube" / "control_plane.py"
 BOOTSTRAP = REQUIREMENTS / "bootstrap.lock"
 DEV_LOCK = REQUIREMENTS / "dev.lock"
 LOCKS = ("bootstrap", "build", "runtime", "dev")  # dev is constrained by runtime, so it comes after it
@@ -310,6 +311,8 @@ def start(*args: str) -> None:
 def test(*args: str) -> None:
     """Run every test this machine can run; extra arguments go to pytest"""
     setup()
+    if not args:
+        build_kube()
     become(BIN / "python", "-m", "pytest", *args)
 
 
@@ -349,6 +352,24 @@ def fmt(*args: str) -> None:
     run(BIN / "ruff", "format", ".")
 
 
+def kube(*args: str) -> None:
+    """Build the Kubernetes API server and helm that tests run, where there is none (needs Go)"""
+    if not build_kube():
+        raise SetupError("the Kubernetes programs are not there; the message above says why")
+
+
+def kube_up(*args: str) -> None:
+    """Run a Kubernetes control plane on loopback until Ctrl-C"""
+    build_kube()
+    become(sys.executable, CONTROL_PLANE, "up")
+
+
+def build_kube() -> bool:
+    """Build what is missing, once; tests that need it say so loudly where it cannot be had."""
+    with step("Looking for kube-apiserver and helm, building what is missing (some minutes, once)"):
+        return subprocess.run([sys.executable, CONTROL_PLANE, "build"], cwd=ROOT, check=False).returncode == 0
+
+
 def bench(*args: str) -> None:
     """Measure the engine; extra arguments go to `hetsched bench`"""
     setup()
@@ -377,7 +398,7 @@ def lock(*args: str) -> None:
 
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt,
-    "bench": bench, "setup": set_up, "lock": lock, "clean": clean,
+    "bench": bench, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "clean": clean,
 }  # fmt: skip
 
 
@@ -399,7 +420,7 @@ def main() -> int:
         if name not in TARGETS:
             print("Usage: python3 dev.py TARGET [ARGUMENTS]\n")
             for target, function in TARGETS.items():
-                print(f"  {target:6} {function.__doc__}")
+                print(f"  {target:7} {function.__doc__}")
             return 0 if name in {"help", "-h", "--help"} else 2
         TARGETS[name](*args)
     except SetupError as error:

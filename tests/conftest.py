@@ -39,8 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("NOT TESTED HERE: outside programs are missing", sep="!", yellow=True, bold=True)
     for part, count in sorted(parts.skipped.items()):
-        package = parts.PACKAGES.get(part, part)
-        terminalreporter.write_line(f"  {part}: {count} test(s) skipped; install it with: apt-get install {package}")
+        terminalreporter.write_line(f"  {part}: {count} test(s) skipped; {parts.advice(part)}")
 
 
 def _parts_needed(item: pytest.Item) -> list[str]:

@@ -9,8 +9,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory import lease
-from hetsched.inventory.lease import Lease
+from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program
 from hetsched.placement.actions import Result, import_cluster, record, submit
@@ -41,7 +40,7 @@ def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Wor
 
 def led(cluster: Cluster) -> Lease:
     """Take the lead of a cluster that nobody leads."""
-    taken = lease.take(cluster.pk, "test")
+    taken = leading.take(cluster.pk, "test")
     assert taken is not None
     return taken
 

@@ -1,29 +1,61 @@
 """Bind what was placed.
 
 Rule: on a demo cluster binding always succeeds at once; an offline cluster's placements exist only here and stay as
-they are. The steps are those of a real binding, each its own short transaction, so a worker that dies between them
-leaves pods that the next run takes further.
+they are; on a live cluster each placement is written to its API server, `AT_ONCE` at a time. The steps are short
+transactions of their own, none of them open during a call, so a worker that dies in between leaves pods that the next
+run takes further: a pod that is *binding* is bound again, and what its first binding came to is found out that way.
+A binding whose fate nobody knows keeps what it holds.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import structlog
 from celery import shared_task
 
+from hetsched.adapters.allocation import by_container
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
+from hetsched.contracts.allocation import EMPTY
+from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, begin_binding, confirm, start
+from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.lifecycle import State
-from hetsched.placement.models import Pod
+from hetsched.placement.models import Pod, Reservation
 
 PODS_PER_STEP = 500
+AT_ONCE = 16
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
+ON_THEIR_WAY = {
+    ClusterKind.DEMO.value: [state.value for state, _ in STEPS],
+    ClusterKind.KUBERNETES.value: [State.PLACED.value, State.BINDING.value],
+}
+log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.BIND)
 def run(cluster_id: int) -> int:
-    """Bind and start what is placed on a demo cluster; return how many pods run now that did not before."""
-    if not Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.DEMO).exists():
+    """Take what is placed further; return how many pods run (demo) or are bound (live) that were not before."""
+    cluster = Cluster.objects.filter(pk=cluster_id).first()
+    if cluster is None or cluster.kind == ClusterKind.OFFLINE:
         return 0
+    return _pretend(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
+
+
+def unbound(cluster: Cluster) -> bool:
+    """Tell whether a cluster has pods that a run would take further."""
+    states = ON_THEIR_WAY.get(cluster.kind, [])
+    return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
+
+
+def _pretend(cluster_id: int) -> int:
+    """Let everything placed on a demo cluster run."""
     started = 0
     for state, step in STEPS:
         while pods := _pods(cluster_id, state):
@@ -36,11 +68,70 @@ def run(cluster_id: int) -> int:
     return started
 
 
-def _pods(cluster_id: int, state: State) -> list[int]:
-    rows = Pod.objects.filter(cluster_id=cluster_id, state=state.value).order_by("id")
+def _pods(cluster_id: int, state: State, after: int = 0) -> list[int]:
+    rows = Pod.objects.filter(cluster_id=cluster_id, state=state.value, pk__gt=after).order_by("id")
     return list(rows.values_list("id", flat=True)[:PODS_PER_STEP])
 
 
-def unbound(cluster_id: int) -> bool:
-    """Tell whether a demo cluster has pods on their way to running."""
-    return Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state, _ in STEPS]).exists()
+# -- live clusters -----------------------------------------------------------------------------------------------------
+
+
+def _bind_all(cluster: Cluster) -> int:
+    """Write the placements of a live cluster; what is unknown at the end is left to the next run."""
+    while pods := _pods(cluster.pk, State.PLACED):
+        try:
+            begin_binding(cluster.pk, pods)
+        except Conflict:
+            break
+    api = api_of(cluster)
+    bound = last = 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
+        while pods := _pods(cluster.pk, State.BINDING, last):
+            last = pods[-1]
+            fates = list(threads.map(lambda one: bind(api, one), _to_bind(pods)))
+            bound += _note(cluster, fates)
+    return bound
+
+
+def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
+    held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
+    epochs = dict(held.values_list("pod_id", "leader_epoch"))
+    rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
+    found = []
+    for pod in rows.order_by("id"):
+        assert pod.node is not None
+        allocation, node = pod.allocation or EMPTY, pod.node.name
+        containers = by_container(msgspec.structs.replace(pod.spec, allocation=allocation))
+        told = annotations_of(allocation, uid=pod.uid, node=node, epoch=epochs.get(pod.pk, 0), containers=containers)
+        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told))
+    return found
+
+
+def _note(cluster: Cluster, fates: Sequence[Bound]) -> int:
+    """Write what became of bindings. What is gone or somebody else's comes by the watch, which frees it by proof."""
+    by_fate: dict[Fate, list[Bound]] = defaultdict(list)
+    for one in fates:
+        by_fate[one.fate].append(one)
+    reasons: dict[str, list[int]] = defaultdict(list)
+    for one in by_fate[Fate.REFUSED]:
+        reasons[one.message[:500]].append(one.pod_id)
+    _try(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
+    for reason, pods in reasons.items():
+        _try(cluster, partial(reject, reason=reason), pods)
+    for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN):
+        if by_fate[fate]:
+            some = by_fate[fate][0]
+            log.info("bindings", cluster=cluster.name, fate=fate.value, pods=len(by_fate[fate]), reason=some.message)
+    return len(by_fate[Fate.BOUND])
+
+
+def _try(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
+    """Act on pods at once, or one by one where the watch was faster with some of them."""
+    if not pods:
+        return
+    try:
+        act(cluster.pk, pods)
+    except Conflict:
+        for pod in pods:
+            with suppress(Conflict):
+                act(cluster.pk, [pod])

@@ -21,8 +21,9 @@ from django.conf import settings
 
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.engine.policy import Policy
-from hetsched.inventory import lease as leases
-from hetsched.inventory.lease import Lease
+from hetsched.inventory.following import in_step
+from hetsched.inventory.lease import Lease, leading
+from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.queue import Waiting, due_pods, next_pods
@@ -40,13 +41,13 @@ def run(cluster_id: int) -> int:
     """Decide for a cluster until no pod is due; return how many decisions were recorded."""
     decided = 0
     while due_pods(cluster_id).exists():
-        lease = leases.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
+        lease = leading.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
         if lease is None:
             break
         try:
             recorded, beaten = _lead(lease)
         finally:
-            leases.give_up(lease)
+            leading.give_up(lease)
         decided += recorded
         if beaten:
             break  # other clusters want this worker too; the sweep has it tried again
@@ -68,7 +69,7 @@ def _lead(lease: Lease) -> tuple[int, bool]:
         except Conflict as conflict:
             conflicts += 1
             log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
-            if conflicts > MOST_CONFLICTS or not leases.renew(lease):
+            if conflicts > MOST_CONFLICTS or not leading.renew(lease):
                 return decided, True
             time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
             continue
@@ -81,11 +82,11 @@ def _lead(lease: Lease) -> tuple[int, bool]:
 
 def _batch(lease: Lease, copy: Warm, most: int) -> int:
     """Decide and record a batch of about `most` pods; return its size, 0 when nothing is due."""
-    if not due_pods(lease.cluster_id).exists():
+    if not due_pods(lease.cluster_id).exists() or not in_step(Cluster.objects.get(pk=lease.cluster_id)):
         return 0
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
-        if not leases.renew(lease):
+        if not leading.renew(lease):
             raise Conflict("another leader took over meanwhile")
         # The pods are read after the revision: whatever changes them from here on makes the comparison fail.
         revision, snapshot = loaded.revision, loaded.state.digest()

@@ -17,16 +17,18 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
-from hetsched.inventory.lease import is_led
+from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
+from hetsched.placement.actions.creating import due
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 
 from .bind import unbound
+from .tell import untold
 
 LOOK_AGAIN = timedelta(seconds=60)
 CALLBACKS_AT_ONCE = 100
@@ -41,10 +43,14 @@ def run() -> dict[str, int]:
     now = timezone.now()
     for cluster in Cluster.objects.all():
         _look_again(cluster.pk)
-        if due_pods(cluster.pk).exists() and not is_led(cluster.pk):
+        if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
-        if cluster.kind == ClusterKind.DEMO and unbound(cluster.pk):
+        if cluster.kind == ClusterKind.KUBERNETES and Pod.objects.filter(untold(cluster.pk)).exists():
+            dispatch.wake(cluster.pk, dispatch.TELL)
+        if due(cluster.pk).exists():
+            dispatch.wake(cluster.pk, dispatch.CREATE)
+        if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:

@@ -1,7 +1,8 @@
-"""`hetsched cluster`: add, import, export and test the clusters of a server.
+"""`hetsched cluster`: add, connect, import, export and test the clusters of a server.
 
 Rule: an import replaces what the cluster holds, all of it or nothing, and only if nobody changed the cluster since
-this command looked at it. An export is a file that `whatif`, `simulate` and `import` read.
+this command looked at it. An export is a file that `whatif`, `simulate` and `import` read. Of a kubeconfig only the
+chosen context is sent, checked here first.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from rich.markup import escape
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
-from .options import read_inventory
+from .options import read_inventory, read_kubeconfig
 from .output import Output, OutputFormat, console, note, print_json, table
 
-app = typer.Typer(no_args_is_help=True, help="The clusters of a server: add, import, export, test.")
+app = typer.Typer(no_args_is_help=True, help="The clusters of a server: add, connect, import, export, test.")
 
 EXIT_NOT_WELL = 1
 _JSON = {"Content-Type": "application/json"}
@@ -35,9 +36,20 @@ InventoryFiles = Annotated[
 ]
 
 
+Kubeconfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="How a live cluster is reached; everything inline.")
+]
+Context = Annotated[str, typer.Option(help="Context of the kubeconfig; its current one if left out.")]
+InCluster = Annotated[bool, typer.Option("--in-cluster", help="The server runs inside this cluster.")]
+Namespaces = Annotated[
+    list[str] | None, typer.Option("--namespace", help="Submissions may use it; repeat for more.", show_default=False)
+]
+
+
 class ClusterKind(enum.StrEnum):
     OFFLINE = "offline"
     DEMO = "demo"
+    KUBERNETES = "kubernetes"
 
 
 @app.command()
@@ -45,15 +57,64 @@ def add(
     name: Name,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    kind: Annotated[ClusterKind, typer.Option(help="offline: what files say; demo: simulated.")] = ClusterKind.OFFLINE,
+    kind: Annotated[
+        ClusterKind | None,
+        typer.Option(help="offline: what files say; demo: simulated; kubernetes: live.", show_default="offline"),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    in_cluster: InCluster = False,
+    namespace: Namespaces = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a new cluster; it has no nodes until something is imported."""
-    body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason})
+    """Make a new cluster: empty until something is imported, or a live one by its kubeconfig."""
+    how = _how(kubeconfig, context, in_cluster, namespace)
+    kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
+    if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
+        hint = "A cluster of kind kubernetes needs --kubeconfig FILE or --in-cluster, others have neither"
+        raise InputError("ConnectionUnclear", f"a cluster of kind {kind.value} is asked for", place="--kind", hint=hint)
+    body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason, **how})
     with connect(server, token) as client:
         document = client.send("POST", "clusters/", body=body, headers=_JSON).json()
     _tell(document, f"cluster [bold]{escape(name)}[/] added", output)
+
+
+@app.command("connect")
+def reconnect(
+    name: Name,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    in_cluster: InCluster = False,
+    namespace: Namespaces = None,
+    reason: Reason = "connected by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Connect a live cluster anew, or change the namespaces that submissions may use; the rest stays as it is."""
+    how = _how(kubeconfig, context, in_cluster, namespace)
+    address = f"clusters/{quote(name, safe='')}/"
+    with connect(server, token) as client:
+        seen = client.send("GET", address).headers.get("ETag", "*")
+        body = msgspec.json.encode({"reason": reason, **how})
+        headers = {**_JSON, "If-Match": seen}
+        document = client.send("PUT", f"{address}connection/", body=body, headers=headers).json()
+    _tell(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)
+
+
+def _how(kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str] | None) -> dict[str, Any]:
+    """Return the part of a request that says how a cluster is reached, as far as the options say it."""
+    how: dict[str, Any] = {}
+    if kubeconfig is not None:
+        how["kubeconfig"] = read_kubeconfig(kubeconfig, context)
+    elif context:
+        raise InputError("ConnectionUnclear", "there is no kubeconfig", place="--context", hint="Add --kubeconfig FILE")
+    if in_cluster:
+        how["inCluster"] = True
+    if namespaces:
+        how["namespaces"] = namespaces
+    return how
 
 
 @app.command("import")
@@ -112,6 +173,8 @@ def check(
 ) -> None:
     """Say what stands between you and this cluster: server, its parts, the token's rights, the cluster's age.
 
+    Of a live cluster it names each right that hetsched lacks there, and each kind of object that is not followed.
+
     Exit codes: 0 all well, 1 something is not, 3 server unreachable.
     """
     with connect(server, token) as client:
@@ -142,8 +205,20 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
         return [*found, _check("right to view", False, f"{told.message} [{told.code}]")]
     nodes, ages = f"{cluster['readyCount']} of {cluster['nodeCount']}", ready.get("clusters", {}).get(name, {})
     found.append(_check("right to view", True, cluster["kind"]))
+    if cluster["kind"] == ClusterKind.KUBERNETES:
+        found.extend(_asked_there(client, name))
     detail = _aged(f"{nodes} nodes Ready", ages.get("syncAgeSeconds"))
     return [*found, _check("inventory", cluster["nodeCount"] > 0, detail)]
+
+
+def _asked_there(client: Client, name: str) -> list[dict[str, Any]]:
+    """Have the server ask the API server of a live cluster: rights that are missing, sources that do not answer."""
+    try:
+        checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
+    except (ServerUnavailable, InputError) as error:
+        told = error.told if isinstance(error, ServerUnavailable) else error
+        return [_check("right to test", False, f"{told.message} [{told.code}]")]
+    return checks
 
 
 def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from . import (
     experiment,
     isa,
     resources,
+    scheduler,
     simulate,
     standalone,
     token,
@@ -121,6 +122,7 @@ app.command(rich_help_panel=_SERVER)(resources.get)
 app.command(rich_help_panel=_SERVER)(decisions.explain)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
+app.command(rich_help_panel=_HERE)(scheduler.scheduler)
 app.add_typer(token.app, name="token", rich_help_panel=_HERE)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -120,6 +120,17 @@ def read_inventory(paths: Sequence[str]) -> str:
     """
     sources = read_sources(paths, "-f")
     return _text(sources[0]) if len(sources) == 1 else write_cluster(parse_cluster(sources)).decode()
+
+
+def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
+    """Read one context of a kubeconfig file, by default the current one, and nothing else of it.
+
+    Raises: InputError; OSError.
+    """
+    from hetsched.adapters.kube.kubeconfig import MAX_BYTES, one_context, read
+
+    with path.expanduser().open("rb") as file:
+        return one_context(read(file.read(MAX_BYTES + 1)), context=context)
 
 
 def _text(source: Source) -> str:

@@ -2,9 +2,9 @@
 
 Problem: trying a control plane must not begin with installing a database and a message broker.
 Rule: the same processes and the same settings as in production, on embedded defaults: SQLite in the data folder and a
-private Valkey on a unix socket. Store, preparation, web, worker, beat start in this order; the address is printed only
-after the readiness page is green and a task made the round trip. The data folder outlives the command, and one command
-at a time owns it.
+private Valkey on a unix socket. Store, preparation, web, worker, watch, beat start in this order; the address is
+printed only after the readiness page is green and a task made the round trip. The data folder outlives the command,
+and one command at a time owns it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -40,6 +40,7 @@ OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "HETSCHED_BROKER_URL", "HETSCHED_C
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY = ("0.0.0.0", "::")  # noqa: S104  (only compared with)
 SLOW_SECONDS = 2.0
+STORE_SECONDS, START_SECONDS = 15.0, 90.0
 
 
 def default_data_dir() -> Path:
@@ -90,20 +91,25 @@ def bring_up(
     """Start everything in order and return the administrator's new credentials, if there are any."""
     note("hetsched is starting")
     supervisor.start(store.program(socket_file))
-    supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=15)
+    supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=STORE_SECONDS)
 
     wishes = ["--static", "--admin", *(["--demo"] if demo else []), *(["--reset-admin"] if reset else [])]
     prepare = Program("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
-    admin = json.loads(supervisor.run_to_end(prepare))["admin"]
+    admin = admin_of(supervisor.run_to_end(prepare))
 
-    for program in (web(host, port), worker(), beat()):
+    for program in (web(host, port), worker("standalone"), watch(), beat()):
         supervisor.start(program)
-    probe = f"{address(host if host not in ANY else '127.0.0.1', port)}readyz"
     with step("web, worker and beat"):
-        supervisor.wait_until(lambda: is_ready(probe), what="the web server", timeout_seconds=90)
+        supervisor.wait_until(lambda: is_ready(probe(host, port)), what="the web server", timeout_seconds=START_SECONDS)
         round_trip = RoundTrip(socket_file)
-        supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=90)
+        supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=START_SECONDS)
     return admin
+
+
+def admin_of(said: bytes) -> dict[str, str] | None:
+    """Return the administrator's new credentials that a preparation printed, if there are any."""
+    found: dict[str, str] | None = json.loads(said)["admin"]
+    return found
 
 
 def web(host: str, port: int) -> Program:
@@ -116,11 +122,16 @@ def web(host: str, port: int) -> Program:
     )
 
 
-def worker() -> Program:
-    """Return the worker for both queues, two processes."""
-    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io", "-n", "standalone@localhost")
+def worker(name: str) -> Program:
+    """Return the worker for both queues, two processes; workers of one message store need different names."""
+    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io", "-n", f"{name}@localhost")
     quiet = ("--without-gossip", "--without-mingle")
     return Program("worker", (*CELERY, "worker", *pool, *quiet), grace_seconds=10.0)
+
+
+def watch() -> Program:
+    """Return the follower of live clusters; without any it only looks for one now and then."""
+    return Program("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
 
 
 def beat() -> Program:
@@ -182,15 +193,26 @@ def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> 
     for name in (*OWN_VARIABLES, *(f"{name}_FILE" for name in OWN_VARIABLES)):
         if env.pop(name, None):
             note(f"{name} is set and not used: a standalone server keeps its own")
-    env["DJANGO_SETTINGS_MODULE"] = SETTINGS
-    env["HETSCHED_DATA"] = str(data_dir)
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
+    give_key(env, data_dir)
+    return env | common(env, data_dir, host)
+
+
+def common(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
+    """Return the variables that the processes of every supervisor have in common."""
+    return {
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "HETSCHED_DATA": str(data_dir),
+        "ALLOWED_HOSTS": env.get("ALLOWED_HOSTS") or ",".join(dict.fromkeys((*LOOPBACK, host, socket.gethostname()))),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def give_key(env: dict[str, str], data_dir: Path) -> None:
+    """Have a secret key in the environment: the one that is there, else the one of the data folder."""
     if not (env.get("SECRET_KEY_FILE") or env.get("SECRET_KEY")):
         env["SECRET_KEY"] = secret_key(data_dir)
-    env.setdefault("ALLOWED_HOSTS", ",".join(dict.fromkeys((*LOOPBACK, host, socket.gethostname()))))
-    env["PYTHONUNBUFFERED"] = "1"
-    return env
 
 
 def secret_key(data_dir: Path) -> str:
@@ -202,6 +224,11 @@ def secret_key(data_dir: Path) -> str:
             file.write(secrets.token_urlsafe(48))
         os.replace(unfinished, path)
     return path.read_text().strip()
+
+
+def probe(host: str, port: int) -> str:
+    """Return the URL of the readiness page, as this machine reaches it."""
+    return f"{address('127.0.0.1' if host in ANY else host, port)}readyz"
 
 
 def is_ready(url: str) -> bool:

@@ -63,7 +63,7 @@ class Supervisor:
     def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, tell: Callable[[str], None]) -> None:
         self._env = dict(env)
         self._cwd = cwd
-        self._log_dir = log_dir
+        self.log_dir = log_dir
         self._tell = tell
         self._children: list[_Child] = []
         self._stop_signals = 0
@@ -75,7 +75,7 @@ class Supervisor:
         self._stop_signals += 1
 
     def log_of(self, name: str) -> Path:
-        return self._log_dir / f"{name}.log"
+        return self.log_dir / f"{name}.log"
 
     def start(self, program: Program) -> None:
         """Start a program that shall keep running."""
@@ -113,7 +113,7 @@ class Supervisor:
                     raise self._failed(child.program.name, f"{child.program.name} ended while starting")
             if time.monotonic() > deadline:
                 message = f"{what} is not ready after {timeout_seconds:.0f} s"
-                raise InputError("StartTimeout", message, hint=f"The logs are in {self._log_dir}")
+                raise InputError("StartTimeout", message, hint=f"The logs are in {self.log_dir}")
             time.sleep(POLL_SECONDS)
 
     def watch(self) -> None:
@@ -177,7 +177,7 @@ class Supervisor:
         return InputError("ProgramFailed", message + tail, hint=f"Its log: {self.log_of(name)}")
 
     def _trim_logs(self) -> None:
-        for log in self._log_dir.glob("*.log"):
+        for log in self.log_dir.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
                 os.truncate(log, 0)  # writers append, so they go on at the start

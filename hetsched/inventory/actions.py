@@ -1,6 +1,7 @@
 """The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
 
-Rule: an inventory change raises `inventory_revision` to the cluster's new revision, so warm copies rebuild, and sends
+Rule: an inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so warm
+copies rebuild, or where it is one of single nodes their `changed_revision`, so that they take those in; and it sends
 the signal by which waiting pods are looked at again. `replace_nodes` is the part of an import that concerns nodes; the
 import itself also brings running pods and lies in the app above.
 """
@@ -85,7 +86,7 @@ def describe(node: Node, report: NodeReport) -> Node:
     return node
 
 
-_FACT_COLUMNS = (
+FACT_COLUMNS = (
     "report",
     "isa_family",
     "isa",
@@ -116,15 +117,18 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
         else:
             changed.append(describe(node, report))
     Node.objects.bulk_create(added, batch_size=200)
-    write_columns(changed, _FACT_COLUMNS)
+    write_columns(changed, FACT_COLUMNS)
     gone = sorted(known.keys() - names)
     cluster.nodes.filter(name__in=gone).delete()
     total_up(cluster)
     return gone
 
 
-def total_up(cluster: Cluster) -> None:
-    """Write the cluster's totals anew from its nodes, and mark the inventory as changed."""
+def total_up(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
+    """Write the cluster's totals anew from its nodes, and mark the inventory as changed.
+
+    `same_layout`: the changed nodes say so themselves. Not `decisive`: decisions in the making still hold.
+    """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()
     cluster.node_count = cluster.ready_count = cluster.card_count = cluster.gpu_milli_used = 0
@@ -138,9 +142,14 @@ def total_up(cluster: Cluster) -> None:
     cluster.capacity = dict(sorted(capacity.items()))
     cluster.requested = dict(sorted(requested.items()))
     cluster.inventory_revision = cluster.revision
+    if not same_layout:
+        cluster.layout_revision = cluster.revision
+    if decisive:
+        cluster.decisive_revision = cluster.revision
     cluster.save(
         update_fields=[
             "node_count", "ready_count", "card_count", "gpu_milli_used", "capacity", "requested", "inventory_revision",
+            "layout_revision", "decisive_revision",
         ]
     )  # fmt: skip
 
@@ -170,8 +179,9 @@ def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, a
             raise InputError("NodeUnknown", f"cluster {locked.name} has no node {node_name[:80]!r}", place="node")
         node.cordoned_by_operator = cordoned
         node.unschedulable = node.report.unschedulable or cordoned
-        node.save(update_fields=["cordoned_by_operator", "unschedulable"])
-        total_up(locked)
+        node.changed_revision = locked.revision
+        node.save(update_fields=["cordoned_by_operator", "unschedulable", "changed_revision"])
+        total_up(locked, same_layout=True)
         record(
             actor=actor.name,
             role=actor.role,

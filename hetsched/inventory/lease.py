@@ -1,58 +1,68 @@
-"""Who decides for a cluster.
+"""Who decides for a cluster, and who follows it.
 
-Rule: a lease on the cluster's row, taken by compare-and-set when nobody holds it or it is over by the database's clock;
-taking it raises the epoch. Every batch is written under the epoch, so a leader that slept through its lease can no
-longer write anything, whatever it believes.
+Rule: a lease on a row, taken by compare-and-set when nobody holds it or it is over by the database's clock; taking it
+raises the epoch. What is written under a lease names its epoch, so a holder that slept through its lease can no longer
+write anything, whatever it believes. `leading` is about deciding, `following` about a live cluster's watch.
 Invariant: an epoch belongs to one holder for ever.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db.models import F, Q
+from django.db.models import F, Model, Q
 from django.db.models.functions import Now
 
-from .models import Cluster
+from .models import Cluster, Connection
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to decide for one cluster under one epoch."""
+    """The right to act for one cluster under one epoch."""
 
     cluster_id: int
     epoch: int
+
+
+class Leases:
+    """One kind of lease, kept in three columns of a row per cluster: `<name>_epoch`, `<name>_id`, `<name>_until`."""
+
+    def __init__(self, model: type[Model], name: str) -> None:
+        self._rows = model._default_manager.all
+        self._epoch, self._id, self._until = f"{name}_epoch", f"{name}_id", f"{name}_until"
+
+    def take(self, cluster_id: int, holder: str) -> Lease | None:
+        """Take the lease, or return None while somebody else holds it."""
+        free = Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()})
+        row = self._rows().filter(free, pk=cluster_id)
+        epoch = row.values_list(self._epoch, flat=True).first()
+        if epoch is None:
+            return None
+        held = {self._epoch: F(self._epoch) + 1, self._id: holder[:120], self._until: Now() + _seconds()}
+        taken = row.filter(**{self._epoch: epoch}).update(**held)
+        return Lease(cluster_id, epoch + 1) if taken else None
+
+    def renew(self, lease: Lease) -> bool:
+        """Prolong the lease; False when another holder took over."""
+        return self._own(lease).update(**{self._until: Now() + _seconds()}) == 1
+
+    def give_up(self, lease: Lease) -> None:
+        """End the lease early; somebody else's is left alone."""
+        self._own(lease).update(**{self._until: None, self._id: ""})
+
+    def is_held(self, cluster_id: int) -> bool:
+        """Tell whether somebody's lease runs."""
+        return self._rows().filter(pk=cluster_id, **{f"{self._until}__gte": Now()}).exists()
+
+    def _own(self, lease: Lease) -> Any:
+        return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})
 
 
 def _seconds() -> timedelta:
     return timedelta(seconds=settings.HETSCHED_LEASE_SECONDS)
 
 
-def take(cluster_id: int, holder: str) -> Lease | None:
-    """Take the lease, or return None while somebody else holds it."""
-    free = Q(leader_until=None) | Q(leader_until__lt=Now())
-    row = Cluster.objects.filter(free, pk=cluster_id)
-    epoch = row.values_list("leader_epoch", flat=True).first()
-    if epoch is None:
-        return None
-    taken = row.filter(leader_epoch=epoch).update(
-        leader_epoch=F("leader_epoch") + 1, leader_id=holder[:120], leader_until=Now() + _seconds()
-    )
-    return Lease(cluster_id, epoch + 1) if taken else None
-
-
-def renew(lease: Lease) -> bool:
-    """Prolong the lease; False when another leader took over."""
-    own = Cluster.objects.filter(pk=lease.cluster_id, leader_epoch=lease.epoch)
-    return own.update(leader_until=Now() + _seconds()) == 1
-
-
-def give_up(lease: Lease) -> None:
-    """End the lease early; somebody else's is left alone."""
-    Cluster.objects.filter(pk=lease.cluster_id, leader_epoch=lease.epoch).update(leader_until=None, leader_id="")
-
-
-def is_led(cluster_id: int) -> bool:
-    """Tell whether a leader's lease runs."""
-    return Cluster.objects.filter(pk=cluster_id, leader_until__gte=Now()).exists()
+leading = Leases(Cluster, "leader")
+following = Leases(Connection, "follower")

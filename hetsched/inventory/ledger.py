@@ -1,8 +1,9 @@
 """Change what nodes hold, under the cluster's lock.
 
 Rule: `advance` is the first statement of every transaction that changes a cluster's inventory or bookings. It raises
-the revision by 1 where it is what the caller saw, and so locks the row: whoever comes next waits, then sees the new
-revision. Loads are then added to the node columns and to the cluster's totals.
+the revision by 1, and so locks the row: whoever comes next waits, then sees the new revision. Whoever decided on a
+revision names it: where something was booked since, or facts changed, the decision is void; what merely went on its
+way or ended is no reason to decide anew. Loads are then added to the node columns and to the cluster's totals.
 Invariant: a lost comparison writes nothing.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Model
 
 from .models import Cluster, Node
 
@@ -53,15 +54,15 @@ class Load(msgspec.Struct):
 def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return it as it is now.
 
-    Raises: Conflict when `revision` or the leader's `epoch` is no longer the cluster's.
+    Raises: Conflict when what was decided on `revision` is void, or `epoch` is no longer the leader's.
     """
     expected: dict[str, Any] = {"pk": cluster_id}
     if revision is not None:
-        expected["revision"] = revision
+        expected |= {"revision__gte": revision, "decisive_revision__lte": revision}
     if epoch is not None:
         expected["leader_epoch"] = epoch
     if not Cluster.objects.filter(**expected).update(revision=F("revision") + 1):
-        raise Conflict(f"cluster {cluster_id} is no longer at revision {revision}, epoch {epoch}")
+        raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     return Cluster.objects.get(pk=cluster_id)
 
 
@@ -100,13 +101,16 @@ def write_loads(nodes: Iterable[Node]) -> None:
     write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
 
 
-def write_columns(nodes: Iterable[Node], names: Sequence[str]) -> None:
-    """Write some columns of many nodes; `bulk_update` would build one huge CASE for it."""
-    fields = [field for field in Node._meta.concrete_fields if field.attname in names]
-    rows = [
-        [*(field.get_db_prep_save(getattr(node, field.attname), connection) for field in fields), node.pk]
-        for node in nodes
+def write_columns(rows: Iterable[Model], names: Sequence[str]) -> None:
+    """Write some columns of many rows of one kind; `bulk_update` would build one huge CASE for it."""
+    rows = list(rows)
+    if not rows:
+        return
+    meta = rows[0]._meta
+    fields = [field for field in meta.concrete_fields if field.attname in names]
+    values = [
+        [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
     ]
     places = ", ".join(f"{field.column} = %s" for field in fields)
     with connection.cursor() as cursor:
-        cursor.executemany(f"UPDATE {Node._meta.db_table} SET {places} WHERE id = %s", rows)  # noqa: S608
+        cursor.executemany(f"UPDATE {meta.db_table} SET {places} WHERE id = %s", values)  # noqa: S608

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.observed import Quarantined
 from hetsched.journal.fields import StructField
 
 DNS_LABEL = RegexValidator(
@@ -26,6 +27,7 @@ DNS_LABEL = RegexValidator(
 class ClusterKind(models.TextChoices):
     OFFLINE = "offline", _("offline: from files, placements exist only here")
     DEMO = "demo", _("demo: simulated, with a stream of workloads")
+    KUBERNETES = "kubernetes", _("kubernetes: a live API server, watched and bound to")
 
 
 class Cluster(models.Model):
@@ -39,6 +41,10 @@ class Cluster(models.Model):
 
     revision = models.BigIntegerField(_("revision"), default=0)
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
+    # Since when the nodes are these, with these definitions; facts of single nodes may be newer.
+    layout_revision = models.BigIntegerField(_("layout revision"), default=0)
+    # What was decided on an earlier revision does not hold any more: something was booked since, or facts changed.
+    decisive_revision = models.BigIntegerField(_("decisive revision"), default=0)
     # The revision at which the usage samples of the nodes were taken: they hold what was booked then.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
@@ -91,6 +97,9 @@ class Node(models.Model):
     pods = models.IntegerField(_("pods"), default=0)
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
     updated_at = models.DateTimeField(_("reported"))
+    changed_revision = models.BigIntegerField(_("changed at revision"), default=0)
+    # The API server has it no more, but what it holds was not seen to end.
+    gone = models.BooleanField(_("gone"), default=False)
 
     class Meta:
         verbose_name = _("node")
@@ -100,3 +109,50 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Connection(models.Model):
+    """How the API server of a Kubernetes cluster is reached. The kubeconfig is sealed and never shown."""
+
+    cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="connection", primary_key=True)
+    sealed_kubeconfig = models.TextField(blank=True, editable=False)  # empty: we run inside this cluster
+    server = models.CharField(_("API server"), max_length=300, blank=True)
+    # The uid of its namespace kube-system, once seen: no other cluster may take its place.
+    cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
+    enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
+    failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
+    # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.
+    follower_id = models.CharField(_("follower"), max_length=120, blank=True)
+    follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
+    follower_epoch = models.BigIntegerField(_("follow epoch"), default=0)
+
+    class Meta:
+        verbose_name = _("connection")
+        verbose_name_plural = _("connections")
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}: {self.server}"
+
+
+class Sync(models.Model):
+    """How far one kind of object of a Kubernetes cluster is known, by the follower of an epoch."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
+    resource = models.CharField(_("resource"), max_length=120)
+    required = models.BooleanField(_("required"), default=True)  # nothing is decided before it is known
+    epoch = models.BigIntegerField(_("follow epoch"))
+    synced_at = models.DateTimeField(_("listed whole"), null=True)
+    alive_at = models.DateTimeField(_("heard of"), null=True)
+    objects_count = models.IntegerField(_("objects"), default=0)
+    relists = models.IntegerField(_("lists"), default=0)
+    failures = models.IntegerField(_("failures in a row"), default=0)
+    reason = models.CharField(_("last failure"), max_length=500, blank=True)
+    quarantined = StructField(tuple[Quarantined, ...], verbose_name=_("unreadable objects"), default=tuple)
+
+    class Meta:
+        verbose_name = _("sync")
+        verbose_name_plural = _("syncs")
+        constraints = [models.UniqueConstraint(fields=["cluster", "resource"], name="inventory_sync_once")]
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}: {self.resource}"

@@ -6,6 +6,7 @@ and no entry without its change.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -43,8 +44,24 @@ def record(
     details: dict[str, Any] | None = None,
 ) -> AuditEntry:
     """Add one entry; `obj` is a model row, or its kind and name."""
+    entry = _entry(actor, role, action, obj, reason, details)
+    entry.save()
+    return entry
+
+
+def record_many(
+    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], dict[str, Any]]]
+) -> None:
+    """Add one entry for each object and its details, all of one action."""
+    entries = [_entry(actor.name, actor.role, action, obj, "", details) for obj, details in about]
+    AuditEntry.objects.bulk_create(entries, batch_size=500)
+
+
+def _entry(
+    actor: str, role: str, action: str, obj: models.Model | tuple[str, str], reason: str, details: dict[str, Any] | None
+) -> AuditEntry:
     kind, name = obj if isinstance(obj, tuple) else (obj._meta.model_name or "", str(obj))
-    return AuditEntry.objects.create(
+    return AuditEntry(
         actor=actor[:255],
         role=role[:100],
         action=action,

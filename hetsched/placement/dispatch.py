@@ -18,6 +18,8 @@ BIND = "workers.bind.run"
 SWEEP = "workers.sweep.run"
 DEMO = "workers.demo.tick"
 CALLBACK = "workers.callback.run"
+TELL = "workers.tell.run"
+CREATE = "workers.create.run"
 
 log = structlog.get_logger(__name__)
 

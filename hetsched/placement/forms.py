@@ -57,7 +57,10 @@ class ClusterForm(ImportForm):
     """A new cluster, empty or out of files."""
 
     name = forms.CharField(label=_("Name"), max_length=63, validators=[DNS_LABEL])
-    kind = forms.ChoiceField(label=_("Kind"), choices=ClusterKind.choices)
+    # A live cluster needs credentials, which no page takes or shows.
+    kind = forms.ChoiceField(
+        label=_("Kind"), choices=[choice for choice in ClusterKind.choices if choice[0] != ClusterKind.KUBERNETES]
+    )
     policy_name = forms.ChoiceField(label=_("Default policy"))
 
     field_order = ("name", "kind", "policy_name", "documents", "reason")

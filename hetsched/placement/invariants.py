@@ -89,7 +89,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     for node_id, requests, allocation, origin in rows.values_list("node_id", "requests", "allocation", "pod__origin"):
         held[node_id].update(requests)
         held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
-        if origin == Pod.SUBMITTED:
+        if origin in Pod.OURS:
             ours[node_id].update(requests)
     totals: Counter[str] = Counter()
     for node in Node.objects.filter(cluster=cluster):
@@ -113,11 +113,11 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
 def _zones(cluster: Cluster) -> Iterator[Violation]:
     """I2, I4: no zone of ours gives more than it has, and no exclusive CPU is one that pods may not have."""
     rows = Reservation.objects.filter(cluster=cluster, active=True)
-    granted_by_us = rows.filter(pod__origin=Pod.SUBMITTED).values_list("node_id", "allocation").iterator(2000)
+    granted_by_us = rows.filter(pod__origin__in=Pod.OURS).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
     for node in Node.objects.filter(pk__in=nodes):
         held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
-        ours = [one for one in held if one.pod.origin == Pod.SUBMITTED]
+        ours = [one for one in held if one.pod.origin in Pod.OURS]
         state = alone(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
@@ -145,7 +145,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     """I5: what is reserved is in the node's report; memory charged to a card fits it."""
     cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    active = Q(active=True, node__cluster=cluster, reservation__pod__origin=Pod.SUBMITTED)
+    active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.OURS)
     for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
         "node_id", "card_index", "memory_mib"
     ):
@@ -169,7 +169,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
 def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
     """I7: whatever we placed can run where it is, natively or by the emulation it allowed."""
     offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
-    placed = Pod.objects.filter(cluster=cluster, origin=Pod.SUBMITTED, state__in=[s.value for s in HOLDING])
+    placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=[s.value for s in HOLDING])
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
         demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
         if demand is not None and (offer is None or not _runs(demand, offer)):
@@ -204,7 +204,7 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
     elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
     for reservation in elsewhere.select_related("pod"):
         yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
-    for undecided in pods.filter(state__in=holding, origin=Pod.SUBMITTED).exclude(decision__verdict="placed"):
+    for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decision__verdict="placed"):
         yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)

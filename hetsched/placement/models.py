@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason
+from hetsched.contracts.submitted import Wanted
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.fields import StructField
@@ -78,7 +79,9 @@ class Workload(models.Model):
 class Pod(models.Model):
     """One pod. `queued` says that the scheduler still has to look at it, `not_before` from when on."""
 
-    SUBMITTED, IMPORTED = "submitted", "imported"
+    # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us.
+    SUBMITTED, IMPORTED, WATCHED = "submitted", "imported", "watched"
+    OURS = (SUBMITTED, WATCHED)
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
@@ -102,6 +105,8 @@ class Pod(models.Model):
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
     )
+    # The decision that the pod's own cluster was told last.
+    told_decision = models.BigIntegerField(null=True, editable=False)
     message = models.TextField(_("message"), blank=True)
     created_at = models.DateTimeField(_("created"))
     decided_at = models.DateTimeField(_("decided"), null=True)
@@ -142,6 +147,41 @@ class Pod(models.Model):
     def key(self) -> str:
         """`namespace/name`, as results name the pod."""
         return f"{self.namespace}/{self.name}"
+
+
+class SubmittedObject(models.Model):
+    """One object that a submission brings to a live cluster; its pods come back by the watch.
+
+    `wanted` until the API server is known to have it (`made`) or to refuse it; `unwanted` until it is known to be gone.
+    """
+
+    WANTED, MADE, REFUSED, UNWANTED, GONE = "wanted", "made", "refused", "unwanted", "gone"
+
+    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="objects_there")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    wanted = StructField(Wanted, verbose_name=_("object"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    state = models.CharField(_("state"), max_length=10, default=WANTED)
+    uid = models.CharField(_("uid"), max_length=64, blank=True)
+    message = models.CharField(_("message"), max_length=1000, blank=True)
+    attempts = models.IntegerField(_("attempts"), default=0)
+    # Until then somebody tries, or nobody shall.
+    not_before = models.DateTimeField(_("not before"), null=True)
+
+    class Meta:
+        verbose_name = _("submitted object")
+        verbose_name_plural = _("submitted objects")
+        ordering = ["id"]
+        indexes = [
+            models.Index(
+                fields=["cluster"],
+                name="placement_object_due",
+                condition=models.Q(state__in=["unwanted", "wanted"]),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.wanted.kind} {self.namespace}/{self.wanted.name}"
 
 
 class Decision(AppendOnly):

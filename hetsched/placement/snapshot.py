@@ -2,8 +2,9 @@
 
 Problem: a decision needs the whole cluster in memory; loading it for each batch costs more than deciding.
 Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision`), then
-every booking and release since. `Warm` keeps it and applies what happened since its revision; a changed inventory, or
-anything it cannot follow, makes it fold anew.
+every booking and release since. `Warm` keeps it and applies what happened since its revision: facts of single nodes,
+releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
+and whatever else it cannot follow make it fold anew.
 Invariant: a warm state equals a rebuilt one in every column, whatever happened in between.
 """
 
@@ -28,6 +29,8 @@ from hetsched.policies.effective import active_specs
 from .models import Reservation
 
 _KEPT_POLICIES = 16
+# Facts that say nothing of what is held on a node: changed ones are taken in as they are.
+_LIGHT = ("ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid")
 # Where placements exist only here, so does what runs: nobody else has to end it.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
 
@@ -37,9 +40,9 @@ class Loaded(msgspec.Struct):
 
     state: ClusterState
     node_ids: dict[str, int]
-    inventory_revision: int
     revision: int
     evicts: bool
+    written: set[int] = msgspec.field(default_factory=set)  # later revisions whose bookings the state has already
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
@@ -66,9 +69,7 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     for reservation in booked[len(early) :]:
         if reservation.released_revision is None or reservation.released_revision > revision:
             _assume(state, reservation)
-    return Loaded(
-        state, {node.name: node.pk for node in nodes}, cluster.inventory_revision, revision, cluster.kind in _EVICTING
-    )
+    return Loaded(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
 
 
 _BOOKING = (
@@ -79,6 +80,11 @@ _BOOKING = (
 def _assume(state: ClusterState, reservation: Reservation) -> None:
     row = state.row_of[reservation.node.name]
     state.assume(state.compile(reservation.pod.spec), row, reservation.allocation)
+
+
+def _has(loaded: Loaded, revision: int) -> bool:
+    """Tell whether the state has what was booked at a revision."""
+    return revision <= loaded.revision or revision in loaded.written
 
 
 class Warm:
@@ -99,10 +105,12 @@ class Warm:
             yield self._refreshed()
 
     def _refreshed(self) -> Loaded:
-        rows = Cluster.objects.values_list("revision", "inventory_revision")
-        revision, inventory_revision = rows.get(pk=self.cluster_id)
+        rows = Cluster.objects.values_list("revision", "layout_revision", "inventory_revision")
+        revision, layout_revision, inventory_revision = rows.get(pk=self.cluster_id)
         loaded = self._loaded
-        if loaded is None or loaded.inventory_revision != inventory_revision:
+        if loaded is None or layout_revision > loaded.revision:
+            return self._rebuild()
+        if inventory_revision > loaded.revision and not self._take_nodes(loaded):
             return self._rebuild()
         if loaded.revision == revision:
             return loaded
@@ -115,6 +123,20 @@ class Warm:
         self._loaded = load_state(self.cluster_id)
         return self._loaded
 
+    def _take_nodes(self, loaded: Loaded) -> bool:
+        """Apply changed facts of single nodes; return whether that was possible."""
+        state = loaded.state
+        rows = Node.objects.filter(cluster_id=self.cluster_id, changed_revision__gt=loaded.revision)
+        for node in rows.only("id", "name", "report", "unschedulable").order_by("id"):
+            report = effective_report(node)
+            if not state.fits_layout(report):
+                return False
+            known = state.reports[state.row_of[report.name]]
+            if msgspec.structs.replace(known, **{name: getattr(report, name) for name in _LIGHT}) != report:
+                return False
+            state.apply_report(report)
+        return True
+
     def _catch_up(self, loaded: Loaded, revision: int) -> bool:
         """Apply bookings and releases up to `revision`; return whether that was possible."""
         if revision < loaded.revision:
@@ -125,18 +147,19 @@ class Warm:
         # Asked after the rows: a release that was forgotten before they were read is not among them.
         if Cluster.objects.filter(pk=self.cluster_id, forgotten_revision__gt=loaded.revision).exists():
             return False
-        state = loaded.state
+        state, written = loaded.state, loaded.written
         for reservation in changed:
-            released = reservation.released_revision is not None and reservation.released_revision <= revision
-            if reservation.revision <= loaded.revision and released:
+            end = reservation.released_revision
+            if _has(loaded, reservation.revision) and end is not None and end <= revision and end not in written:
                 state.forget(reservation.pod.key)
         for reservation in changed:
             released = reservation.released_revision is not None and reservation.released_revision <= revision
-            if reservation.revision > loaded.revision and not released:
+            if not _has(loaded, reservation.revision) and not released:
                 if reservation.node.name not in state.row_of:
                     return False
                 _assume(state, reservation)
         loaded.revision = revision
+        loaded.written = {at for at in written if at > revision}
         return True
 
     def policy(self, spec: PolicySpec) -> Policy:
@@ -169,7 +192,10 @@ class Warm:
     def recorded(self, revision: int) -> None:
         """Note that what was assumed here is written, as the cluster's `revision`."""
         assert self._loaded is not None
-        self._loaded.revision = revision
+        if revision == self._loaded.revision + 1:
+            self._loaded.revision = revision
+        else:
+            self._loaded.written.add(revision)  # what others wrote in between is still to come
 
     def forget(self) -> None:
         """Drop the state; the next use folds anew."""

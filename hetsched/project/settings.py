@@ -131,6 +131,8 @@ HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
 HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
+# Which API servers clusters may be connected to, as host or host:port; any where none is named.
+HETSCHED_CLUSTER_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CLUSTER_HOSTS")]
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
@@ -156,7 +158,15 @@ CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
-CELERY_IMPORTS = ["workers.schedule", "workers.bind", "workers.callback", "workers.sweep", "workers.demo"]
+CELERY_IMPORTS = [
+    "workers.schedule",
+    "workers.bind",
+    "workers.create",
+    "workers.tell",
+    "workers.callback",
+    "workers.sweep",
+    "workers.demo",
+]
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 

@@ -24,6 +24,8 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/clusters/", "GET"): LOOK,
     ("api/v1/clusters/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/connection/", "PUT"): OPERATE,
+    ("api/v1/clusters/<str:name>/test/", "POST"): OPERATE,
     ("api/v1/queue/", "GET"): LOOK,
     ("api/v1/clusters/<str:name>/import/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/export/", "GET"): OPERATE,

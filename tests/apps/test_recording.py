@@ -10,17 +10,18 @@ import pytest
 
 from hetsched.contracts.allocation import Allocation, CardGrant
 from hetsched.contracts.decision import Reason, Verdict
-from hetsched.inventory.ledger import advance
+from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, record, recording
+from hetsched.placement.actions import Conflict, cancel, record, recording, release
 from hetsched.placement.invariants import check_invariants
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, led, placing, recorded, refusing, submitted
+from tests.scenes import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
 
 pytestmark = pytest.mark.django_db
 WHOLE_CARD_0 = CardGrant(0, 1000, 40960)
@@ -49,14 +50,34 @@ def test_a_placement_is_a_decision_a_reservation_and_load_on_the_node() -> None:
     assert check_invariants() == []
 
 
-def test_a_stale_revision_writes_nothing() -> None:
+def test_where_facts_changed_since_a_decision_nothing_is_written() -> None:
     cluster = a_cluster()
     submitted(cluster)
     seen = Cluster.objects.get().revision
-    advance(cluster.pk)
+    cordon(cluster, "n1", actor=ALICE, reason="repair")
     with pytest.raises(Conflict):
         record(cluster.pk, placing(cluster, "n1"), revision=seen, epoch=0, snapshot="")
     _nothing_written(cluster)
+
+
+def test_where_something_was_booked_since_a_decision_nothing_is_written() -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("late"))
+    late, seen = placing(cluster, "n1"), Cluster.objects.get().revision
+    submitted(cluster, a_pod("early"))
+    recorded(cluster, [one for one in placing(cluster, "n1") if one.waiting.spec.name == "early"])
+    with pytest.raises(Conflict):
+        record(cluster.pk, late, revision=seen, epoch=0, snapshot="")
+
+
+def test_what_merely_went_on_its_way_or_ended_leaves_decisions_as_they_are() -> None:
+    cluster = a_cluster()
+    first = placed(cluster, "n1", a_pod("first"))
+    submitted(cluster, a_pod("late"))
+    late, seen = placing(cluster, "n1"), Cluster.objects.get().revision
+    release(cluster.pk, [first[0].pk], to=State.SUCCEEDED, reason="its end")
+    assert record(cluster.pk, late, revision=seen, epoch=0, snapshot="") == seen + 2
+    assert check_invariants() == []
 
 
 def test_a_stale_epoch_writes_nothing() -> None:

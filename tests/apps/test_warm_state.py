@@ -60,6 +60,46 @@ def test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_a
         assert set(kept.state.bookings) == {"default/new"}
 
 
+def test_what_others_did_while_a_batch_was_decided_is_taken_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsched.placement import snapshot
+    from hetsched.placement.actions import record, release
+    from hetsched.placement.lifecycle import State
+    from tests.scenes import placing, submitted
+
+    cluster = a_cluster(a_node("n1"))
+    old = placed(cluster, "n1", a_pod("old"))
+    submitted(cluster, a_pod("new"))
+    copy = warm(cluster.pk)
+    with copy.held() as kept:
+        results = placing(cluster, "n1")
+        for result in results:
+            kept.state.assume(kept.state.compile(result.waiting.spec), 0)
+        release(cluster.pk, [old[0].pk], to=State.SUCCEEDED, reason="done")
+        copy.recorded(record(cluster.pk, results, revision=kept.revision, epoch=0, snapshot=""))
+    rebuilt = load_state(cluster.pk)
+    monkeypatch.setattr(snapshot, "load_state", None)
+    with copy.held() as kept:
+        assert set(kept.state.bookings) == {"default/new"}
+        assert kept.state.digest() == rebuilt.state.digest()
+        np.testing.assert_array_equal(kept.state.columns.field("used"), rebuilt.state.columns.field("used"))
+
+
+def test_facts_of_one_node_are_taken_in_without_folding_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsched.inventory.actions import cordon
+    from hetsched.placement import snapshot
+    from tests.scenes import ALICE
+
+    cluster = a_cluster(a_node("n1"), a_node("n2"))
+    with warm(cluster.pk).held():
+        pass
+    cordon(cluster, "n2", actor=ALICE, reason="repair")
+    rebuilt = load_state(cluster.pk)
+    monkeypatch.setattr(snapshot, "load_state", None)
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.columns.field("unschedulable").tolist() == [False, True]
+        assert kept.state.digest() == rebuilt.state.digest()
+
+
 def test_a_pod_that_left_and_came_back_under_its_name_is_booked_once() -> None:
     from hetsched.placement.actions import cancel
     from tests.scenes import ALICE, placing, recorded, submitted

@@ -22,7 +22,13 @@ def test_periodic_tasks_exist() -> None:
 
 @pytest.mark.parametrize(
     ("task", "queue"),
-    [(dispatch.SCHEDULE, "schedule"), (dispatch.BIND, "io"), (dispatch.SWEEP, "io"), (dispatch.DEMO, "io")],
+    [
+        (dispatch.SCHEDULE, "schedule"),
+        (dispatch.BIND, "io"),
+        (dispatch.SWEEP, "io"),
+        (dispatch.DEMO, "io"),
+        (dispatch.CREATE, "io"),
+    ],
 )
 def test_queue(task: str, queue: str) -> None:
     assert task in app.tasks

@@ -14,7 +14,7 @@ from typing import Any
 
 def race(seed: int, seconds: float) -> dict[str, Any]:
     """Race for `seconds` and return counts; anything but a lost comparison is noted as an error."""
-    from hetsched.inventory import lease
+    from hetsched.inventory.lease import Lease, leading
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
@@ -23,9 +23,9 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     from tests.scenes import submitted
     from workers import schedule
 
-    lease.take = lambda cluster_id, holder: lease.Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
-    lease.renew = lambda held: True  # type: ignore[assignment]
-    lease.give_up = lambda held: None  # type: ignore[assignment]
+    leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
+    leading.renew = lambda held: True  # type: ignore[assignment]
+    leading.give_up = lambda held: None  # type: ignore[assignment]
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
     recorded = schedule.record

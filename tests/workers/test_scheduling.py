@@ -12,7 +12,7 @@ from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
-from hetsched.inventory import lease as leases
+from hetsched.inventory.lease import leading
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
@@ -168,7 +168,7 @@ def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
     assert schedule.run(cluster.pk) == 1
     fresh = Cluster.objects.get()
     assert (fresh.leader_epoch, fresh.leader_until) == (first.epoch + 1, None)
-    assert not leases.renew(first)
+    assert not leading.renew(first)
 
 
 @pytest.mark.django_db

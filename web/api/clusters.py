@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import msgspec
+from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
 from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, require_reason
+from hetsched.inventory.connecting import connect
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.audit import record
@@ -26,21 +30,28 @@ from hetsched.policies.actions import known_policies
 from hetsched.policies.models import Policy
 
 from . import bodies, reach
+from .connections import ConnectionDetail, cluster_tag, connection_of, find
 from .documents import Document, Request, Rows, page_of
-from .etags import check_match, etag_of, locked, two_part
+from .etags import check_match, locked
 from .facts import quantities
 from .paging import LIST_QUERIES, page
-from .problems import not_found
 from .views import ApiView, answer, send
 
 
 class NewCluster(Request, frozen=True):
-    """An empty cluster to add."""
+    """A cluster to add, empty; a live one, of kind `kubernetes`, with how it is reached.
+
+    `namespaces` are those that submissions may use.
+    """
 
     name: str
     reason: str
-    kind: Literal["offline", "demo"] = "offline"
+    kind: Literal["offline", "demo", "kubernetes"] = "offline"
     policy: str = "hetsched"
+    kubeconfig: str | dict[str, Any] | None = None
+    context: str = ""
+    in_cluster: bool = False
+    namespaces: list[str] | None = None
 
 
 class Inventory(Request, frozen=True):
@@ -67,6 +78,7 @@ class ClusterDetail(Document, frozen=True):
     capacity: dict[str, str]
     requested: dict[str, str]
     created_at: Any
+    connection: ConnectionDetail | None = None
 
 
 class Clusters(ApiView):
@@ -81,18 +93,30 @@ class Clusters(ApiView):
 
     @extend_schema(request=NewCluster, responses={201: ClusterDetail})
     def post(self, request: Any) -> HttpResponse:
-        """Add an empty cluster."""
+        """Add an empty cluster, or connect a live one."""
         asked = bodies.read(request, NewCluster)
         reach.check_unlimited(self.subject)
-        cluster = create_cluster(
-            name=asked.name,
-            kind=asked.kind,
-            policy_name=_known_policy(asked.policy),
-            actor=self.subject,
-            reason=require_reason(asked.reason),
-        )
-        headers = {"Location": f"{request.path}{cluster.name}/", "ETag": _etag(cluster)}
-        return answer(request, _document(cluster), status=201, headers=headers)
+        with transaction.atomic():
+            cluster = create_cluster(
+                name=asked.name,
+                kind=asked.kind,
+                policy_name=_known_policy(asked.policy),
+                actor=self.subject,
+                reason=require_reason(asked.reason),
+            )
+            if asked.kind == "kubernetes" or asked.kubeconfig is not None or asked.in_cluster:
+                connect(
+                    cluster,
+                    kubeconfig=asked.kubeconfig,
+                    context=asked.context,
+                    in_cluster=asked.in_cluster,
+                    enrolled_namespaces=asked.namespaces,
+                    actor=self.subject,
+                    reason=asked.reason,
+                )
+        shown = _detail(cluster, self.subject)
+        headers = {"Location": f"{request.path}{cluster.name}/", "ETag": cluster_tag(cluster, shown.connection)}
+        return answer(request, shown, status=201, headers=headers)
 
 
 class One(ApiView):
@@ -101,8 +125,9 @@ class One(ApiView):
     @extend_schema(responses=ClusterDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a cluster."""
-        cluster = _find(name)
-        return answer(request, _document(cluster), etag=_etag(cluster))
+        cluster = find(name)
+        shown = _detail(cluster, self.subject)
+        return answer(request, shown, etag=cluster_tag(cluster, shown.connection))
 
 
 class Import(ApiView):
@@ -120,16 +145,16 @@ class Import(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Make a cluster what these files say; needs If-Match where it has nodes already."""
         reach.check_unlimited(self.subject)
-        cluster = _find(name)
+        cluster = find(name)
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))
         content = parse_cluster([("import", bodies.source(asked.manifest))])
         with locked(cluster):
-            current = _find(name)
-            check_match(request, _etag(current), required=current.node_count > 0)
+            current = find(name)
+            check_match(request, cluster_tag(current), required=current.node_count > 0)
             import_cluster(content, name=name, kind=current.kind, actor=self.subject, reason=reason)
-        cluster = _find(name)
-        return answer(request, _document(cluster), headers={"ETag": _etag(cluster)})
+        cluster = find(name)
+        return answer(request, _document(cluster), headers={"ETag": cluster_tag(cluster)})
 
 
 class Export(ApiView):
@@ -140,7 +165,7 @@ class Export(ApiView):
     def get(self, request: Any, name: str) -> HttpResponse:
         """Give a cluster out as Kubernetes objects; importing them gives the same decisions."""
         reach.check_unlimited(self.subject)
-        cluster = _find(name)
+        cluster = find(name)
         subject = self.subject
         record(
             actor=subject.name,
@@ -153,23 +178,14 @@ class Export(ApiView):
         return send(request, write_cluster(export_cluster(cluster)), "application/json", headers=headers)
 
 
-def _find(name: str) -> Cluster:
-    cluster = Cluster.objects.filter(name=name).first()
-    if cluster is None:
-        raise not_found("cluster", name)
-    return cluster
-
-
 def _known_policy(name: str) -> str:
     if not Policy.objects.filter(name=name, active_version__gt=0).exists():
         raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
     return name
 
 
-def _etag(cluster: Cluster) -> str:
-    return two_part(
-        etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name), etag_of(cluster.pk, cluster.revision)
-    )
+def _detail(cluster: Cluster, subject: Subject) -> ClusterDetail:
+    return msgspec.structs.replace(_document(cluster), connection=connection_of(cluster, subject))
 
 
 def _document(cluster: Cluster) -> ClusterDetail:

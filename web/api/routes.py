@@ -17,6 +17,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from . import (
     clusters,
+    connections,
     decisions,
     health,
     metrics,
@@ -30,7 +31,7 @@ from . import (
     workloads,
 )
 
-NOUNS = (clusters, decisions, metrics, nodes, plugins, policies, queue, what_if, workloads)
+NOUNS = (clusters, connections, decisions, metrics, nodes, plugins, policies, queue, what_if, workloads)
 
 
 class Schema(SpectacularAPIView):

@@ -19,8 +19,8 @@ from hetsched.access.subject import Subject
 from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Submission, submit
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.models import Pod
 
 from . import bodies, reach
@@ -72,6 +72,8 @@ def accept(request: Any, subject: Subject) -> Submission:
     _refuse_flood(cluster)
     pods = _pods(manifest, cluster)
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    if cluster.kind == ClusterKind.KUBERNETES:
+        return _accept_there(request, subject, asked, cluster, pods, key)
     return submit(
         cluster,
         pods,
@@ -81,6 +83,29 @@ def accept(request: Any, subject: Subject) -> Submission:
         name=_checked_name(asked.name),
         policy=asked.policy,
         priority=asked.priority,
+        callback_url=_checked_callback(asked.callback_url),
+        idempotency_key=key,
+        body_hash=_fingerprint(request),
+    )
+
+
+def _accept_there(
+    request: Any, subject: Subject, asked: Submit, cluster: Cluster, pods: list[PodSpec], key: str
+) -> Submission:
+    """Accept what is to be created in a live cluster. Its API server knows priorities by class only."""
+    if asked.priority is not None:
+        raise InputError(
+            "PriorityInvalid", "a live cluster takes its priorities from classes", place="priority",
+            hint="Set priorityClassName in the manifest",
+        )  # fmt: skip
+    return submit_there(
+        cluster,
+        pods,
+        manifest=bodies.source(asked.manifest),
+        actor=subject,
+        owner=subject.owner,
+        name=_checked_name(asked.name),
+        policy=asked.policy,
         callback_url=_checked_callback(asked.callback_url),
         idempotency_key=key,
         body_hash=_fingerprint(request),

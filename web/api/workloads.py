@@ -85,6 +85,16 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     finished_at: str | None
 
 
+class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
+    """One object that a submission brings to a live cluster: wanted, made, refused, unwanted or gone, and why."""
+
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    message: str
+
+
 class WorkloadDetail(Document, frozen=True):
     """A workload with its pods, the first 500 of them; `podsNext` is the address of the others."""
 
@@ -102,6 +112,7 @@ class WorkloadDetail(Document, frozen=True):
     decided_at: Any
     finished_at: Any
     states: list[Span]
+    objects: list[ObjectRow]
     pods: list[dict[str, Any]]
     pods_next: str | None
 
@@ -251,6 +262,10 @@ def _detail(workload: Workload) -> WorkloadDetail:
         decided_at=workload.decided_at,
         finished_at=workload.finished_at,
         states=_spans(workload.history),
+        objects=[
+            ObjectRow(one.wanted.kind, one.namespace, one.wanted.name, one.state, one.message)
+            for one in workload.objects_there.order_by("id")[:MOST_SHOWN_PODS]
+        ],
         pods=[_pod(pod) for pod in pods],
         pods_next=f"/api/v1/workloads/{workload.pk}/pods/" if workload.pod_count > MOST_SHOWN_PODS else None,
     )

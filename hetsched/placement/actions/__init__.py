@@ -6,6 +6,8 @@ Never: an engine run or an outside call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
+from .creating import submit_there
+from .following import Followed, follow
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Result, record
 from .retention import forget_finished, forget_summaries
@@ -15,12 +17,14 @@ from .transfer import export_cluster, import_cluster
 __all__ = [
     "Conflict",
     "Contradiction",
+    "Followed",
     "Result",
     "Submission",
     "begin_binding",
     "cancel",
     "confirm",
     "export_cluster",
+    "follow",
     "forget_finished",
     "forget_summaries",
     "import_cluster",
@@ -31,4 +35,5 @@ __all__ = [
     "set_priority",
     "start",
     "submit",
+    "submit_there",
 ]

@@ -11,7 +11,7 @@ Invariants: what `close` publishes is a function of what was written; nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.ledger import Conflict, Load, add_loads
+from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
@@ -27,7 +27,7 @@ from hetsched.journal.publish import Patch, publish_many
 from .. import dispatch
 from ..bookings import Booked, end, insert, parts
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Pod, Reservation, Workload
+from ..models import Decision, Pod, Reservation, SubmittedObject, Workload
 from ..topics import (
     DECISIONS,
     NOT_SHOWN,
@@ -89,9 +89,16 @@ class Change:
 
         Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
         """
+        if bookings:
+            self.decide_anew()
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
+
+    def decide_anew(self) -> None:
+        """Make decisions void that were made on an earlier revision and are not written yet."""
+        self.cluster.decisive_revision = self.cluster.revision
+        self.cluster.save(update_fields=["decisive_revision"])
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
         """End the active reservations of these pods, exactly."""
@@ -137,6 +144,8 @@ class Change:
             found = Pod.objects.filter(workload_id__in=some).values_list("workload_id", "state").distinct().order_by()
             for workload_id, state in found:
                 states[workload_id].add(state)
+            for workload_id, follows in states_there(some, frozenset(states)).items():
+                states[workload_id] |= follows
             changed = []
             for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
                 if self._settle(workload, workload_state(states[workload.pk])):
@@ -144,9 +153,7 @@ class Change:
                     if workload.callback_url:
                         dispatch.wake(workload.pk, dispatch.CALLBACK)
                 patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
-            Workload.objects.bulk_update(
-                changed, ["state", "history", "decided_at", "finished_at", "revision"], batch_size=100
-            )
+            write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:
@@ -159,3 +166,23 @@ class Change:
             workload.decided_at = self.now
         workload.finished_at = self.now if state in FINISHED else None
         return True
+
+
+_THERE = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
+_WITHOUT_PODS = {
+    **_THERE,
+    SubmittedObject.MADE: State.PENDING,
+    SubmittedObject.UNWANTED: State.PENDING,
+    SubmittedObject.GONE: State.CANCELLED,
+}
+
+
+def states_there(workload_ids: Iterable[str], with_pods: Container[str]) -> dict[str, set[str]]:
+    """Return what follows for workloads from their objects in a live cluster; where there are pods, these say more."""
+    found: dict[str, set[str]] = defaultdict(set)
+    rows = SubmittedObject.objects.filter(workload_id__in=list(workload_ids)).order_by()
+    for workload_id, state in rows.values_list("workload_id", "state").distinct():
+        follows = (_THERE if workload_id in with_pods else _WITHOUT_PODS).get(state)
+        if follows is not None:
+            found[workload_id].add(follows.value)
+    return found

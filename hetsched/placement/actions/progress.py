@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 
@@ -23,6 +24,7 @@ from ..bookings import parts
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Pod, Workload
 from .change import BACK_IN_QUEUE, Change
+from .creating import withdraw
 from .submitting import PRIORITIES
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
@@ -99,8 +101,11 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
 def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     """End every unfinished pod of a workload and free what it held; a finished workload stays as it is.
 
-    Raises: InputError `ReasonMissing`.
+    In a live cluster its objects are deleted there, and its pods end when they are seen to.
+    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` where we did not create the objects.
     """
+    if workload.cluster.kind == ClusterKind.KUBERNETES:
+        return withdraw(workload, actor=actor, reason=reason)
     reason = require_reason(reason)
     with transaction.atomic():
         change = Change(advance(workload.cluster_id))
@@ -150,6 +155,7 @@ def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
         Pod.objects.bulk_update(waiting, ["priority", "spec"], batch_size=100)
+        change.decide_anew()
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)
         change.touch_workload(workload.pk)

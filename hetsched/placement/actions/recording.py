@@ -1,6 +1,7 @@
 """Write a batch of decisions.
 
-Rule: one transaction: the cluster is still at the revision that was decided on, under the leader epoch that decided;
+Rule: one transaction: nothing was booked and no fact changed since the revision that was decided on, under the leader
+epoch that decided;
 the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
 inserted in bulk, the unique indexes judge, node columns follow.
 Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
@@ -75,7 +76,9 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             change.close(decisions)
-            if placed and cluster.kind == ClusterKind.DEMO:
+            if told and cluster.kind == ClusterKind.KUBERNETES:
+                dispatch.wake(cluster_id, dispatch.TELL)
+            if placed and cluster.kind != ClusterKind.OFFLINE:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(results)) from error

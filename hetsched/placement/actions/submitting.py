@@ -8,7 +8,8 @@ left alone: pods that wait hold nothing, so a submission never disturbs the sche
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
-from hetsched.journal.audit import Actor, record
+from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
 from hetsched.policies.effective import Chooser
 
@@ -58,6 +59,7 @@ def submit(
     callback_url: str = "",
     idempotency_key: str = "",
     body_hash: str = "",
+    origin: str = Pod.SUBMITTED,
 ) -> Submission:
     """Accept pods to be placed on a cluster, and wake the scheduler.
 
@@ -67,13 +69,13 @@ def submit(
     `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`; Conflict where
     another writer held a name and let it go meanwhile.
     """
-    _check(pods, priority)
+    check_pods(pods, priority)
     refuse_foreign(callback_url)
     if idempotency_key:
-        answered = _answered(owner, idempotency_key, body_hash)
-        if answered is not None:
-            return answered
-    prepared = _prepare(cluster, pods, policy, priority)
+        known = answered(owner, idempotency_key, body_hash)
+        if known is not None:
+            return known
+    prepared = prepare(cluster, pods, policy, priority, origin)
     try:
         with transaction.atomic():
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
@@ -91,19 +93,20 @@ def submit(
                     response=response,
                     created_at=workload.created_at,
                 )
-            _tell(cluster, workload, prepared)
+            _tell(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
-        answered = _answered(owner, idempotency_key, body_hash) if idempotency_key else None
-        if answered is not None:
-            return answered
+        known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        if known is not None:
+            return known
         _refuse_taken(cluster, pods)
         raise Conflict(f"cluster {cluster.pk}: {error}") from error
     return Submission(workload.pk, response)
 
 
-def _check(pods: Sequence[PodSpec], priority: int | None) -> None:
+def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
+    """Refuse pods that no submission may hold. Raises: InputError, as `submit` does."""
     if not pods:
         raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
@@ -119,7 +122,8 @@ def _check(pods: Sequence[PodSpec], priority: int | None) -> None:
             raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
 
 
-def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
+def answered(owner: str, key: str, body_hash: str) -> Submission | None:
+    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
     kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
     if kept is None:
         return None
@@ -133,7 +137,7 @@ def _answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(kept.workload_id, kept.response, replayed=True)
 
 
-def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None) -> list[Pod]:
+def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
     """Choose each pod's policy and make its row, unsaved."""
     chooser = Chooser(cluster)
     rows: list[Pod] = []
@@ -149,6 +153,7 @@ def _prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: i
                 namespace=spec.namespace,
                 name=spec.name,
                 uid=spec.uid or str(uuid.uuid4()),
+                origin=origin,
                 spec=spec,
                 policy=chosen.name,
                 policy_rule=chosen.rule,
@@ -169,45 +174,69 @@ def _write(
     policy: str,
     callback_url: str,
 ) -> Workload:
-    now = timezone.now()
-    namespaces = {pod.namespace for pod in pods}
-    first = pods[0].spec
-    workload = Workload.objects.create(
-        cluster=cluster,
-        namespace=namespaces.pop() if len(namespaces) == 1 else "",
-        name=name or first.controller.rpartition("/")[2] or first.name,
-        manifest=manifest[:MOST_KEPT_MANIFEST],
-        policy=policy,
-        priority=max(pod.priority for pod in pods),
-        pod_count=len(pods),
-        submitted_by=actor.name[:255],
-        owner=owner,
-        callback_url=callback_url,
-        history=[[State.PENDING.value, rfc3339(now)]],
-        created_at=now,
-    )
-    for pod in pods:
-        pod.workload = workload
-        pod.created_at = now
-    Pod.objects.bulk_create(pods, batch_size=500)
-    record(
-        actor=actor.name,
-        role=actor.role,
-        action="workload.submit",
-        obj=workload,
-        details={"cluster": cluster.name, "pods": len(pods), "policy": policy},
-    )
+    made = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "policy": policy, "callback_url": callback_url}
+    workload = _workload(cluster, pods, actor, name, **made)
+    _insert([(workload, pods)], actor)
     return workload
 
 
-def _tell(cluster: Cluster, workload: Workload, pods: list[Pod]) -> None:
-    document = {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
-    publish_many(
-        {
-            workload_topic(workload.pk): document,
-            cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]},
-        }
+def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
+    """Make the row of a workload of these pods, unsaved."""
+    now = timezone.now()
+    namespaces = {pod.namespace for pod in pods}
+    first = pods[0].spec
+    return Workload(
+        cluster=cluster,
+        namespace=namespaces.pop() if len(namespaces) == 1 else "",
+        name=name or first.controller.rpartition("/")[2] or first.name,
+        priority=max(pod.priority for pod in pods),
+        pod_count=len(pods),
+        submitted_by=actor.name[:255],
+        history=[[State.PENDING.value, rfc3339(now)]],
+        created_at=now,
+        **made,
     )
+
+
+def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
+    """Write workloads with their pods and what the audit trail says of them."""
+    Workload.objects.bulk_create([workload for workload, _ in groups], batch_size=500)
+    for workload, pods in groups:
+        for pod in pods:
+            pod.workload, pod.created_at = workload, workload.created_at
+    Pod.objects.bulk_create([pod for _, pods in groups for pod in pods], batch_size=500)
+    record_many(
+        actor,
+        "workload.submit",
+        [
+            (workload, {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
+            for workload, pods in groups
+        ],
+    )
+
+
+def take_in(cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Actor) -> None:
+    """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
+
+    Raises: IntegrityError when another pod of one of these names is live.
+    """
+    wanted = list(groups)
+    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, Pod.WATCHED))
+    made: list[tuple[Workload, list[Pod]]] = []
+    for specs in wanted:
+        pods = list(islice(prepared, len(specs)))
+        made.append((_workload(cluster, pods, actor, ""), pods))
+    if made:
+        _insert(made, actor)
+        _tell(cluster, made)
+
+
+def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
+    documents: dict[str, Any] = {
+        workload_topic(workload.pk): {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+        for workload, pods in made
+    }
+    publish_many({**documents, cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}})
 
 
 def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:

@@ -66,8 +66,8 @@ def import_cluster(
 ) -> Cluster:
     """Make the cluster `name` what `content` says; a new one is made of this kind.
 
-    Raises: InputError `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or what `create_cluster`,
-    `submit` and the policy actions raise. Nothing is changed then.
+    Raises: InputError `ClusterIsLive`, `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or what
+    `create_cluster`, `submit` and the policy actions raise. Nothing is changed then.
     """
     if not content.nodes:
         raise InputError("ClusterEmpty", "the files hold no node", hint="A cluster needs at least one Node object")
@@ -76,6 +76,8 @@ def import_cluster(
             known = Cluster.objects.filter(name=name).first()
             if known is None:
                 known = create_cluster(name=name, kind=kind, policy_name=policy_name, actor=actor, reason=reason)
+            if known.kind == ClusterKind.KUBERNETES:
+                raise InputError("ClusterIsLive", f"{name} is what its API server has; nothing is imported into it")
             cluster = advance(known.pk)
             if demo_seed:
                 cluster.demo_seed = demo_seed

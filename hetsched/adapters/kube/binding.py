@@ -1,0 +1,162 @@
+"""Tell the API server which node a pod goes to, and know what became of it.
+
+Problem: a reply can be lost after the write succeeded, and a pod of the same name may be another pod by now.
+Rule: the Binding names the pod's uid, so another pod is never bound; what the pod holds stands in the annotations of
+the Binding itself, so no pod is ever bound without it. Outcomes:
+    2xx                     bound
+    404                     gone
+    409                     read the pod: bound where we wanted it -> bound; elsewhere, or another uid -> lost;
+                            still waiting -> refused
+    400, 403, 422           refused, with the server's words
+    429, 5xx                tried again, after as long as the server asks for; the same binding twice is one binding
+    no answer               read the pod: bound -> bound; waiting -> unknown, the binding may still come
+    anything else           unknown: nobody may act as if it had failed until a read tells
+Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters import keys
+from hetsched.adapters.allocation import write_allocation
+from hetsched.contracts.allocation import Allocation
+
+from .api import Api, ApiFailure
+from .resources import PODS
+
+_REFUSED = frozenset({400, 403, 422})
+_BUSY = frozenset({429, 500, 502, 503, 504})
+_WAITS_SECONDS = (0.1, 0.5, 2.0)
+_LONGEST_WAIT_SECONDS = 10.0
+
+
+class Fate(enum.StrEnum):
+    """What became of a binding."""
+
+    BOUND = "bound"
+    LOST = "lost"
+    GONE = "gone"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class ToBind(msgspec.Struct, frozen=True):
+    """One pod, by its uid, and where it goes with what."""
+
+    pod_id: int
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    annotations: dict[str, str] = {}
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """One binding's fate; `message` is the server's, for people."""
+
+    pod_id: int
+    fate: Fate
+    message: str = ""
+
+
+def annotations_of(allocation: Allocation, *, uid: str, node: str, epoch: int, containers: dict[str, str]) -> Any:
+    """Return the annotations that tell what a pod holds: ours, and crane's where zones are named."""
+    document = json.loads(write_allocation(allocation, containers)) | {"uid": uid, "node": node, "epoch": epoch}
+    written = {keys.ALLOCATION: json.dumps(document, separators=(",", ":"))}
+    zones = [zone for zone in allocation.zones if zone.cpu_millis]
+    if zones:
+        crane = [
+            {
+                "name": f"node{position}" if not zone.name.startswith("node") else zone.name.replace("-", ""),
+                "type": "Node",
+                "resources": {"capacity": {"cpu": _cpu(zone.cpu_millis)}},
+            }
+            for position, zone in enumerate(zones)
+        ]
+        written[keys.TOPOLOGY_RESULT] = json.dumps(crane, separators=(",", ":"))
+    return written
+
+
+def _cpu(millis: int) -> str:
+    return str(millis // 1000) if millis % 1000 == 0 else f"{millis}m"
+
+
+def bind(api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep) -> Bound:
+    """Write one Binding and say what became of it; a busy server is asked a few times."""
+    for wait in _WAITS_SECONDS:
+        try:
+            return _bind(api, one)
+        except ApiFailure as failure:
+            sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
+    try:
+        return _bind(api, one)
+    except ApiFailure as failure:
+        return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
+
+
+def _bind(api: Api, one: ToBind) -> Bound:
+    """Write one Binding once. Raises: ApiFailure where the server is busy."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": one.name, "namespace": one.namespace, "uid": one.uid, "annotations": one.annotations,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": one.node},
+    }  # fmt: skip
+    path = PODS.path(namespace=one.namespace, name=one.name, part="binding")
+    try:
+        api.send("POST", path, json.dumps(body).encode())
+    except ApiFailure as failure:
+        if failure.status == 409:
+            return read_back(api, one, waiting=Fate.REFUSED)
+        if failure.status == 404:
+            return Bound(one.pod_id, Fate.GONE, failure.message)
+        if failure.status in _REFUSED:
+            return Bound(one.pod_id, Fate.REFUSED, failure.message)
+        if failure.status in _BUSY:
+            raise
+        if failure.status == 0:
+            return read_back(api, one, waiting=Fate.UNKNOWN)
+        return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
+    return Bound(one.pod_id, Fate.BOUND)
+
+
+def read_back(api: Api, one: ToBind, *, waiting: Fate) -> Bound:
+    """Read what became of a pod; `waiting` is the fate where it has no node."""
+    try:
+        plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
+    except ApiFailure as failure:
+        fate = Fate.GONE if failure.status == 404 else Fate.UNKNOWN
+        return Bound(one.pod_id, fate, str(failure))
+    uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
+    if uid != one.uid:
+        return Bound(one.pod_id, Fate.GONE, "another pod has its name by now")
+    if not node:
+        return Bound(one.pod_id, waiting, "the API server refused the binding and the pod still waits")
+    if node != one.node:
+        return Bound(one.pod_id, Fate.LOST, f"somebody else bound it to {node}")
+    return Bound(one.pod_id, Fate.BOUND)
+
+
+def refuses_wrong_uids(api: Api, namespace: str, name: str) -> bool:
+    """Try, without effect, to bind an existing pod under a wrong uid; True where the server refuses as it must."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": namespace, "uid": "00000000-0000-0000-0000-000000000000"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "hetsched-self-test"},
+    }
+    path = PODS.path(namespace=namespace, name=name, part="binding")
+    try:
+        api.send("POST", path, json.dumps(body).encode(), query={"dryRun": "All"})
+    except ApiFailure as failure:
+        return failure.status == 409
+    return False

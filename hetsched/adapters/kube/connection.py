@@ -1,0 +1,63 @@
+"""Where a cluster's API server is and how we identify ourselves, as the official client's configuration.
+
+Rule: from a kubeconfig that `kubeconfig` let pass, or from inside the cluster. No proxy of the environment is taken.
+The TLS library reads a client certificate from files only; they lie in a folder of this process alone, which goes with
+the configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from typing import Any
+
+from kubernetes import client
+from kubernetes import config as loader
+from kubernetes.config.config_exception import ConfigException
+
+from hetsched.contracts.errors import InputError
+
+from .kubeconfig import Access, one_context
+
+
+def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration:
+    """Read a kubeconfig document; `context` names one of its contexts, by default the current one.
+
+    Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`.
+    """
+    access = Access(one_context(document, context=context))
+    made = client.Configuration(host=access.server)
+    made.proxy = None  # the environment's proxy is for other traffic
+    made.ca_cert_data = access.authority.decode()
+    made.tls_server_name = access.server_name or None
+    if access.token:
+        made.api_key["BearerToken"] = f"Bearer {access.token}"
+    if access.certificate:
+        folder = tempfile.mkdtemp(prefix="hetsched-")
+        weakref.finalize(made, shutil.rmtree, folder, True)
+        made.cert_file = _written(folder, "client.crt", access.certificate)
+        made.key_file = _written(folder, "client.key", access.key)
+    return made
+
+
+def inside() -> client.Configuration:
+    """Return the configuration of a pod's own service account, whose token is read again as it is renewed.
+
+    Raises: InputError `NotInCluster`.
+    """
+    made = client.Configuration()
+    made.proxy = None
+    try:
+        loader.load_incluster_config(client_configuration=made)
+    except ConfigException as error:
+        raise InputError("NotInCluster", f"there is no service account here: {error}") from None
+    return made
+
+
+def _written(folder: str, name: str, content: bytes) -> str:
+    path = os.path.join(folder, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return path

@@ -1,0 +1,223 @@
+"""What an API server has, in our words, object by object as it changes.
+
+Problem: one odd object must not stop the rest, and a node's facts come from four objects that arrive in any order.
+Rule: objects are read by the very adapters that read files. Of what describes nodes and names things the raw text is
+kept; pods are read and let go. `take` gives what changed since the last time: nodes whose own or describing objects
+changed, names that pods refer to, pods. What cannot be read is quarantined under its reason until it changes; a node
+whose describing object is odd is read without it, with a problem that says so.
+Invariant: what `take` has given, folded over time, is what reading one list of everything would give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from hetsched.adapters.documents import Document
+from hetsched.adapters.fields import View
+from hetsched.adapters.manifests import read_content
+from hetsched.adapters.pods import Names, PodReader
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, Quarantined
+from hetsched.contracts.workload import PodSpec
+
+from .api import Resource
+from .reflector import Gone, Seen
+from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED
+
+K = TypeVar("K")
+_ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
+_PROBLEM = "ObjectUnreadable"
+
+
+class Mirror:
+    """The objects of one cluster. One thread feeds and takes."""
+
+    def __init__(self) -> None:
+        self.quarantined: dict[tuple[str, str], Quarantined] = {}
+        self._nodes: dict[str, bytes] = {}
+        self._describing: dict[str, dict[str, bytes]] = {}  # node -> kind of resource -> object
+        self._defining: dict[tuple[str, str], bytes] = {}
+        self._reports: dict[str, NodeReport] = {}
+        self._dirty: dict[str, None] = {}
+        self._dirty_pods: dict[str, ObservedPod | None] = {}
+        self._redefined = True
+        self._definitions = ClusterContent()
+        self._reader = PodReader(Names.of(self._definitions))
+        # Pods that name a class or group which was not there when they were read are read again when it is.
+        self._wanting: dict[str, bytes] = {}
+
+    def feed(self, resource: Resource, event: Seen | Gone) -> None:
+        """Take in one event of a reflector."""
+        body = event.body if isinstance(event, Seen) else None
+        self.quarantined.pop((resource.plural, event.key), None)
+        if resource is PODS:
+            self._wanting.pop(event.key, None)
+            self._dirty_pods.pop(event.key, None)  # the latest news comes last
+            if body is None:
+                self._dirty_pods[event.key] = None
+            else:
+                self._read_pod(event.key, body)
+        elif resource is NODES:
+            _put(self._nodes, event.key, body)
+            self._dirty[event.key] = None
+        elif resource in OF_NODES:
+            _put(self._describing.setdefault(event.key, {}), _id(resource), body)
+            self._dirty[event.key] = None
+        else:
+            _put(self._defining, (_id(resource), event.key), body)
+            self._redefined = True
+
+    def take(self) -> Changes:
+        """Return what changed, and start anew."""
+        changes = Changes()
+        if self._redefined:
+            changes.definitions = self._read_definitions()
+        changes.pods_gone = [key for key, pod in self._dirty_pods.items() if pod is None]
+        changes.pods = [pod for pod in self._dirty_pods.values() if pod is not None]
+        self._dirty_pods = {}
+        for name in self._dirty:
+            if name in self._nodes:
+                report = self._read_node(name)
+                # Most updates of a node are its heartbeat, which says nothing new.
+                if report is not None and report != self._reports.get(name):
+                    self._reports[name] = report
+                    changes.nodes.append(report)
+            else:
+                self._reports.pop(name, None)
+                changes.nodes_gone.append(name)
+                if not self._describing.get(name):
+                    self._describing.pop(name, None)
+        self._dirty = {}
+        return changes
+
+    # -- pods ----------------------------------------------------------------------------------------------------------
+
+    def _read_pod(self, key: str, body: bytes) -> None:
+        try:
+            root = View(json.loads(body))
+            spec = self._reader.pod(root)
+            self._dirty_pods[key] = _observed(root, spec)
+        except (InputError, ValueError, RecursionError) as error:
+            self._quarantine(PODS.plural, key, error)
+            return
+        if spec is not None and spec.problems:
+            self._wanting[key] = body
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _read_definitions(self) -> ClusterContent | None:
+        """Read the names again; None where they mean what they meant."""
+        self._redefined = False
+        kept = dict(self._defining)
+        while True:
+            try:
+                documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
+                found = read_content(documents, workload=False)
+                break
+            except InputError as error:
+                odd = _culprit(error, kept)
+                if odd is None:
+                    raise
+                self._quarantine(odd[0].split(".")[0], odd[1], error)
+                del kept[odd]
+        if found == self._definitions:
+            return None
+        self._definitions = found
+        self._reader = PodReader(Names.of(found))
+        wanting, self._wanting = self._wanting, {}
+        for key, body in wanting.items():
+            if key not in self._dirty_pods:
+                self._read_pod(key, body)
+        return found
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _read_node(self, name: str) -> NodeReport | None:
+        """Read a node with what describes it; None where the node itself cannot be read."""
+        kept = dict(self._describing.get(name, {}))
+        odd: list[str] = []
+        while True:
+            parts = {_id(NODES): self._nodes[name], **kept}
+            try:
+                documents = [_document(kind, name, body) for kind, body in parts.items()]
+                (report,) = read_content(documents, workload=False).nodes
+            except InputError as error:
+                culprit = _culprit(error, {(kind, name): body for kind, body in parts.items()})
+                if culprit is None or culprit[0] == _id(NODES):
+                    self._quarantine(NODES.plural, name, error)
+                    return None
+                self._quarantine(culprit[0].split(".")[0], name, error)
+                odd.append(f"{_PROBLEM}: {culprit[0]}: {error.message}")
+                del kept[culprit[0]]
+                continue
+            return msgspec.structs.replace(report, problems=(*report.problems, *odd), source="api-server")
+
+    def _quarantine(self, kind: str, key: str, error: Exception) -> None:
+        code = error.code if isinstance(error, InputError) else _PROBLEM
+        self.quarantined[kind, key] = Quarantined(kind, key, code, str(error)[:500])
+
+
+def _id(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}"
+
+
+_BY_ID = {_id(resource): resource for resource in (*REQUIRED, *OPTIONAL)}
+
+
+def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
+    if body is None:
+        table.pop(key, None)
+    else:
+        table[key] = body
+
+
+def _document(kind: str, key: str, body: bytes) -> Document:
+    """Return an object with its own place as the file name, so that an error leads back to it.
+
+    Items of a list do not say what they are.
+    """
+    resource = _BY_ID[kind]
+    plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
+    return Document(f"{kind}/{key}", 1, plain)
+
+
+def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the object that an error names by its place."""
+    place = (error.place or "").split("#", 1)[0]
+    return next((key for key in among if f"{key[0]}/{key[1]}" == place), None)
+
+
+def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
+    meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
+    return ObservedPod(
+        namespace=meta.text("namespace"),
+        name=meta.text("name"),
+        uid=meta.text("uid"),
+        version=meta.text("resourceVersion"),
+        scheduler_name=wanted.text("schedulerName"),
+        node_name=wanted.text("nodeName"),
+        phase=status.text("phase"),
+        ended=_ENDS.get(status.text("phase"), ""),
+        deleting="deletionTimestamp" in meta,
+        reason=status.text("reason"),
+        message=status.text("message"),
+        end=_end(status),
+        spec=spec,
+    )
+
+
+def _end(status: View) -> ContainerEnd | None:
+    """Return the first container that ended with a failure."""
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for container in status.views(group):
+            ended = container.view("state").view("terminated")
+            code = ended.value.get("exitCode")
+            if isinstance(code, int) and code != 0:
+                return ContainerEnd(container.text("name"), code, ended.text("reason"), ended.text("message")[:1000])
+    return None

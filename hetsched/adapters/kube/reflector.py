@@ -1,0 +1,177 @@
+"""List and watch: a copy of one kind of object that is never silently old.
+
+Problem: watches end, stall, are dropped by a busy server and forget their history; a copy that misses one deletion
+books a node that is gone.
+Rule: list in pages, then watch from the list's version. A watch that ends is resumed from the last version seen
+(bookmarks move it along); 410 means list again. A list is compared with what is known, so that what went in between
+comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
+`QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
+or as long as the server asks for; each is told.
+Source: Kubernetes documentation, "Efficient detection of changes"; client-go's reflector for the names.
+Invariants: after `SYNCED` the consumer has seen exactly the objects of one list; a version is never used before all
+events up to it were handed on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from .api import Api, ApiFailure, Resource
+
+WATCH_SECONDS = 60
+QUIET_SECONDS = 75.0
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """An object as it is now; `body` is the API server's own JSON."""
+
+    key: str
+    body: bytes
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """An object that is no more; `body` is its last state, empty where only its absence was noticed."""
+
+    key: str
+    body: bytes = b""
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """Everything up to a list of `count` objects has been handed on."""
+
+    count: int
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """The server spoke: what is known was true just now."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A call failed; the next try comes after `wait_seconds`."""
+
+    reason: str
+    wait_seconds: float
+
+
+Event = Seen | Gone | Synced | Alive | Failed
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    code: int = 0  # of a Status, in an ERROR event
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_object = msgspec.json.Decoder(_Object)
+_event = msgspec.json.Decoder(_Event)
+
+
+class Reflector:
+    """Follows one kind of object; `sleep` may return early when the process is asked to end."""
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        *,
+        sleep: Callable[[float], None],
+        chance: Callable[[], float] = random.random,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._sleep = sleep
+        self._chance = chance
+        self._ended = ended
+        self._known: dict[str, str] = {}  # key -> version
+        self._version = ""
+        self._failures = 0
+
+    def events(self) -> Iterator[Event]:
+        """Yield what happens, until `ended`."""
+        while not self._ended():
+            try:
+                if not self._version:
+                    yield from self._list()
+                yield from self._watch()
+            except ApiFailure as failure:
+                if failure.status == 410:
+                    self._version = ""
+                    continue
+                yield self._failed(str(failure), failure.retry_after_seconds)
+            except msgspec.DecodeError as error:
+                yield self._failed(f"an answer cannot be read: {error}")
+
+    def _failed(self, reason: str, at_least: float = 0.0) -> Failed:
+        self._failures += 1
+        longest = min(2.0 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
+        wait = max(longest * (0.5 + self._chance() / 2), min(at_least, LONGEST_WAIT_SECONDS))
+        self._sleep(wait)
+        return Failed(reason, wait)
+
+    def _list(self) -> Iterator[Event]:
+        items, version = self._api.list_all(self._resource)
+        missing = set(self._known)
+        for body in items:
+            meta = _object.decode(body).metadata
+            key = _key(meta)
+            missing.discard(key)
+            if self._known.get(key) != meta.resource_version:
+                self._known[key] = meta.resource_version
+                yield Seen(key, body)
+        for key in sorted(missing):
+            del self._known[key]
+            yield Gone(key)
+        self._version, self._failures = version, 0
+        yield Synced(len(items))
+
+    def _watch(self) -> Iterator[Event]:
+        query = {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        path = self._resource.path()
+        with self._api.stream(path, query, quiet_seconds=QUIET_SECONDS) as lines:
+            yield Alive()
+            for line in lines:
+                if self._ended():
+                    return
+                yield from self._heard(line)
+        yield Alive()
+
+    def _heard(self, line: bytes) -> Iterator[Event]:
+        event = _event.decode(line)
+        body = bytes(event.object)
+        found = _object.decode(body)
+        if event.type == "ERROR":
+            raise ApiFailure(found.code, "WatchEnded", body[:200].decode(errors="replace"))
+        key = _key(found.metadata)
+        if event.type == "DELETED":
+            if self._known.pop(key, None) is not None:
+                yield Gone(key, body)
+        elif event.type != "BOOKMARK":
+            self._known[key] = found.metadata.resource_version
+            yield Seen(key, body)
+        # Only now: what was handed on is what a resumed watch may leave out.
+        self._version, self._failures = found.metadata.resource_version, 0
+        yield Alive()
+
+
+def _key(meta: _Meta) -> str:
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

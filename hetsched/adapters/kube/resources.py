@@ -1,0 +1,27 @@
+"""The kinds of objects that are followed, and what they are to us.
+
+Rule: `REQUIRED` must be in step before anything is decided; `OPTIONAL` kinds exist only where somebody installed them
+(or serve nothing we need to wait for), and an API server that does not know one is asked again, rarely.
+"""
+
+from __future__ import annotations
+
+from .api import Resource
+
+NODES = Resource("", "v1", "nodes", "Node")
+PODS = Resource("", "v1", "pods", "Pod")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", "NodeResourceTopology")
+CRANE_TOPOLOGIES = Resource("topology.crane.io", "v1alpha1", "noderesourcetopologies", "NodeResourceTopology")
+NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
+NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
+POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+QUOTAS = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
+
+REQUIRED = (NODES, PODS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES, BUDGETS)
+OPTIONAL = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, POD_GROUPS, QUOTAS)
+# What describes a node further, joined to it by name.
+OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES)

@@ -1,0 +1,90 @@
+"""Tell people who ask the API server: the PodScheduled condition and events of a pod.
+
+Rule: a pod that does not get a node carries the condition `PodScheduled` false with our reason and sentence, as
+kube-scheduler's would, and one event each time the answer changes; a bound pod gets the event that says where. An event
+is news for people: one that cannot be written is let go.
+Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.decision import Verdict
+
+from .api import Api, ApiFailure, Resource
+from .resources import PODS
+
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+CONTROLLER = "hetsched.io/scheduler"
+_LONGEST = 1024  # characters of an event's note
+_REASONS = {
+    Verdict.NOT_NOW: "Unschedulable",
+    Verdict.NEVER_FITS: "NeverFits",
+    Verdict.MISCONFIGURED: "Misconfigured",
+}
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one pod is told: `node` where it was bound, else the verdict; `decision_id` makes events distinct."""
+
+    pod_id: int
+    decision_id: int
+    namespace: str
+    name: str
+    uid: str
+    verdict: Verdict
+    sentence: str
+    node: str = ""
+
+
+def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
+    """Write the condition and the event of one decision; False where it should be tried again.
+
+    `now` is RFC 3339 with microseconds, UTC.
+    """
+    try:
+        if not one.node:
+            _condition(api, one, now)
+        _event(api, one, now, instance)
+    except ApiFailure as failure:
+        # Gone, or not ours to write: another try would change nothing.
+        return failure.status in (400, 403, 404, 409, 422)
+    return True
+
+
+def _condition(api: Api, one: Told, now: str) -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        # `Unschedulable` is what autoscalers look for; our own words for the other verdicts stand in the message.
+        "reason": "Unschedulable",
+        "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:_LONGEST],
+        "lastTransitionTime": now[:19] + "Z",
+    }
+    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
+    path = PODS.path(namespace=one.namespace, name=one.name, part="status")
+    api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+
+
+def _event(api: Api, one: Told, now: str, instance: str) -> None:
+    note = f"Assigned {one.namespace}/{one.name} to {one.node}: {one.sentence}" if one.node else one.sentence
+    event = {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {"name": f"{one.name[:200]}.{one.decision_id:x}.{'s' if one.node else 'f'}".lower()},
+        "eventTime": now,
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "action": "Binding" if one.node else "Scheduling",
+        "reason": "Scheduled" if one.node else "FailedScheduling",
+        "type": "Normal" if one.node else "Warning",
+        "note": note[:_LONGEST],
+        "regarding": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.name, "uid": one.uid,
+        },
+    }  # fmt: skip
+    api.send("POST", EVENTS.path(namespace=one.namespace), json.dumps(event).encode())

@@ -1,0 +1,142 @@
+"""`hetsched scheduler`: follow Kubernetes clusters, decide and bind, by one command.
+
+Rule: watch, worker and beat, with the console unless it is left out, on the database and message store that
+DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in the data folder. A cluster that
+the options name is connected first; others that are connected already are scheduled too. Any number of these commands
+may run on one database: for each cluster one of them follows and one decides, by leases of the database, and the
+others stand by.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetsched.contracts.errors import InputError
+
+from . import standalone, store
+from .options import read_kubeconfig
+from .output import console, note
+from .supervisor import Program, Stopped, Supervisor
+
+_DATABASE = ("DATABASE_URL", "DATABASE_URL_FILE")
+_STORE = ("REDIS_URL", "REDIS_URL_FILE", "HETSCHED_BROKER_URL", "HETSCHED_BROKER_URL_FILE")
+
+
+def scheduler(
+    name: Annotated[str, typer.Option(help="Name of the cluster that the other options connect.")] = "kubernetes",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="How the cluster is reached; everything inline.")
+    ] = None,
+    context: Annotated[str, typer.Option(help="Context of the kubeconfig; its current one if left out.")] = "",
+    in_cluster: Annotated[bool, typer.Option("--in-cluster", help="Schedule the cluster that this runs in.")] = False,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Submissions may use this namespace; repeat for more.", show_default=False)
+    ] = None,
+    no_web: Annotated[bool, typer.Option("--no-web", help="No console and no API here.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    data: Annotated[Path | None, typer.Option(help="Folder for logs, and for data without DATABASE_URL.")] = None,
+) -> None:
+    """Schedule Kubernetes clusters, in cluster or by kubeconfig; of several on one database one leads, others wait."""
+    if kubeconfig is not None:
+        kubeconfig = kubeconfig.expanduser().absolute()
+        read_kubeconfig(kubeconfig, context)  # what is wrong with it is told before anything starts
+    elif context or (namespace and not in_cluster):
+        option = "--context" if context else "--namespace"
+        hint = "Add --kubeconfig FILE or --in-cluster"
+        raise InputError("ConnectionUnclear", "there is no cluster to connect", place=option, hint=hint)
+    data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
+    with standalone.owned(data_dir) as lock:
+        if not no_web:
+            port = standalone.free_port(host, port)
+        where = f"process {os.getpid()}" if no_web else standalone.address(host, port)
+        lock.write(where)
+        lock.flush()
+        socket_file = None if _given(*_STORE) else store.socket_path(data_dir)
+        supervisor = Supervisor(
+            env=environment(data_dir, host, socket_file), cwd=data_dir, log_dir=data_dir / "logs", tell=note
+        )
+        cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
+        try:
+            web = None if no_web else (host, port)
+            bring_up(supervisor, socket_file, cluster, web)
+            supervisor.watch()
+        except Stopped:
+            pass
+        finally:
+            note("Stopping …")
+            supervisor.stop()
+            if socket_file is not None and socket_file.parent != data_dir:
+                shutil.rmtree(socket_file.parent, ignore_errors=True)
+    note("Stopped; leases are given up, the data is kept.")
+
+
+def bring_up(
+    supervisor: Supervisor, socket_file: Path | None, cluster: Program | None, web: tuple[str, int] | None
+) -> None:
+    """Start everything in order; it is announced once what runs here answers."""
+    note("hetsched scheduler is starting")
+    if socket_file is not None:
+        supervisor.start(store.program(socket_file))
+        supervisor.wait_until(
+            lambda: store.answers(socket_file), what="the message store", timeout_seconds=standalone.STORE_SECONDS
+        )
+    wishes = ("--static", "--admin") if web else ()
+    prepare = Program("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
+    admin = standalone.admin_of(supervisor.run_to_end(prepare))
+    if cluster is not None:
+        supervisor.run_to_end(cluster)
+    if web:
+        supervisor.start(standalone.web(*web))
+    for program in (standalone.worker(f"scheduler-{os.getpid()}"), standalone.watch(), standalone.beat()):
+        supervisor.start(program)
+    with standalone.step("what runs here"):
+        if web:
+            supervisor.wait_until(
+                lambda: standalone.is_ready(standalone.probe(*web)),
+                what="the web server",
+                timeout_seconds=standalone.START_SECONDS,
+            )
+        if socket_file is not None:
+            round_trip = standalone.RoundTrip(socket_file)
+            supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=standalone.START_SECONDS)
+    if web:
+        standalone.announce(standalone.address(*web), supervisor.log_dir.parent, admin)
+    else:
+        console().print(f"\nhetsched scheduler is running\n  data        {supervisor.log_dir.parent}\n")
+        sys.stdout.flush()
+
+
+def connection(
+    name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str]
+) -> Program | None:
+    """Return the program that connects the cluster of the options, if they name one."""
+    if kubeconfig is None and not in_cluster:
+        return None
+    words = ["connect", name, *(f"--namespace={one}" for one in namespaces)]
+    if kubeconfig is not None:
+        words += [f"--kubeconfig={kubeconfig}", f"--context={context}"]
+    if in_cluster:
+        words.append("--in-cluster")
+    return Program("connect", (sys.executable, "-m", "django", *words))
+
+
+def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:
+    """Return the environment that every process shares: what is configured, and embedded parts for the rest."""
+    env = dict(os.environ)
+    if socket_file is not None:
+        env["REDIS_URL"] = f"unix://{socket_file}"
+    if not _given(*_DATABASE):
+        standalone.give_key(env, data_dir)
+    env.setdefault("HETSCHED_DEMO", "0")
+    return env | standalone.common(env, data_dir, host)
+
+
+def _given(*variables: str) -> bool:
+    return any(os.environ.get(name) for name in variables)

@@ -1,0 +1,67 @@
+"""What a live cluster shows of a pod: what it asked for, and what became of it.
+
+Rule: facts only, as the API server has them; what follows from them is decided elsewhere. `spec` is None where the pod
+neither holds nor asks for anything (it ended, or goes before it ran).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .cluster import ClusterContent
+from .node_report import NodeReport
+from .workload import PodSpec
+
+
+class ContainerEnd(msgspec.Struct, frozen=True):
+    """The container that a pod failed by."""
+
+    container: str
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+
+
+class ObservedPod(msgspec.Struct, frozen=True):
+    """One pod at one moment. `ended` is `succeeded` or `failed`; `deleting` pods hold all that they held."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    scheduler_name: str = ""
+    node_name: str = ""
+    phase: str = ""
+    ended: str = ""
+    deleting: bool = False
+    reason: str = ""
+    message: str = ""
+    end: ContainerEnd | None = None
+    spec: PodSpec | None = None
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Changes(msgspec.Struct):
+    """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning."""
+
+    nodes: list[NodeReport] = []
+    nodes_gone: list[str] = []
+    pods: list[ObservedPod] = []
+    pods_gone: list[str] = []
+    definitions: ClusterContent | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.nodes_gone or self.pods or self.pods_gone or self.definitions is not None)
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """An object that could not be read: it is left out, counted and shown."""
+
+    kind: str
+    name: str
+    code: str
+    message: str

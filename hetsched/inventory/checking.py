@@ -1,0 +1,88 @@
+"""What stands between us and a live cluster: its API server, our rights there, and how far each kind is known.
+
+Rule: everything is asked for and named, one line each; what cannot be asked without the step before is left out. A
+cluster without an API server has nothing to check here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+
+from .connecting import api_of, check_identity, where
+from .following import STALE
+from .models import Cluster, ClusterKind, Connection, Sync
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at: whether it is well, and what is to say about it."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+def check_cluster(cluster: Cluster) -> list[Check]:
+    """Return what was found at a live cluster; nothing for one that lives only here."""
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return []
+    from hetsched.adapters.kube.api import ApiFailure
+
+    found: list[Check] = []
+    try:
+        found.extend(_server(cluster))
+        found.extend(_rights(cluster))
+    except InputError as error:
+        found.append(Check("connection", False, f"{error.message} [{error.code}]"))
+    except ApiFailure as failure:
+        found.append(Check("API server", False, str(failure)))
+    return [*found, *_sources(cluster)]
+
+
+def _server(cluster: Cluster) -> Iterator[Check]:
+    api = api_of(cluster)
+    version = msgspec.json.decode(api.get("/version")).get("gitVersion", "")
+    yield Check("API server", True, f"{where(cluster.connection)} {version}")
+    yield Check("identity", True, f"kube-system {check_identity(cluster, api)}")
+
+
+def _rights(cluster: Cluster) -> Iterator[Check]:
+    from hetsched.adapters.kube.rights import ask
+
+    namespaces = cluster.connection.enrolled_namespaces
+    granted = 0
+    for answer in ask(api_of(cluster), namespaces=namespaces):
+        if answer.granted:
+            granted += 1
+            continue
+        inside = f" in namespace {answer.namespace}" if answer.namespace else ""
+        why = f": {answer.reason}" if answer.reason else ""
+        yield Check(f"right to {answer.right}", False, f"needed to {answer.right.purpose}{inside}{why}"[:500])
+    yield Check("rights", granted > 0, f"{granted} granted, {len(namespaces)} namespaces enrolled")
+
+
+def _sources(cluster: Cluster) -> Iterator[Check]:
+    """Say how far each kind is known by whoever follows the cluster."""
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        return
+    if connection.failure:
+        yield Check("follower", False, connection.failure)
+    syncs = Sync.objects.filter(cluster=cluster, epoch=connection.follower_epoch).order_by("resource")
+    now = timezone.now()
+    for sync in syncs:
+        if sync.alive_at is None:
+            ok, detail = not sync.required, sync.reason or "it was never listed"
+        else:
+            age = now - sync.alive_at
+            ok = sync.synced_at is not None and age < STALE
+            detail = f"{sync.objects_count} objects, heard of {age.total_seconds():.0f} s ago"
+            detail += f", {len(sync.quarantined)} unreadable" if sync.quarantined else ""
+            detail += f"; {sync.reason}" if sync.failures else ""
+        yield Check(f"watch {sync.resource}", ok, detail)
+    if not syncs and not connection.failure:
+        yield Check("follower", False, "nobody has followed it yet; `hetsched scheduler` does")

@@ -1,0 +1,190 @@
+"""How a live cluster is reached: connections are written, and opened, here only.
+
+Problem: whoever can read the database must not become administrator of every cluster, and a connection that suddenly
+leads to another cluster would make everything of the first look gone.
+Rule: of a kubeconfig one context is kept, sealed for this cluster; it is opened where calls are made and shown nowhere.
+Only hosts that the deployment names (`HETSCHED_CLUSTER_HOSTS`, any where it names none) are called. Whoever follows
+the cluster by the connection of before loses its lease at the same moment. The cluster on the other side is known by
+the uid of its namespace kube-system: once seen, no other is followed under this name.
+Invariant: no credential stands in an audit entry, an error, a log record or a text made of these rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+
+from hetsched.contracts.errors import InputError
+from hetsched.journal.audit import Actor, record
+from hetsched.journal.sealed import seal, unseal
+
+from .actions import require_reason
+from .models import DNS_LABEL, Cluster, ClusterKind, Connection
+
+if TYPE_CHECKING:
+    from hetsched.adapters.kube.api import Api
+
+MOST_NAMESPACES = 1000
+_HOME = "/api/v1/namespaces/kube-system"
+# Calls of this process by cluster, with what their connection was made of: connections to a server are kept open.
+_apis: dict[int, tuple[str, Api]] = {}
+
+
+def connect(
+    cluster: Cluster,
+    *,
+    kubeconfig: Any = None,
+    context: str = "",
+    in_cluster: bool = False,
+    enrolled_namespaces: Sequence[str] | None = None,
+    actor: Actor,
+    reason: str,
+) -> Connection:
+    """Say how a live cluster is reached, for the first time or anew; what is not given stays as it is.
+
+    What is so already changes nothing and is not audited again. `kubeconfig` is its text or its document;
+    `enrolled_namespaces` are those that submissions may use.
+    Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
+    `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
+    """
+    reason = require_reason(reason)
+    if cluster.kind != ClusterKind.KUBERNETES:
+        raise InputError("ClusterNotLive", f"cluster {cluster.name} is {cluster.kind} and has no API server")
+    if in_cluster and (kubeconfig is not None or context):
+        raise InputError("ConnectionUnclear", "give a kubeconfig or say in-cluster, not both", place="inCluster")
+    kept, server = _kept(kubeconfig, context) if kubeconfig is not None else ("", "")
+    namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
+    with transaction.atomic():
+        known = Connection.objects.select_for_update().filter(cluster=cluster).first()
+        if known is None and not (kept or in_cluster):
+            raise InputError(
+                "ConnectionUnclear", "a live cluster needs a kubeconfig, or in-cluster", place="kubeconfig",
+                hint="kubectl config view --raw --flatten --minify writes one",
+            )  # fmt: skip
+        changed: dict[str, Any] = {}
+        if (kept or in_cluster) and (known is None or _opened(known, cluster) != kept):
+            sealed = seal(kept, purpose=_purpose(cluster)) if kept else ""
+            changed = {"sealed_kubeconfig": sealed, "server": server, "failure": ""}
+        if namespaces is not None and (known is None or known.enrolled_namespaces != namespaces):
+            changed["enrolled_namespaces"] = namespaces
+        if known is not None and not changed:
+            return known
+        connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
+        if "server" in changed:
+            Connection.objects.filter(cluster=cluster).update(
+                follower_epoch=F("follower_epoch") + 1, follower_id="", follower_until=None
+            )
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="cluster.connect",
+            obj=cluster,
+            reason=reason,
+            details={"server": where(connection), "namespaces": connection.enrolled_namespaces},
+        )
+    connection.refresh_from_db()
+    return connection
+
+
+def where(connection: Connection) -> str:
+    """Return `host:port` of the API server, or `in-cluster`."""
+    from hetsched.adapters.kube.kubeconfig import host_of
+
+    return host_of(connection.server) if connection.server else "in-cluster"
+
+
+def api_of(cluster: Cluster) -> Api:
+    """Return calls to a live cluster as who we are there; one pool of connections per process and cluster.
+
+    Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
+    """
+    from hetsched.adapters.kube.api import Api
+    from hetsched.adapters.kube.connection import from_kubeconfig, inside
+
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
+    made_of = connection.sealed_kubeconfig
+    known = _apis.get(cluster.pk)
+    if known is not None and known[0] == made_of:
+        return known[1]
+    if made_of:
+        _refuse_foreign(connection.server)
+        api = Api(from_kubeconfig(msgspec.json.decode(unseal(made_of, purpose=_purpose(cluster)))))
+    else:
+        api = Api(inside())
+    _apis[cluster.pk] = (made_of, api)
+    return api
+
+
+def check_identity(cluster: Cluster, api: Api) -> str:
+    """Return the uid of the cluster that answers; the first one that ever did is the cluster.
+
+    Raises: InputError `AnotherCluster`; ApiFailure.
+    """
+    uid = str(msgspec.json.decode(api.get(_HOME))["metadata"]["uid"])
+    Connection.objects.filter(cluster=cluster, cluster_uid="").update(cluster_uid=uid)
+    known = Connection.objects.values_list("cluster_uid", flat=True).get(cluster=cluster)
+    if known != uid:
+        raise InputError(
+            "AnotherCluster",
+            f"what answers as {cluster.name} is another cluster than before (kube-system {uid}, not {known})",
+            hint="Connect the cluster of before again, or add this one under another name",
+        )
+    return uid
+
+
+def _opened(connection: Connection, cluster: Cluster) -> str | None:
+    """Return what is kept of the kubeconfig; empty where there is none, None where it does not open any more."""
+    try:
+        return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
+    except InputError:
+        return None
+
+
+def _purpose(cluster: Cluster) -> str:
+    return f"kubeconfig of {cluster.name}"
+
+
+def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
+    """Return what is kept of a kubeconfig, and its server."""
+    from hetsched.adapters.kube.kubeconfig import Access, one_context, read
+
+    document = read(kubeconfig.encode()) if isinstance(kubeconfig, str) else kubeconfig
+    kept = one_context(document, context=context)
+    access = Access(kept)
+    if len(access.server) > 300:
+        raise InputError("KubeconfigMalformed", "it is longer than 300 characters", place="clusters.cluster.server")
+    _refuse_foreign(access.server)
+    return msgspec.json.encode(kept).decode(), access.server
+
+
+def _refuse_foreign(server: str) -> None:
+    from hetsched.adapters.kube.kubeconfig import host_of
+
+    host = host_of(server)
+    allowed = settings.HETSCHED_CLUSTER_HOSTS
+    if allowed and {host, host.rpartition(":")[0]}.isdisjoint(allowed):
+        raise InputError(
+            "ClusterHostNotAllowed",
+            f"this server does not connect to {host}",
+            place="clusters.cluster.server",
+            hint="Its operator lists the API servers it may use in HETSCHED_CLUSTER_HOSTS",
+        )
+
+
+def _checked(namespaces: Sequence[str]) -> list[str]:
+    if len(namespaces) > MOST_NAMESPACES:
+        raise InputError("NamespaceInvalid", f"more than {MOST_NAMESPACES} namespaces", place="namespaces")
+    for name in namespaces:
+        if not re.fullmatch(DNS_LABEL.regex, name):
+            raise InputError(
+                "NamespaceInvalid", f"{name[:80]!r} is no namespace", place="namespaces", hint=str(DNS_LABEL.message)
+            )
+    return sorted(set(namespaces))

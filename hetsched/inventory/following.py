@@ -1,0 +1,88 @@
+"""Nodes as a live API server reports them, change by change.
+
+Rule: inside the caller's transaction, on a cluster that `advance` locked. Facts of a known node are written at the new
+revision, so that warm states take in that node alone; a node more or less, or another meaning of a name, makes them
+fold anew. A node that the API server has no more stays, not ready, as long as anything is booked on it.
+Invariant: the cluster's totals are the sums over its nodes.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.observed import Changes
+
+from .actions import FACT_COLUMNS, describe, total_up
+from .ledger import write_columns
+from .models import Cluster, ClusterKind, Node, Sync
+
+STALE = timedelta(seconds=90)
+
+
+def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
+    """Write changed nodes and names; return the nodes that are to be told anew."""
+    if changes.definitions is not None:
+        cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
+        cluster.save(update_fields=["definitions"])
+    known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
+    added = [
+        _described(Node(cluster=cluster, name=report.name), report, cluster)
+        for report in changes.nodes
+        if report.name not in known
+    ]
+    changed, decisive = [], False
+    for report in changes.nodes:
+        node = known.get(report.name)
+        if node is not None and (node.report != report or node.gone):
+            decisive |= node.gone or _but_usage(node.report) != _but_usage(report)
+            changed.append(_described(node, report, cluster))
+    leaving = [known[name] for name in changes.nodes_gone if name in known]
+    for node in leaving:
+        if node.pods:
+            report = msgspec.structs.replace(node.report, ready=False, unschedulable=True)
+            changed.append(_described(node, report, cluster, gone=True))
+    empty = [node.pk for node in leaving if not node.pods]
+    Node.objects.bulk_create(added, batch_size=200)
+    write_columns(changed, (*FACT_COLUMNS, "changed_revision", "gone"))
+    Node.objects.filter(pk__in=empty).delete()
+    anew = bool(added or empty or changes.definitions is not None)
+    if anew or changed:
+        total_up(cluster, same_layout=not anew, decisive=anew or decisive or bool(leaving))
+    return [*added, *changed]
+
+
+def _names(changes: Changes) -> list[str]:
+    return [*(report.name for report in changes.nodes), *changes.nodes_gone]
+
+
+def _but_usage(report: NodeReport) -> NodeReport:
+    return msgspec.structs.replace(report, usage=None, observed_at="")
+
+
+def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
+    node.changed_revision, node.gone = cluster.revision, gone
+    return describe(node, report)
+
+
+def in_step(cluster: Cluster) -> bool:
+    """Tell whether what is known of a cluster is what it is: decisions on anything older may book what is taken.
+
+    Every required kind was listed whole by the present follower and was heard of within `STALE`. What comes from files
+    is always as it is.
+    """
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return True
+    syncs = Sync.objects.filter(cluster=cluster, required=True)
+    fresh = Q(epoch=F("cluster__connection__follower_epoch"), synced_at__isnull=False, alive_at__gte=Now() - STALE)
+    return syncs.exists() and not syncs.exclude(fresh).exists()
+
+
+def forget_gone(cluster: Cluster) -> None:
+    """Delete nodes that the API server has no more and that hold nothing any more."""
+    if Node.objects.filter(cluster=cluster, gone=True, pods=0).delete()[0]:
+        total_up(cluster)

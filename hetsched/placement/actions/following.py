@@ -1,0 +1,263 @@
+"""Take in what a live cluster shows.
+
+Problem: what we wrote, what others wrote and what the kubelets did come back as the same kind of event, late, doubled
+or squeezed into one.
+Rule: one transaction per batch of changes, under the epoch of the follower. A pod is known by its uid:
+    not seen before, no node     a workload of its controller, pending, if its scheduler's name is ours
+    not seen before, on a node   charged to that node, whoever put it there
+    ours, now on a node          bound, if it is where we put it; else it is charged where it is
+    phase                        running; succeeded or failed, with the container that ended it
+    gone, or replaced by a uid   cancelled
+    only being deleted           nothing: it holds what it holds until it is proved to be gone
+What ends frees exactly what it held, in the transaction that ends it.
+Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from django.db import IntegrityError, transaction
+
+from hetsched.contracts.allocation import EMPTY, Allocation
+from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.state import ClusterState
+from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.following import follow_nodes, forget_gone
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.signals import inventory_changed
+from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.publish import publish_many
+
+from .. import dispatch
+from ..bookings import Booked, parts
+from ..lifecycle import HOLDING, LIVE, State
+from ..models import Pod
+from ..topics import cluster_counts
+from .change import Change
+from .creating import join
+from .submitting import take_in
+
+SCHEDULER_NAME = "hetsched"
+_LIVE = [state.value for state in LIVE]
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """What a batch came to: how many pods were taken in, charged, moved on and ended."""
+
+    arrived: int = 0
+    charged: int = 0
+    moved: int = 0
+    ended: int = 0
+
+
+def is_ours(scheduler_name: str) -> bool:
+    """Tell whether a pod asks to be placed by us, under our name or that of one of our policies."""
+    return scheduler_name == SCHEDULER_NAME or scheduler_name.startswith(f"{SCHEDULER_NAME}-")
+
+
+def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState | None = None) -> Followed:
+    """Write a batch of changes by the follower of `epoch`; `state` says which cards unbooked pods are charged with.
+
+    Raises: Conflict when another follower took over, or somebody moved a pod at the same moment.
+    """
+    try:
+        return _follow(cluster_id, changes, epoch, state)
+    except IntegrityError as error:
+        raise Conflict(f"cluster {cluster_id}: {error}") from error
+
+
+def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState | None) -> Followed:
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
+            raise Conflict(f"cluster {cluster_id} is followed by somebody else")
+        nodes = follow_nodes(cluster, changes)
+        if nodes:
+            inventory_changed.send(sender=Cluster, cluster=cluster)
+        batch = _Batch(cluster, state)
+        batch.take(changes)
+        followed = batch.write()
+        forget_gone(cluster)
+        _tell_nodes(cluster, nodes, changes.nodes_gone)
+        dispatch.wake(cluster_id)
+    return followed
+
+
+# Every pod that is bound goes this way; several events may come as one.
+_WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
+
+
+class _Batch:
+    """The pods of one batch, sorted by what becomes of them."""
+
+    def __init__(self, cluster: Cluster, state: ClusterState | None) -> None:
+        self.cluster = cluster
+        self.state = state
+        self.change = Change(cluster)
+        self.steps: dict[State, list[Pod]] = {step: [] for step in (*_WAY, State.SUCCEEDED, State.FAILED)}
+        self.over: dict[str, list[Pod]] = defaultdict(list)
+        self.messages: dict[str, list[Pod]] = defaultdict(list)
+        self.charged: list[ObservedPod] = []
+        self.arriving: list[ObservedPod] = []
+
+    def take(self, changes: Changes) -> None:
+        """Sort the changes; nothing is written yet."""
+        known = _known(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
+        for key in changes.pods_gone:
+            if key in known:
+                self.over["deleted in the cluster"].append(known[key])
+        for seen in changes.pods:
+            row = known.get(seen.key)
+            if row is not None and row.uid != seen.uid:
+                self.over["replaced by another pod of this name"].append(row)
+                row = None
+            if row is None:
+                self._arrive(seen)
+            else:
+                self._follow(row, seen)
+
+    def _arrive(self, seen: ObservedPod) -> None:
+        if seen.spec is None:
+            return
+        if seen.node_name:
+            self.charged.append(seen)
+        elif is_ours(seen.scheduler_name) and not seen.deleting:
+            self.arriving.append(seen)
+
+    def _follow(self, row: Pod, seen: ObservedPod) -> None:
+        state = State(row.state)
+        if state not in HOLDING:
+            if seen.node_name and not seen.ended:
+                self.over[f"bound to {seen.node_name} by somebody else"].append(row)
+                self._arrive(seen)
+            elif seen.ended or seen.deleting:
+                self.over[seen.reason or "ended before it was placed"].append(row)
+            return
+        if seen.node_name and (row.node is None or row.node.name != seen.node_name):
+            self.over[f"bound to {seen.node_name} by somebody else"].append(row)
+            if not seen.ended:
+                self._arrive(seen)
+            return
+        if not seen.node_name:
+            if seen.ended or (seen.deleting and state is State.PLACED):
+                self.over[seen.reason or "ended before it was bound"].append(row)
+            return
+        reached = State.RUNNING if seen.phase == "Running" else State.BOUND
+        for step in _WAY[_WAY.index(state) + 1 : _WAY.index(reached) + 1]:
+            self.steps[step].append(row)
+        if seen.ended:
+            self.steps[State(seen.ended)].append(row)
+            self.messages[_how_it_ended(seen)].append(row)
+
+    def write(self) -> Followed:
+        """Move, free, charge and submit; return what it came to."""
+        change = self.change
+        for step in _WAY[1:]:
+            if self.steps[step]:
+                columns = {"started_at": change.now} if step is State.RUNNING else {}
+                change.move(self.steps[step], step, **columns)
+        ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
+        cancelled = [row for rows in self.over.values() for row in rows]
+        change.free(ended, "the pod ended")
+        change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod is gone")
+        for end in (State.SUCCEEDED, State.FAILED):
+            change.move(self.steps[end], end, queued=False, finished_at=change.now)
+        for message, rows in self.messages.items():
+            if message:
+                Pod.objects.filter(pk__in=[row.pk for row in rows]).update(message=message)
+        for reason, rows in self.over.items():
+            change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        charged = self._charge()
+        arrived = len(self.arriving)
+        self.arriving = join(change, self.arriving)
+        if ended or cancelled:
+            change.requeue()
+        change.close()
+        self._submit()
+        moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
+        return Followed(arrived, charged, moved, len(ended) + len(cancelled))
+
+    def _charge(self) -> int:
+        """Book pods where somebody else put them."""
+        rows = Node.objects.filter(cluster=self.cluster, name__in={seen.node_name for seen in self.charged})
+        node_ids = dict(rows.values_list("name", "id"))
+        pods = []
+        for seen in self.charged:
+            assert seen.spec is not None
+            # Anybody can write an annotation: what a pod holds is what we booked, else what it asks for.
+            spec = msgspec.structs.replace(seen.spec, allocation=None)
+            pods.append(
+                Pod(
+                    cluster=self.cluster,
+                    namespace=seen.namespace,
+                    name=seen.name,
+                    uid=seen.uid,
+                    origin=Pod.IMPORTED,
+                    spec=spec,
+                    priority=spec.priority,
+                    gang=spec.gang.name if spec.gang else "",
+                    state=State.RUNNING.value,
+                    queued=False,
+                    node_id=node_ids.get(seen.node_name),
+                    allocation=self._taken(spec),
+                    created_at=self.change.now,
+                    started_at=self.change.now,
+                )
+            )
+        Pod.objects.bulk_create(pods, batch_size=500)
+        booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
+        self.change.book(booked, self.cluster.leader_epoch)
+        return len(pods)
+
+    def _taken(self, spec: PodSpec) -> Allocation | None:
+        """Return what the pod takes on its node as the ledger completes it: the lowest cards with room."""
+        if self.state is None or (spec.shape.gpu is None and not spec.shape.guaranteed):
+            return EMPTY
+        row = self.state.row_of.get(spec.node_name)
+        if row is None or spec.key in self.state.bookings:
+            return EMPTY
+        return self.state.assume(self.state.compile(spec), row).allocation
+
+    def _submit(self) -> None:
+        """Make workloads of new pods of ours, one for each controller."""
+        groups: dict[tuple[str, str], list[PodSpec]] = defaultdict(list)
+        for seen in self.arriving:
+            assert seen.spec is not None
+            groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
+        take_in(self.cluster, groups.values(), actor=SYSTEM)
+
+
+def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
+    """Return the live pods of these keys, with their nodes."""
+    wanted = set(keys)
+    found: dict[str, Pod] = {}
+    rows = Pod.objects.filter(cluster=cluster, state__in=_LIVE).select_related("node").defer("spec", "node__report")
+    for some in parts(sorted({key.partition("/")[2] for key in wanted})):
+        found.update((pod.key, pod) for pod in rows.filter(name__in=some) if pod.key in wanted)
+    return found
+
+
+def _how_it_ended(seen: ObservedPod) -> str:
+    """Say by which container and how a pod failed."""
+    end: ContainerEnd | None = seen.end
+    if end is None:
+        return ": ".join(text for text in (seen.reason, seen.message) if text)[:1000]
+    told = f"container {end.container} ended with exit code {end.exit_code}"
+    return f"{told} ({end.reason})" if end.reason else told
+
+
+def _tell_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
+    """Tell the facts of changed nodes, and that others are no more."""
+    tiles = {node.name: tile(node) for node in nodes}
+    left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
+    for node in nodes:
+        node.cluster = cluster
+    patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
+    everything = {**tiles, **dict.fromkeys(left)}
+    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_counts(cluster), "nodes": everything}})

@@ -1,0 +1,62 @@
+"""`connect`: make a live cluster, or connect it anew, from this machine; nothing changes where it is so already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import transaction
+
+from hetsched.adapters.kube.connection import inside
+from hetsched.adapters.kube.kubeconfig import MAX_BYTES, read
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.connecting import connect
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal import audit
+from hetsched.project.environment import exit_with_message
+
+
+class Command(BaseCommand):
+    help = "Make a cluster of kind kubernetes, or connect it anew, by a kubeconfig or from inside it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="name of the cluster")
+        parser.add_argument("--kubeconfig", type=Path, help="file with everything inline")
+        parser.add_argument("--context", default="", help="context of the kubeconfig; its current one if left out")
+        parser.add_argument("--in-cluster", action="store_true", help="the cluster that this runs in")
+        parser.add_argument("--namespace", action="append", help="submissions may use it; repeat for more")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            self._connect(options)
+        except InputError as error:
+            exit_with_message(error)
+        except OSError as error:
+            message = error.strerror or str(error)
+            exit_with_message(InputError("FileUnusable", message, place=str(options["kubeconfig"])))
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        document = None
+        if options["kubeconfig"] is not None:
+            with options["kubeconfig"].open("rb") as file:
+                document = read(file.read(MAX_BYTES + 1))
+        if options["in_cluster"]:
+            inside()
+        with transaction.atomic():
+            cluster = Cluster.objects.filter(name=options["name"]).first()
+            if cluster is None:
+                cluster = create_cluster(
+                    name=options["name"], kind=ClusterKind.KUBERNETES, actor=audit.SYSTEM, reason="command line"
+                )
+            connection = connect(
+                cluster,
+                kubeconfig=document,
+                context=options["context"],
+                in_cluster=options["in_cluster"],
+                enrolled_namespaces=options["namespace"],
+                actor=audit.SYSTEM,
+                reason="command line",
+            )
+        self.stderr.write(f"  cluster {cluster.name}: {connection.server or 'in-cluster'}")

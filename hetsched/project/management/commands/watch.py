@@ -1,0 +1,17 @@
+"""`watch`: follow every live cluster until the process is asked to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from hetsched.inventory.connecting import api_of
+from workers import watch
+
+
+class Command(BaseCommand):
+    help = "Follow the Kubernetes clusters that are connected; several processes share them."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        watch.main(api_of, watch.until_signalled())

@@ -1,0 +1,83 @@
+"""`POST workloads/` on a live cluster asks for objects there; `DELETE` asks for them to go. Nothing is called here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.models import Pod, SubmittedObject, Workload
+
+from .conftest import POD, Api
+
+
+@pytest.fixture(autouse=True)
+def live(policies: None) -> None:
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, enrolled_namespaces=["default"])
+
+
+def submit(operator: Api, manifest: str = POD, address: str = "workloads/", **more: Any) -> Any:
+    return operator("POST", address, manifest, kind="application/yaml", **more)
+
+
+def test_objects_are_asked_for_under_names_made_of_the_key(
+    operator: Api, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        accepted = submit(operator, status=202, idempotency_key="build-7").json()
+    assert (dispatch.CREATE, [Workload.objects.get().cluster_id]) in quiet_surroundings
+    assert not Pod.objects.exists()  # they come by the watch
+    (one,) = SubmittedObject.objects.all()
+    meta = one.wanted.document["metadata"]
+    assert (accepted["state"], accepted["pods"]) == (
+        "pending",
+        [{"pod": f"default/{meta['name']}", "state": "pending"}],
+    )
+    assert meta["labels"] == {"hetsched.io/workload": accepted["id"]}
+    assert one.wanted.document["spec"]["schedulerName"] == "hetsched"
+    again = submit(operator, status=202, idempotency_key="build-7")
+    assert (again["Idempotency-Replayed"], again.json()) == ("true", accepted)
+    submit(operator, POD.replace("500m", "501m"), status=422, idempotency_key="build-7")
+    submit(operator, status=202, idempotency_key="build-8")
+    assert len({row.wanted.name for row in SubmittedObject.objects.all()}) == 2
+
+
+def test_a_policy_becomes_the_schedulers_name(operator: Api) -> None:
+    submit(operator, address="workloads/?policy=binpack", status=202)
+    assert SubmittedObject.objects.get().wanted.document["spec"]["schedulerName"] == "hetsched-binpack"
+
+
+def test_what_identifies_an_object_elsewhere_is_left_out(operator: Api) -> None:
+    hostile = "{name: web, uid: u, resourceVersion: '7', finalizers: [x/y], ownerReferences: [{kind: Node, name: n1}]}"
+    submit(operator, POD.replace("{name: web}", hostile), status=202)
+    assert set(SubmittedObject.objects.get().wanted.document["metadata"]) == {
+        "name", "namespace", "labels", "annotations",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("manifest", "address", "status", "code"),
+    [
+        (POD.replace("{name: web}", "{name: web, namespace: rest}"), "workloads/", 403, "NamespaceNotEnrolled"),
+        (POD, "workloads/?priority=5", 400, "PriorityInvalid"),
+        (POD, "workloads/?policy=none", 400, "PolicyUnknown"),
+        (f"{POD}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: x}}\n", "workloads/", 400, "KindNotSubmitted"),
+    ],
+)
+def test_what_may_not_be_created_is_refused(operator: Api, manifest: str, address: str, status: int, code: str) -> None:
+    assert submit(operator, manifest, address, status=status).json()["code"] == code
+    assert not SubmittedObject.objects.exists()
+
+
+def test_a_withdrawn_workload_is_pending_until_its_objects_are_gone(operator: Api) -> None:
+    made = submit(operator, status=202).json()["id"]
+    (shown,) = operator.get(f"workloads/{made}/")["objects"]
+    assert (shown["kind"], shown["state"]) == ("Pod", "wanted")
+    gone = operator("DELETE", f"workloads/{made}/?reason=done", status=200).json()
+    assert gone["state"] == "pending"
+    assert (gone["objects"][0]["state"], gone["objects"][0]["message"]) == ("unwanted", "done")

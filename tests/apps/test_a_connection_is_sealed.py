@@ -1,0 +1,176 @@
+"""A live cluster's credentials are stored sealed, opened where calls are made, and stand in no text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.core import serializers
+from django.core.management import call_command
+
+from hetsched.adapters.kube.api import Api
+from hetsched.contracts.errors import InputError
+from hetsched.inventory import connecting
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.connecting import api_of, check_identity, connect
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.journal.sealed import seal, unseal
+from tests.unit.adapters.kubeconfigs import kubeconfig
+
+CANARY = "canary-5f2d"
+
+
+@pytest.fixture(autouse=True)
+def key(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SECRET_KEY_GIVEN = True
+    settings.HETSCHED_CLUSTER_HOSTS = []
+    monkeypatch.setattr(connecting, "_apis", {})
+
+
+@pytest.fixture
+def live(db: None) -> Cluster:
+    return create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+
+
+def connected(cluster: Cluster, **how: Any) -> Connection:
+    return connect(cluster, actor=SYSTEM, reason="for the tests", **({"kubeconfig": kubeconfig()} | how))
+
+
+def test_what_is_sealed_opens_with_its_key_and_purpose_only(settings: Any) -> None:
+    sealed = seal(CANARY, purpose="one")
+    assert CANARY not in sealed
+    assert unseal(sealed, purpose="one") == CANARY
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        unseal(sealed, purpose="another")
+    settings.SECRET_KEY = "another key of more than forty characters, all of them random"
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        unseal(sealed, purpose="one")
+
+
+def test_nothing_is_sealed_by_a_key_that_ends_with_the_process(settings: Any, live: Cluster) -> None:
+    settings.SECRET_KEY_GIVEN = False
+    with pytest.raises(InputError, match="SecretKeyMissing"):
+        connected(live)
+    assert not Connection.objects.exists()
+
+
+def test_no_row_no_text_and_no_audit_entry_holds_a_credential(live: Cluster, capsys: Any) -> None:
+    connection = connected(live, kubeconfig=json.dumps(kubeconfig()), enrolled_namespaces=["team-b", "team-a"])
+    assert (connection.server, connection.enrolled_namespaces) == (
+        "https://api.example.org:6443",
+        ["team-a", "team-b"],
+    )
+    entry = AuditEntry.objects.get(action="cluster.connect")
+    assert entry.details == {"server": "api.example.org:6443", "namespaces": ["team-a", "team-b"]}
+    call_command("dumpdata")
+    texts = [repr(connection), str(connection), serializers.serialize("json", [connection]), capsys.readouterr().out]
+    assert all(CANARY not in text for text in texts)
+
+
+def test_a_sealed_kubeconfig_does_not_open_for_another_cluster(live: Cluster) -> None:
+    sealed = connected(live).sealed_kubeconfig
+    other = create_cluster(name="other", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=other, sealed_kubeconfig=sealed, server="https://api.example.org:6443")
+    assert api_of(live) is api_of(live)
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        api_of(other)
+
+
+def test_a_new_connection_takes_the_lease_from_whoever_followed_by_the_old_one(live: Cluster) -> None:
+    connected(live)
+    lease = following.take(live.pk, "follower")
+    assert lease is not None
+    before = api_of(live)
+    connected(live)  # the same again, as at the next start of a process
+    assert following.renew(lease)
+    assert api_of(live) is before
+    assert AuditEntry.objects.filter(action="cluster.connect").count() == 1
+    connected(live, kubeconfig=kubeconfig(cluster={"server": "https://two.example.org"}))
+    assert not following.renew(lease)
+    assert api_of(live) is not before
+
+
+def test_what_does_not_open_any_more_is_handed_in_again(live: Cluster, settings: Any) -> None:
+    connected(live)
+    settings.SECRET_KEY = "another key of more than forty characters, all of them random"
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        api_of(live)
+    connected(live)
+    assert isinstance(api_of(live), Api)
+
+
+def test_namespaces_are_enrolled_without_the_credentials_of_before(live: Cluster) -> None:
+    connected(live)
+    lease = following.take(live.pk, "follower")
+    assert lease is not None
+    changed = connected(live, kubeconfig=None, enrolled_namespaces=["team"])
+    assert (changed.enrolled_namespaces, changed.server) == (["team"], "https://api.example.org:6443")
+    assert following.renew(lease)
+
+
+WRONG = [
+    ({"kubeconfig": None}, "ConnectionUnclear"),
+    ({"in_cluster": True}, "ConnectionUnclear"),
+    ({"reason": " "}, "ReasonMissing"),
+    ({"enrolled_namespaces": ["Team"]}, "NamespaceInvalid"),
+    ({"enrolled_namespaces": [".."]}, "NamespaceInvalid"),
+    ({"context": "none"}, "KubeconfigContextUnknown"),
+    ({"kubeconfig": kubeconfig(user={"tokenFile": "/etc/passwd"})}, "KubeconfigRefused"),
+]
+
+
+@pytest.mark.parametrize(("how", "code"), WRONG)
+def test_a_wrong_connection_changes_nothing(live: Cluster, how: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError, match=code):
+        connect(live, **({"kubeconfig": kubeconfig(), "actor": SYSTEM, "reason": "x"} | how))
+    assert not Connection.objects.exists()
+    assert not AuditEntry.objects.filter(action="cluster.connect").exists()
+
+
+def test_only_live_clusters_are_connected(db: None) -> None:
+    with pytest.raises(InputError, match="ClusterNotLive"):
+        connected(create_cluster(name="files", actor=SYSTEM))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "taken"), [("api.example.org", True), ("api.example.org:6443", True), ("x", False)]
+)
+def test_the_deployment_says_which_api_servers_are_called(
+    live: Cluster, settings: Any, allowed: str, taken: bool
+) -> None:
+    settings.HETSCHED_CLUSTER_HOSTS = [allowed]
+    if taken:
+        assert isinstance(_api(live), Api)
+    else:
+        with pytest.raises(InputError, match="ClusterHostNotAllowed"):
+            connected(live)
+
+
+def _api(live: Cluster) -> Api:
+    connected(live)
+    return api_of(live)
+
+
+class Answering:
+    """An API server whose namespace kube-system has this uid."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+
+    def get(self, path: str) -> bytes:
+        assert path == "/api/v1/namespaces/kube-system"
+        return json.dumps({"metadata": {"uid": self.uid}}).encode()
+
+
+def test_another_cluster_never_takes_the_place_of_the_first(live: Cluster) -> None:
+    connected(live)
+    first: Any = Answering("u-1")
+    second: Any = Answering("u-2")
+    assert check_identity(live, first) == check_identity(live, first) == "u-1"
+    connected(live)
+    with pytest.raises(InputError, match="AnotherCluster"):
+        check_identity(live, second)

@@ -1,0 +1,189 @@
+"""What a live API server shows becomes rows: ours to decide, others' charged, ends that free, and nothing early."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.following import in_step
+from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import begin_binding, follow
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Pod, Reservation, Workload
+from hetsched.placement.snapshot import load_state
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import placing, recorded
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return a live cluster with two nodes of 8 CPUs, followed under epoch 1."""
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").build(), a_node("n2").build()])
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> Any:
+    return follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def a_seen_pod(pod: PodBuilder, scheduler: str = "hetsched", **more: Any) -> ObservedPod:
+    spec = pod.having(uid=more.pop("uid", "u1"), node_name=more.get("node_name", "")).build()
+    return ObservedPod(
+        spec.namespace, spec.name, spec.uid, scheduler_name=scheduler, spec=None if more.get("ended") else spec, **more
+    )
+
+
+def placed_on(cluster: Cluster, node: str) -> None:
+    seen(cluster, pods=[a_seen_pod(a_pod("p"))])
+    recorded(cluster, placing(cluster, node))
+    begin_binding(cluster.pk, Pod.objects.values_list("id", flat=True))
+
+
+def state_of(name: str = "p") -> str:
+    return Pod.objects.filter(name=name).latest("id").state
+
+
+def test_a_pod_with_our_scheduler_name_waits_for_us_under_its_controllers_name(cluster: Cluster) -> None:
+    ours = a_seen_pod(a_pod("web-1").having(controller="ReplicaSet/web"))
+    seen(cluster, pods=[ours, a_seen_pod(a_pod("theirs"), scheduler="default-scheduler", uid="u2")])
+    assert [(pod.name, pod.uid, pod.state, pod.origin) for pod in Pod.objects.all()] == [
+        ("web-1", "u1", "pending", "watched")
+    ]
+    assert Workload.objects.get().name == "web"
+    seen(cluster, pods=[ours])
+    assert Pod.objects.count() == 1
+
+
+def test_a_pod_on_a_node_is_charged_whoever_put_it_there(cluster: Cluster) -> None:
+    foreign = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", phase="Running")
+    seen(cluster, pods=[foreign])
+    assert Node.objects.get(name="n1").requested["cpu"] == 3000
+    assert load_state(cluster.pk).state.bookings["default/theirs"].row == 0
+    seen(cluster, pods=[foreign])
+    assert Node.objects.get(name="n1").requested["cpu"] == 3000
+    seen(cluster, pods_gone=["default/theirs"])
+    assert Node.objects.get(name="n1").requested["cpu"] == 0
+    assert check_invariants() == []
+
+
+def test_our_pod_is_bound_runs_and_ends_by_what_is_seen(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Pending")])
+    assert state_of() == "bound"
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
+    assert state_of() == "running"
+    end = ContainerEnd("main", 137, "OOMKilled")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Failed", ended="failed", end=end)])
+    pod = Pod.objects.get()
+    assert (pod.state, pod.message) == ("failed", "container main ended with exit code 137 (OOMKilled)")
+    assert not Reservation.objects.filter(active=True).exists()
+    assert check_invariants() == []
+
+
+def test_events_that_were_squeezed_into_one_come_to_the_same(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Succeeded", ended="succeeded")])
+    assert state_of() == "succeeded"
+    assert Node.objects.get(name="n1").pods == 0
+
+
+def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running", deleting=True)])
+    assert state_of() == "running"
+    assert Reservation.objects.filter(active=True).count() == 1
+    seen(cluster, pods_gone=["default/p"])
+    assert state_of() == "cancelled"
+    assert not Reservation.objects.filter(active=True).exists()
+
+
+def test_a_pod_that_somebody_else_bound_is_charged_where_it_is(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n2", phase="Running")])
+    assert [(pod.state, pod.origin) for pod in Pod.objects.order_by("id")] == [
+        ("cancelled", "watched"),
+        ("running", "imported"),
+    ]
+    assert {node.name: node.pods for node in Node.objects.all()} == {"n1": 0, "n2": 1}
+    assert check_invariants() == []
+
+
+def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), uid="u2")])
+    assert [(pod.uid, pod.state) for pod in Pod.objects.order_by("id")] == [("u1", "cancelled"), ("u2", "pending")]
+    assert not Reservation.objects.filter(active=True).exists()
+
+
+def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
+    from hetsched.contracts.allocation import Allocation, CardGrant
+
+    claimed = Allocation(gpus=(CardGrant(0, 1000, 0),))
+    liar = a_seen_pod(a_pod("liar"), scheduler="default-scheduler", node_name="n1")
+    assert liar.spec is not None
+    spec = msgspec.structs.replace(liar.spec, allocation=claimed)
+    seen(cluster, pods=[msgspec.structs.replace(liar, spec=spec)])
+    assert Reservation.objects.get().allocation.gpus == ()
+
+
+def test_a_node_that_is_gone_stays_while_something_is_booked_on_it(cluster: Cluster) -> None:
+    placed_on(cluster, "n1")
+    seen(cluster, nodes_gone=["n1", "n2"])
+    (left,) = Node.objects.all()
+    assert (left.name, left.gone, left.ready) == ("n1", True, False)
+    seen(cluster, pods_gone=["default/p"])
+    assert not Node.objects.exists()
+    assert check_invariants() == []
+
+
+def test_what_an_old_follower_saw_is_not_written(cluster: Cluster) -> None:
+    Connection.objects.update(follower_epoch=2)
+    with pytest.raises(Conflict):
+        seen(cluster, nodes=[a_node("n3").build()])
+    assert Node.objects.count() == 2
+
+
+def a_sync(cluster: Cluster, **more: Any) -> None:
+    now = timezone.now()
+    Sync.objects.create(
+        **{"cluster": cluster, "resource": "pods", "epoch": 1, "synced_at": now, "alive_at": now, **more}
+    )
+
+
+def test_nothing_is_decided_before_every_required_kind_is_known(cluster: Cluster) -> None:
+    assert not in_step(cluster)
+    a_sync(cluster)
+    assert in_step(cluster)
+    a_sync(cluster, resource="nodes", synced_at=None)
+    assert not in_step(cluster)
+
+
+def test_what_was_not_heard_of_for_long_is_not_relied_on(cluster: Cluster) -> None:
+    a_sync(cluster, alive_at=timezone.now() - timedelta(seconds=91))
+    assert not in_step(cluster)
+
+
+def test_what_an_earlier_follower_knew_is_not_relied_on(cluster: Cluster) -> None:
+    a_sync(cluster)
+    Connection.objects.update(follower_epoch=2)
+    assert not in_step(cluster)
+
+
+def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None:
+    a_sync(cluster)
+    a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
+    assert in_step(cluster)

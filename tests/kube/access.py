@@ -1,0 +1,95 @@
+"""hetsched's own account on the test control plane, with what `deploy/access` grants it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.resources import PODS
+
+from .control_plane import ControlPlane
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "access"
+NAMESPACE = "hetsched"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
+}
+_EFFECTIVE_SECONDS = 30
+
+
+def objects() -> list[dict[str, Any]]:
+    """Return every object of the folder."""
+    return [one for path in sorted(FOLDER.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+
+
+def rules_of(name: str) -> list[dict[str, Any]]:
+    """Return the rules of a shipped ClusterRole."""
+    (found,) = [one for one in objects() if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name]
+    rules: list[dict[str, Any]] = found["rules"]
+    return rules
+
+
+@contextmanager
+def granted(plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """Apply the folder for the time of the block and give the kubeconfig of hetsched's account.
+
+    A namespace stays, because nothing here takes what is in one away.
+    """
+    if NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    shipped = [one for one in objects() if one["kind"] != "Namespace"]
+    try:
+        for one in shipped:
+            plane.call("POST", _COLLECTIONS[one["kind"]], one)
+        wait_until_guarded(plane, guarded=True)
+        yield as_account(plane, "hetsched")
+    finally:
+        for one in shipped:
+            plane.call("DELETE", f"{_COLLECTIONS[one['kind']]}/{one['metadata']['name']}")
+        wait_until_guarded(plane, guarded=False)
+
+
+def as_account(plane: ControlPlane, name: str) -> dict[str, Any]:
+    """Return the kubeconfig of an account of our namespace."""
+    path = f"{_COLLECTIONS['ServiceAccount']}/{name}/token"
+    token = plane.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    return {**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": token}}]}
+
+
+def wait_until_guarded(plane: ControlPlane, *, guarded: bool) -> None:
+    """Return once the API server has, or has not, taken the guard in: it does so a moment after it was told."""
+    admin = Api(from_kubeconfig(plane.kubeconfig()))
+    until = time.monotonic() + _EFFECTIVE_SECONDS
+    while forges(admin) is guarded:
+        assert time.monotonic() < until, "the guard did not take effect"
+        time.sleep(0.1)
+
+
+def forges(api: Api) -> bool:
+    """Tell whether a caller may create, without effect, a pod that says what it was given."""
+    pod = {
+        "metadata": {"name": "forged", "annotations": {"hetsched.io/allocation": "{}"}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    try:
+        api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode(), query={"dryRun": "All"})
+    except ApiFailure as failure:
+        if "only hetsched writes" in failure.message:
+            return False
+        raise
+    return True

@@ -1,0 +1,53 @@
+"""Real here: etcd and kube-apiserver, one for all tests of a run; each test cleans up what it made.
+
+Not here: kubelets and controllers. Nodes are objects that tests create; pods run because a test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.policies.actions import ensure_builtins
+
+from .control_plane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane() as running:
+        yield running
+
+
+@pytest.fixture
+def api(plane: ControlPlane) -> Api:
+    """Return an administrator's calls to an API server without nodes and pods."""
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
+        plane.call("DELETE", path)
+    return Api(from_kubeconfig(plane.kubeconfig()))
+
+
+@pytest.fixture(autouse=True)
+def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | str, str]]:
+    """Note wake-ups instead of sending them, and keep live messages in this process."""
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    sent: list[tuple[int | str, str]] = []
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: sent.append((row_id, task)))
+    return sent
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    """Return a live cluster that nobody follows yet."""
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made)
+    return made

@@ -1,0 +1,269 @@
+"""A real Kubernetes control plane on loopback: etcd and kube-apiserver, and kube-scheduler where a test asks for it.
+
+Problem: what a scheduler may rely on is what the real API server does, not what a fake was told to do.
+Rule: programs come from KUBEBUILDER_ASSETS, then PATH, then from a build of the released modules that `go.mod` beside
+this file pins, kept in the user's cache folder. Every start has its own folder, free ports, certificates made on the
+spot, and ends with the processes it started.
+As a program: `build` makes what is missing, `up` runs a control plane until Ctrl-C and says where its kubeconfig is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+HERE = Path(__file__).resolve().parent
+VERSION = "1.36.3"
+HELM_VERSION = "3.21.4"
+KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
+PROGRAMS = (*KUBERNETES, "helm")
+_READY_SECONDS = 60
+# Calls of service accounts are written down, and nobody else's; a watch when it begins.
+_AUDITED = "system:serviceaccounts:hetsched"
+
+
+class Unavailable(Exception):
+    """A program of the control plane can neither be found nor built here; the text says why."""
+
+
+def cache(program: str = "kube-apiserver") -> Path:
+    """Return the folder that a built program is kept in."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "hetsched-kube" / (VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}")
+
+
+def find(program: str) -> Path | None:
+    """Return a program that is there already, None where it would have to be built."""
+    places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache(program))]
+    for place in places:
+        if place and (found := shutil.which(program, path=place)):
+            return Path(found)
+    found = shutil.which(program)
+    return Path(found) if found else None
+
+
+def build(programs: Sequence[str] = PROGRAMS) -> None:
+    """Build what is missing, from released modules, into the cache.
+
+    Raises: Unavailable, where there is no Go or the build fails.
+    """
+    missing = [program for program in programs if find(program) is None]
+    if not missing:
+        return
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        raise Unavailable(f"{', '.join(missing)}: not found, and there is no Go to build them with")
+    stamp = "-X k8s.io/component-base/version."
+    version = f"{stamp}gitVersion=v{VERSION} {stamp}gitMajor=1 {stamp}gitMinor={VERSION.split('.')[1]}"
+    commands = [f"k8s.io/kubernetes/cmd/{program}" for program in missing if program in KUBERNETES]
+    if commands:
+        _go_build(go, HERE, cache(), version, commands)
+    if "helm" in missing:
+        stamp = "-X helm.sh/helm/v3/"
+        minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"
+        version = f"{stamp}internal/version.version=v{HELM_VERSION} {minor}"
+        _go_build(go, HERE.parent / "helm", cache("helm"), version, ["helm.sh/helm/v3/cmd/helm"])
+
+
+def _go_build(go: str, module: Path, into: Path, stamps: str, commands: Sequence[str]) -> None:
+    """Build commands of the modules that a folder's `go.mod` pins; whoever works here meanwhile goes first."""
+    part = into.parent / f"{into.name}.part{os.getpid()}"
+    part.mkdir(parents=True, exist_ok=True)
+    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
+    command = [*nice, go, "build", "-p", "2", "-trimpath", "-ldflags", f"-s -w {stamps}", "-o", f"{part}/", *commands]
+    done = subprocess.run(
+        command, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        shutil.rmtree(part, ignore_errors=True)
+        raise Unavailable(f"go build failed: {done.stderr.strip()[-500:]}")
+    into.mkdir(parents=True, exist_ok=True)
+    for program in part.iterdir():
+        program.replace(into / program.name)
+    part.rmdir()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ControlPlane:
+    """One control plane; use it in a `with`. `token` is an administrator's."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hetsched-kube-"))
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.token = secrets.token_hex(16)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- starting and stopping ---------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        folder = self.folder
+        tokens = folder / "tokens.csv"
+        tokens.touch(0o600)
+        tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
+        key = folder / "service-account.key"
+        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        rules = [{"level": "Metadata", "userGroups": [_AUDITED], "omitStages": ["RequestReceived"]}, {"level": "None"}]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+        (folder / "audit-policy.json").write_text(json.dumps(policy))
+        client, peer = free_port(), free_port()
+        etcd = f"http://127.0.0.1:{client}"
+        self._run(
+            "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-cluster=default=http://127.0.0.1:{peer}", "--unsafe-no-fsync", "--log-level=error",
+        )  # fmt: skip
+        self._run(
+            "kube-apiserver", f"--etcd-servers={etcd}", f"--secure-port={self.port}", "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1", f"--cert-dir={folder}/certificates",
+            f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC", "--endpoint-reconciler-type=none",
+            f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--audit-policy-file={folder}/audit-policy.json", f"--audit-log-path={folder}/audit.log",
+        )  # fmt: skip
+        self.wait_until_ready()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        found = find(program)
+        if found is None:
+            raise Unavailable(f"{program} is not there")
+        command = [str(found), *arguments]
+        with (self.folder / f"{program}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
+        self._processes.append(process)
+
+    def wait_until_ready(self) -> None:
+        """Return once the API server says that it is ready; end with its log where it does not."""
+        until = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < until:
+            if any(process.poll() is not None for process in self._processes):
+                break
+            try:
+                if self.call("GET", "/readyz", raw=True) == b"ok" and self._has_default_namespace():
+                    return
+            except (OSError, urllib.error.HTTPError):
+                pass
+            time.sleep(0.2)
+        logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
+        raise RuntimeError(f"the control plane did not become ready:\n{logs}")
+
+    def _has_default_namespace(self) -> bool:
+        try:
+            self.call("GET", "/api/v1/namespaces/default")
+        except urllib.error.HTTPError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End what was started, the API server before its store, and remove the folder."""
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- talking to it -----------------------------------------------------------------------------------------------
+
+    @property
+    def authority(self) -> bytes:
+        """Return the certificate that the API server made for itself, PEM."""
+        return (self.folder / "certificates" / "apiserver.crt").read_bytes()
+
+    def call(self, method: str, path: str, body: Any = None, *, raw: bool = False, content: str = "") -> Any:
+        """Call the API server as the administrator and return the JSON document, or the bytes."""
+        context = ssl.create_default_context(cadata=self.authority.decode())
+        context.check_hostname = False
+        headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = content or "application/json"
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            text = answer.read()
+        return text if raw else json.loads(text)
+
+    def audited(self) -> list[dict[str, Any]]:
+        """Return the calls that service accounts of the namespace hetsched made, the oldest first."""
+        log = self.folder / "audit.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def kubeconfig(self) -> dict[str, Any]:
+        """Return the administrator's kubeconfig, everything inline."""
+        authority = b64encode(self.authority).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "test", "cluster": {"server": self.url, "certificate-authority-data": authority}},
+            ],
+            "users": [{"name": "admin", "user": {"token": self.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+            "current-context": "test",
+        }
+
+
+def main(command: str) -> int:
+    if command == "build":
+        build()
+        return 0
+    if command != "up":
+        print(f"usage: python3 {Path(__file__).name} build|up", file=sys.stderr)
+        return 2
+    build()
+    with ControlPlane() as plane:
+        path = plane.folder / "kubeconfig.json"
+        path.touch(0o600)
+        path.write_text(json.dumps(plane.kubeconfig(), indent=2))
+        print(
+            f"{plane.url} is up; Ctrl-C ends it\n  export KUBECONFIG={path}\n  {find('kubectl')} get nodes", flush=True
+        )
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    except Unavailable as error:
+        print(f"KUBE TESTS NOT RUN: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,95 @@
+"""Custom kinds on the test control plane: ours as `deploy/crds` has them, and stand-ins for those of others.
+
+A stand-in takes any content: what those kinds mean is checked where their objects are read.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsched.adapters.kube.api import Resource
+from hetsched.adapters.kube.resources import CRANE_TOPOLOGIES, POD_GROUPS, QUOTAS, TOPOLOGIES
+
+from .control_plane import ControlPlane
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "crds"
+_ESTABLISHED_SECONDS = 30
+
+
+def ours() -> list[dict[str, Any]]:
+    """Return the definitions that are shipped."""
+    return [yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))]
+
+
+def theirs() -> list[dict[str, Any]]:
+    """Return stand-ins for the kinds of others that are followed where they are installed."""
+    return [
+        _anything(TOPOLOGIES, "Cluster"), _anything(CRANE_TOPOLOGIES, "Cluster"), _anything(POD_GROUPS, "Namespaced"),
+        _anything(QUOTAS, "Namespaced"),
+    ]  # fmt: skip
+
+
+def _anything(resource: Resource, scope: str) -> dict[str, Any]:
+    version = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+    }
+    names = {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()}
+    name = f"{resource.plural}.{resource.group}"
+    # The API server wants to be told that such a name of its own community was approved.
+    approved = {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"}
+    return {
+        "metadata": {"name": name, "annotations": approved},
+        "spec": {"group": resource.group, "scope": scope, "names": names, "versions": [version]},
+    }
+
+
+@contextmanager
+def installed(plane: ControlPlane, definitions: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Have kinds served inside the block; afterwards they and their objects are gone.
+
+    Gives the definitions as the API server has them, established.
+    """
+    names = [definition["metadata"]["name"] for definition in definitions]
+    try:
+        for definition in definitions:
+            plane.call("POST", DEFINITIONS, definition)
+        yield [_when(plane, name, _is_established) for name in names]
+    finally:
+        for name in names:
+            plane.call("DELETE", f"{DEFINITIONS}/{name}")
+        for name in names:
+            _when(plane, name, lambda found: not found)
+
+
+def _is_established(found: dict[str, Any]) -> bool:
+    conditions = {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", ())}
+    if conditions.get("Established") != "True":
+        return False
+    return conditions.get("NonStructuralSchema") != "True"
+
+
+def _when(plane: ControlPlane, name: str, holds: Any) -> dict[str, Any]:
+    """Return a definition once something holds of it; an absent one is empty."""
+    until = time.monotonic() + _ESTABLISHED_SECONDS
+    while True:
+        try:
+            found: dict[str, Any] = plane.call("GET", f"{DEFINITIONS}/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            found = {}
+        if holds(found):
+            return found
+        assert time.monotonic() < until, f"{name} did not come that far: {found.get('status')}"
+        time.sleep(0.1)

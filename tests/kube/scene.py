@@ -1,0 +1,62 @@
+"""Short ways to objects on a real API server, and to a follower that a test drives in its own thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Pod
+from workers.watch import Follower
+
+
+def make(api: Api, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:
+    meta = {"name": name, **fields.pop("metadata", {})}
+    plain = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, **fields}
+    api.send("POST", resource.path(namespace=namespace), json.dumps(plain).encode())
+
+
+def make_node(api: Api, name: str, **labels: str) -> None:
+    status = {
+        "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    make(api, NODES, name, metadata={"labels": labels}, status=status)
+
+
+def make_pod(api: Api, name: str, *, cpu: str = "1", labels: dict[str, str] | None = None, **spec: Any) -> None:
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+    wanted = {"containers": [container], "schedulerName": "hetsched", **spec}
+    make(api, PODS, name, "default", metadata={"labels": labels or {}}, spec=wanted)
+
+
+def pod_of(api: Api, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(api.get(PODS.path(namespace="default", name=name)))
+    return found
+
+
+def a_follower(api: Api, cluster: Cluster) -> Follower:
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    follower = Follower(lease, api, threading.Event())
+    follower.start()
+    return follower
+
+
+def eventually(follower: Follower, holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Let the follower go on, in this thread, until something holds."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not come to hold"
+        follower.turn()
+
+
+def states() -> dict[str, str]:
+    """Return the latest state of every pod, by name."""
+    return dict(Pod.objects.order_by("id").values_list("name", "state"))

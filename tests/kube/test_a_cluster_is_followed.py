@@ -1,0 +1,66 @@
+"""A follower brings a real API server's nodes and pods into the database, and keeps them there as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db.models import F
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, Connection, Node, Sync
+from hetsched.placement.invariants import check_invariants
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
+    """Follow the cluster; the API server has one node and one pod for us."""
+    make_node(api, "n1")
+    make_pod(api, "early")
+    follower = a_follower(api, cluster)
+    yield follower
+    follower.ended.set()
+
+
+def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> None:
+    eventually(followed, lambda: states() == {"early": "pending"})
+    assert Node.objects.get().allocatable["cpu"] == 8000
+    make_node(api, "n2")
+    make_pod(api, "foreign", schedulerName="default-scheduler", nodeName="n1")
+    eventually(followed, lambda: states() == {"early": "pending", "foreign": "running"})
+    eventually(followed, lambda: Node.objects.count() == 2)
+    api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
+    api.send("DELETE", NODES.path(name="n2"))
+    eventually(followed, lambda: states() == {"early": "pending", "foreign": "cancelled"})
+    eventually(followed, lambda: Node.objects.count() == 1)
+    assert check_invariants() == []
+    sync = Sync.objects.get(resource="pods")
+    assert sync.synced_at is not None
+    assert sync.failures == 0
+
+
+def test_what_went_while_nobody_followed_is_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
+    eventually(followed, lambda: states() == {"early": "pending"})
+    followed.ended.set()
+    following.give_up(followed.lease)
+    api.send("DELETE", PODS.path(namespace="default", name="early"), query={"gracePeriodSeconds": "0"})
+    api.send("DELETE", NODES.path(name="n1"))
+    another = a_follower(api, cluster)
+    eventually(another, lambda: states() == {"early": "cancelled"})
+    assert not Node.objects.exists()
+    another.ended.set()
+
+
+def test_a_follower_whose_lease_was_taken_writes_no_more(api: Api, cluster: Cluster, followed: Follower) -> None:
+    eventually(followed, lambda: states() == {"early": "pending"})
+    Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
+    make_pod(api, "late")
+    for _ in range(20):
+        followed.turn()
+    assert states() == {"early": "pending"}

@@ -1,0 +1,66 @@
+"""What the reflector hands on is what the API server has, through deletions, pages and forgotten history."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube import api as calls
+from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.reflector import Event, Gone, Reflector, Seen, Synced
+
+pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
+NODES = Resource("", "v1", "nodes", "Node")
+
+
+def make(api: Api, name: str) -> None:
+    api.send(
+        "POST", NODES.path(), json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}).encode()
+    )
+
+
+def news(events: Iterator[Event], count: int) -> list[Event]:
+    """Return the next events that say something about objects."""
+    told = (event for event in events if isinstance(event, (Seen, Gone, Synced)))
+    return list(itertools.islice(told, count))
+
+
+def keys(events: list[Event]) -> list[str]:
+    return [f"{type(event).__name__} {getattr(event, 'key', '')}".strip() for event in events]
+
+
+def test_a_list_comes_in_pages_and_whole(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PAGE", 2)
+    for number in range(5):
+        make(api, f"n{number}")
+    items, version = api.list_all(NODES)
+    assert [json.loads(item)["metadata"]["name"] for item in items] == ["n0", "n1", "n2", "n3", "n4"]
+    assert version
+
+
+def test_what_comes_and_goes_after_the_list_is_told_in_order(api: Api) -> None:
+    make(api, "a")
+    events = Reflector(api, NODES, sleep=lambda _: None).events()
+    assert keys(news(events, 2)) == ["Seen a", "Synced"]
+    make(api, "b")
+    api.send("DELETE", NODES.path(name="a"))
+    assert keys(news(events, 2)) == ["Seen b", "Gone a"]
+
+
+def test_a_list_after_a_gap_tells_the_deletions_in_between(api: Api) -> None:
+    make(api, "a")
+    make(api, "b")
+    reflector = Reflector(api, NODES, sleep=lambda _: None)
+    assert keys(news(reflector.events(), 3)) == ["Seen a", "Seen b", "Synced"]
+    api.send("DELETE", NODES.path(name="a"))
+    reflector._version = ""  # what 410 Gone makes of it
+    assert keys(news(reflector.events(), 2)) == ["Gone a", "Synced"]
+
+
+def test_a_name_that_climbs_out_of_its_path_is_never_sent() -> None:
+    for name in ("..", "a/b", "A", "a..b", "-a", "a?x"):
+        with pytest.raises(ValueError, match="DNS"):
+            NODES.path(name=name)

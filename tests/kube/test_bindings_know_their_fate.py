@@ -1,0 +1,95 @@
+"""A binding names its pod by uid, carries what the pod holds, and its outcome is known or said to be unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.binding import Fate, ToBind, annotations_of, bind, read_back, refuses_wrong_uids
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+
+pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
+
+
+@pytest.fixture
+def pod(api: Api) -> dict[str, Any]:
+    """Return a waiting pod of a cluster with the nodes n1 and n2."""
+    for name in ("n1", "n2"):
+        api.send("POST", NODES.path(), json.dumps({"metadata": {"name": name}}).encode())
+    spec = {"containers": [{"name": "main", "image": "x"}], "schedulerName": "hetsched"}
+    made = api.send(
+        "POST", PODS.path(namespace="default"), json.dumps({"metadata": {"name": "p"}, "spec": spec}).encode()
+    )
+    found: dict[str, Any] = json.loads(made)
+    return found
+
+
+def to_bind(pod: dict[str, Any], node: str = "n1", **changes: Any) -> ToBind:
+    return ToBind(
+        **{"pod_id": 1, "namespace": "default", "name": "p", "uid": pod["metadata"]["uid"], "node": node, **changes}
+    )
+
+
+def now(api: Api) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(api.get(PODS.path(namespace="default", name="p")))
+    return found
+
+
+def test_a_bound_pod_carries_what_it_holds(api: Api, pod: dict[str, Any]) -> None:
+    held = Allocation(gpus=(CardGrant(0, 1000, 40960, "GPU-a"),), zones=(ZoneGrant("node-0", "0-3", 4000, 0),))
+    annotations = annotations_of(held, uid=pod["metadata"]["uid"], node="n1", epoch=7, containers={"main": "0-3"})
+    assert bind(api, to_bind(pod, annotations=annotations)).fate is Fate.BOUND
+    found = now(api)
+    assert found["spec"]["nodeName"] == "n1"
+    told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert (told["v"], told["cpus"], told["uid"], told["node"], told["epoch"]) == (
+        1, "0-3", pod["metadata"]["uid"], "n1", 7,
+    )  # fmt: skip
+    assert told["containers"] == {"main": "0-3"}
+    crane = json.loads(found["metadata"]["annotations"]["topology.crane.io/topology-result"])
+    assert crane == [{"name": "node0", "type": "Node", "resources": {"capacity": {"cpu": "4"}}}]
+
+
+def test_the_same_binding_again_is_the_same_success(api: Api, pod: dict[str, Any]) -> None:
+    assert bind(api, to_bind(pod)).fate is Fate.BOUND
+    assert bind(api, to_bind(pod)).fate is Fate.BOUND
+
+
+def test_a_pod_that_somebody_else_bound_is_lost(api: Api, pod: dict[str, Any]) -> None:
+    assert bind(api, to_bind(pod, "n2")).fate is Fate.BOUND
+    assert bind(api, to_bind(pod, "n1")).fate is Fate.LOST
+    assert now(api)["spec"]["nodeName"] == "n2"
+
+
+def test_another_pod_of_the_same_name_is_never_bound(api: Api, pod: dict[str, Any]) -> None:
+    stranger = to_bind(pod, uid="11111111-1111-1111-1111-111111111111")
+    assert bind(api, stranger).fate is Fate.GONE
+    assert "nodeName" not in now(api)["spec"]
+
+
+def test_a_pod_that_is_not_there_is_gone(api: Api, pod: dict[str, Any]) -> None:
+    api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
+    assert bind(api, to_bind(pod)).fate is Fate.GONE
+
+
+def test_what_nobody_answered_is_unknown_until_it_is_read(
+    api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*arguments: Any, **more: Any) -> bytes:
+        sent(*arguments, **more)
+        raise ApiFailure(0, "Unreachable", "the reply was lost")
+
+    sent = api.send
+    monkeypatch.setattr(api, "send", lost)
+    assert bind(api, to_bind(pod)).fate is Fate.UNKNOWN
+    monkeypatch.undo()
+    assert read_back(api, to_bind(pod), waiting=Fate.UNKNOWN).fate is Fate.BOUND
+
+
+def test_the_server_refuses_a_wrong_uid_without_any_effect(api: Api, pod: dict[str, Any]) -> None:
+    assert refuses_wrong_uids(api, "default", "p")
+    assert "nodeName" not in now(api)["spec"]

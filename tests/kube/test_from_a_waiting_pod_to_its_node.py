@@ -1,0 +1,115 @@
+"""The whole way on a real API server: seen, decided, bound with what it holds, run, ended; and refused with reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kube.telling import EVENTS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from workers import bind, schedule, tell
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one RISC-V and one amd64 node."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    make_node(api, "arm", **{"kubernetes.io/arch": "riscv64", "hetsched.io/isa": "rv64gcv"})
+    make_node(api, "x86", **{"kubernetes.io/arch": "amd64"})
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 2)
+    follower._tell()
+    yield follower
+    follower.ended.set()
+
+
+def run_on(api: Api, name: str, phase: str, **status: Any) -> None:
+    """Say what a kubelet would say of a pod."""
+    body = json.dumps({"status": {"phase": phase, **status}}).encode()
+    path = PODS.path(namespace="default", name=name, part="status")
+    api.send("PATCH", path, body, content="application/merge-patch+json")
+
+
+def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_pod(api, "vector", labels={"hetsched.io/isa": "rv64gcv"})
+    eventually(followed, lambda: states() == {"vector": "pending"})
+    followed._tell()
+    assert schedule.run(cluster.pk) == 1
+    assert bind.run(cluster.pk) == 1
+    found = pod_of(api, "vector")
+    assert found["spec"]["nodeName"] == "arm"
+    told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert told["isa"]["mode"] == "native"
+    assert told["uid"] == found["metadata"]["uid"]
+    run_on(api, "vector", "Running")
+    eventually(followed, lambda: states() == {"vector": "running"})
+    run_on(api, "vector", "Succeeded")
+    eventually(followed, lambda: states() == {"vector": "succeeded"})
+    assert set(Node.objects.values_list("pods", flat=True)) == {0}
+    assert check_invariants() == []
+
+
+def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_pod(api, "big", cpu="64")
+    eventually(followed, lambda: states() == {"big": "pending"})
+    followed._tell()
+    schedule.run(cluster.pk)
+    assert states() == {"big": "never-fits"}
+    assert [(reason.plugin, reason.nodes) for reason in Decision.objects.get().reasons] == [("resource-fit", 2)]
+    assert "nodeName" not in pod_of(api, "big")["spec"]
+
+
+def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, followed: Follower) -> None:
+    for node in ("arm", "x86"):
+        make_pod(api, f"foreign-{node}", cpu="6", schedulerName="default-scheduler", nodeName=node)
+    make_pod(api, "late", cpu="4")
+    eventually(followed, lambda: len(states()) == 3)
+    followed._tell()
+    schedule.run(cluster.pk)
+    assert states()["late"] == "not-now"
+    api.send("DELETE", PODS.path(namespace="default", name="foreign-x86"), query={"gracePeriodSeconds": "0"})
+    eventually(followed, lambda: states()["foreign-x86"] == "cancelled")
+    eventually(followed, lambda: schedule.run(cluster.pk) == 1)  # its back-off is over
+    bind.run(cluster.pk)
+    assert pod_of(api, "late")["spec"]["nodeName"] == "x86"
+    assert check_invariants() == []
+
+
+def events_of(api: Api, name: str) -> list[tuple[str, str]]:
+    """Return (reason, note) of a pod's events, the oldest first."""
+    items = json.loads(api.get(EVENTS.path(namespace="default")))["items"]
+    own = [event for event in items if event["regarding"].get("uid") == pod_of(api, name)["metadata"]["uid"]]
+    return [(event["reason"], event["note"]) for event in sorted(own, key=lambda event: event["eventTime"])]
+
+
+def test_a_pod_is_told_why_it_waits_and_where_it_went(
+    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    make_pod(api, "big", cpu="64")
+    make_pod(api, "small")
+    eventually(followed, lambda: len(states()) == 2)
+    followed._tell()
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+    assert tell.run(cluster.pk) == 2
+    (condition,) = pod_of(api, "big")["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
+    sentence = Decision.objects.get(pod__name="big").summary
+    assert condition["message"] == f"NeverFits: {sentence}"
+    assert events_of(api, "big") == [("FailedScheduling", sentence)]
+    (scheduled,) = events_of(api, "small")
+    assert scheduled[0] == "Scheduled"
+    assert f"default/small to {pod_of(api, 'small')['spec']['nodeName']}" in scheduled[1]
+    assert tell.run(cluster.pk) == 0

@@ -1,0 +1,161 @@
+"""A submission's objects are created on a real API server once, whatever is lost on the way, and deleted when asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.files import parse_workload
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kube.rights import JOBS
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import Submission, cancel, submit_there
+from hetsched.placement.models import Pod, SubmittedObject, Workload
+from tests.kube.scene import a_follower, eventually, make_node, make_pod
+from workers import create
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+CONTAINERS = "containers: [{name: main, image: busybox, resources: {requests: {cpu: 100m, memory: 16Mi}}}]"
+POD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: hello, namespace: default}}\nspec: {{{CONTAINERS}}}\n"
+JOB = (
+    "apiVersion: batch/v1\nkind: Job\nmetadata: {name: sums, namespace: default}\n"
+    f"spec: {{template: {{spec: {{restartPolicy: Never, {CONTAINERS}}}}}}}\n"
+)
+
+
+@pytest.fixture
+def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node, in which submissions may use the namespace default."""
+    monkeypatch.setattr(create, "api_of", lambda _: api)
+    Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+    api.send("DELETE", JOBS.path(namespace="default"))
+
+
+def submitted(cluster: Cluster, manifest: str = POD, **more: Any) -> Submission:
+    pods = parse_workload([("manifest", manifest.encode())]).pending
+    return submit_there(cluster, pods, manifest=manifest.encode(), actor=SYSTEM, **more)
+
+
+def names(api: Api, resource: Any = PODS) -> list[str]:
+    return [json.loads(item)["metadata"]["name"] for item in api.list_all(resource)[0]]
+
+
+def objects() -> list[str]:
+    return list(SubmittedObject.objects.order_by("id").values_list("state", flat=True))
+
+
+def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster: Cluster, there: Follower) -> None:
+    accepted = submitted(cluster, owner="me", idempotency_key="k1")
+    assert names(api) == []
+    assert create.run(cluster.pk) == 1
+    (name,) = names(api)
+    assert name.startswith("hello-")
+    assert accepted.response["pods"] == [{"pod": f"default/{name}", "state": "pending"}]
+    eventually(there, Pod.objects.exists)
+    pod = Pod.objects.get()
+    assert (pod.name, pod.workload_id, pod.state) == (name, accepted.workload_id, "pending")
+    assert Workload.objects.count() == 1
+    again = submitted(cluster, owner="me", idempotency_key="k1")
+    assert (again.replayed, again.workload_id) == (True, accepted.workload_id)
+    assert create.run(cluster.pk) == 0
+    assert names(api) == [name]
+
+
+def test_a_create_whose_answer_was_lost_is_recognised(api: Api, cluster: Cluster, there: Follower) -> None:
+    submitted(cluster)
+    send = api.send
+
+    def lost(method: str, *words: Any, **more: Any) -> bytes:
+        answer = send(method, *words, **more)
+        if method == "POST":
+            raise ApiFailure(0, "Unreachable", "the answer was lost")
+        return answer
+
+    api.send = lost  # type: ignore[method-assign]
+    assert create.run(cluster.pk) == 0
+    api.send = send  # type: ignore[method-assign]
+    assert objects() == ["wanted"]
+    assert create.run(cluster.pk) == 0  # not yet: it waits a little
+    SubmittedObject.objects.update(not_before=None)
+    assert create.run(cluster.pk) == 1
+    assert (objects(), len(names(api))) == (["made"], 1)
+    assert SubmittedObject.objects.get().uid
+
+
+def test_a_withdrawn_workload_goes_and_nobody_elses_pod_with_it(api: Api, cluster: Cluster, there: Follower) -> None:
+    accepted = submitted(cluster)
+    make_pod(api, "foreign")
+    create.run(cluster.pk)
+    eventually(there, lambda: Pod.objects.count() == 2)
+    workload = cancel(Workload.objects.get(pk=accepted.workload_id), actor=SYSTEM, reason="not needed")
+    assert workload.state == "pending"  # until it is seen to be gone
+    assert create.run(cluster.pk) == 1
+    assert (objects(), names(api)) == (["gone"], ["foreign"])
+    eventually(there, lambda: Workload.objects.get(pk=accepted.workload_id).state == "cancelled")
+    foreign = Pod.objects.get(name="foreign").workload
+    assert foreign is not None
+    with pytest.raises(InputError, match="WorkloadNotOurs"):
+        cancel(foreign, actor=SYSTEM, reason="not ours")
+
+
+def test_what_is_withdrawn_before_it_was_created_never_comes(api: Api, cluster: Cluster, there: Follower) -> None:
+    accepted = submitted(cluster)
+    cancel(Workload.objects.get(pk=accepted.workload_id), actor=SYSTEM, reason="too late")
+    create.run(cluster.pk)
+    assert (objects(), names(api)) == (["gone"], [])
+    assert Workload.objects.get(pk=accepted.workload_id).state == "cancelled"
+
+
+def test_a_refusal_is_told_on_the_workload(api: Api, cluster: Cluster, there: Follower) -> None:
+    accepted = submitted(cluster, POD.replace("spec: {", "spec: {restartPolicy: Sometimes, "))
+    create.run(cluster.pk)
+    assert objects() == ["refused"]
+    assert "restartPolicy" in SubmittedObject.objects.get().message
+    assert Workload.objects.get(pk=accepted.workload_id).state == "misconfigured"
+
+
+def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: Cluster, there: Follower) -> None:
+    accepted = submitted(cluster, JOB)
+    create.run(cluster.pk)
+    (job,) = names(api, JOBS)
+    body = json.loads(api.get(JOBS.path(namespace="default", name=job)))
+    assert body["spec"]["template"]["spec"]["schedulerName"] == "hetsched"
+    labels = body["spec"]["template"]["metadata"]["labels"]
+    assert labels["hetsched.io/workload"] == accepted.workload_id
+    # No controller runs here; this is what it would make, and what a stranger would.
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": body["metadata"]["uid"], "controller": True}
+    spec = {"containers": [{"name": "main", "image": "busybox"}], "schedulerName": "hetsched"}
+    for name, owners in ((f"{job}-x7k2p", [owner]), ("stranger", [])):
+        meta = {"name": name, "labels": labels, "ownerReferences": owners}
+        plain = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        api.send("POST", PODS.path(namespace="default"), json.dumps(plain).encode())
+    eventually(there, lambda: Pod.objects.count() == 2)
+    mine = Pod.objects.get(name=f"{job}-x7k2p").workload_id
+    assert (mine, Pod.objects.get(name="stranger").workload_id == mine) == (accepted.workload_id, False)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "code"),
+    [
+        (POD.replace("namespace: default", "namespace: kube-system"), "NamespaceNotEnrolled"),
+        (POD + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: x}\n", "KindNotSubmitted"),
+    ],
+)
+def test_only_pods_and_their_controllers_go_to_enrolled_namespaces(
+    cluster: Cluster, there: Follower, manifest: str, code: str
+) -> None:
+    with pytest.raises(InputError, match=code):
+        submit_there(cluster, parse_workload([("m", POD.encode())]).pending, manifest=manifest.encode(), actor=SYSTEM)
+    assert not Workload.objects.exists()

@@ -1,0 +1,226 @@
+"""The chart: rendered by helm, taken by a real API server whole, and made of processes that may do little."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hetsched.project.settings import ENV
+from tests.kube import access, kinds
+from tests.kube.control_plane import ControlPlane, find
+
+pytestmark = pytest.mark.needs("helm")
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "hetsched"
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+# Everything that can be switched on.
+ALL = (
+    "access.enrolledNamespaces={default}", "ingress.enabled=true", "ingress.host=hetsched.test",
+    "ingress.className=any", "ingress.tlsSecret=tls", "settings.HETSCHED_LOG_LEVEL=debug",
+    "priorityClassName=system-cluster-critical",
+    "image.pullSecrets[0].name=registry", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress",
+    "tolerations[0].operator=Exists", "access.exemptUsers={crane}",
+)  # fmt: skip
+PROCESSES = {"web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat"}
+
+
+def helm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    program = find("helm")
+    assert program is not None
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, **options)
+
+
+@cache
+def rendered(*values: str) -> list[dict[str, Any]]:
+    """Return the objects of a release `live` in the namespace `hetsched`."""
+    sets = [word for value in values for word in ("--set", value)]
+    done = helm("template", "live", str(CHART), "--namespace=hetsched", *sets)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def of(kind: str, *values: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in rendered(*values) if one["kind"] == kind}
+
+
+def pods(*values: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give the pod templates by process."""
+    for one in rendered(*values):
+        if one["kind"] in ("Deployment", "Job"):
+            template = one["spec"]["template"]
+            yield template["metadata"]["labels"]["app.kubernetes.io/component"], template
+
+
+def test_lint_finds_nothing() -> None:
+    done = helm("lint", str(CHART), "--strict")
+    assert done.returncode == 0, done.stdout
+    assert not re.search("WARNING|ERROR", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("web.replicas=0", "web.replicas|/web/replicas"),
+        ("image.tag=latest", "image.tag|/image/tag"),
+        ("existingSecret=", "existingSecret"),
+        ("ingress.enabled=true", "ingress.host|/ingress/host"),
+        ("replicaCount=2", "replicaCount"),
+        ("settings.SECRET_KEY=abc", "SECRET_KEY"),
+        ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(value: str, told: str) -> None:
+    done = helm("template", "live", str(CHART), "--set", value)
+    assert done.returncode != 0
+    assert re.search(told, done.stderr)
+
+
+def test_every_process_is_there_and_runs_what_compose_runs() -> None:
+    commands = {role: pod["spec"]["containers"][0]["command"] for role, pod in pods()}
+    assert set(commands) == {*PROCESSES, "migrate"}
+    for role, service in PROCESSES.items():
+        name = f"{role}@%h"
+        expected = [word if not word.startswith("--hostname=") else f"--hostname={name}"
+                    for word in COMPOSE[service]["command"]]  # fmt: skip
+        assert sorted(commands[role]) == sorted(expected)
+    assert commands["migrate"] == COMPOSE["migrate"]["command"]
+    hooks = of("Job")["live-hetsched-migrate"]["metadata"]["annotations"]["helm.sh/hook"]
+    assert set(hooks.split(",")) == {"pre-install", "pre-upgrade"}
+
+
+@pytest.mark.parametrize("values", [(), ALL])
+def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
+    found = dict(pods(*values))
+    for role, pod in found.items():
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert all(set(volume) & {"secret", "emptyDir"} for volume in spec["volumes"])
+        (container,) = spec["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        for kind in ("requests", "limits"):
+            assert set(container["resources"][kind]) == {"cpu", "memory"}
+        assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
+        # Only who calls API servers has a token for one.
+        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch"))
+        if role not in ("migrate", "watch"):
+            assert "livenessProbe" in container
+    assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def test_a_digest_wins_over_a_tag() -> None:
+    digest = "sha256:" + "a" * 64
+    images = {pod["spec"]["containers"][0]["image"] for _, pod in pods(f"image.digest={digest}", "image.tag=v1")}
+    assert images == {f"hetsched@{digest}"}
+
+
+def test_only_settings_that_exist_are_set_and_no_secret_is_among_them() -> None:
+    for _, pod in pods(*ALL):
+        names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
+        assert set(names) <= ENV.asked
+        assert {"SECRET_KEY_FILE", "DATABASE_URL_FILE", "REDIS_URL_FILE"} <= set(names)
+        assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & set(names)
+        assert len(names) == len(set(names))
+
+
+def test_the_account_gets_the_shipped_rights_and_guard() -> None:
+    roles = of("ClusterRole", *ALL)
+    assert roles["hetsched-live-hetsched"]["rules"] == access.rules_of("hetsched")
+    assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
+    (binding,) = of("RoleBinding", *ALL).values()
+    assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == (
+        "default",
+        "hetsched-live-hetsched-submit",
+    )
+    (policy,) = of("ValidatingAdmissionPolicy", *ALL).values()
+    (shipped,) = [one for one in access.objects() if one["kind"] == "ValidatingAdmissionPolicy"]
+    ours, exempt = [one["expression"] for one in policy["spec"].pop("matchConditions")]
+    (plain,) = [one["expression"] for one in shipped["spec"].pop("matchConditions")]
+    assert ours == plain.replace(
+        "system:serviceaccount:hetsched:hetsched", "system:serviceaccount:hetsched:live-hetsched"
+    )
+    assert exempt == '!(request.userInfo.username in ["crane"])'
+    assert policy["spec"] == shipped["spec"]
+    assert not {"ClusterRole", "ServiceAccount"} & {one["kind"] for one in rendered("access.create=false")}
+
+
+def test_network_policies_and_budgets_select_what_they_mean() -> None:
+    labels = {role: pod["metadata"]["labels"] for role, pod in pods(*ALL)}
+
+    def selected(selector: dict[str, Any]) -> set[str]:
+        wanted = selector["matchLabels"]
+        some = {one["key"]: one["values"] for one in selector.get("matchExpressions", ())}
+        return {
+            role
+            for role, own in labels.items()
+            if wanted.items() <= own.items() and all(own[key] in values for key, values in some.items())
+        }
+
+    policies = {name: selected(one["spec"]["podSelector"]) for name, one in of("NetworkPolicy", *ALL).items()}
+    assert policies == {
+        "live-hetsched": set(labels),
+        "live-hetsched-api-servers": {"web", "io", "watch"},
+        "live-hetsched-web": {"web"},
+    }
+    assert "ingress" not in of("NetworkPolicy", *ALL)["live-hetsched"]["spec"]
+    budgets = [selected(one["spec"]["selector"]) for one in of("PodDisruptionBudget", *ALL).values()]
+    assert sorted(budgets, key=str) == sorted([{"web"}, {"schedule"}, {"io"}, {"watch"}], key=str)
+    (service,) = of("Service", *ALL).values()
+    assert selected({"matchLabels": service["spec"]["selector"]}) == {"web"}
+
+
+@pytest.mark.needs("etcd", "kube-apiserver")
+@pytest.mark.parametrize("values", [(), ALL])
+def test_an_api_server_takes_every_object(plane: ControlPlane, tmp_path: Path, values: tuple[str, ...]) -> None:
+    strict = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hetsched", "labels": strict}}
+    path = "/api/v1/namespaces/hetsched?fieldManager=test&force=true"
+    plane.call("PATCH", path, namespace, content="application/apply-patch+yaml")
+    # Pods as their controllers would make them: the namespace refuses those that could do more.
+    made = [
+        {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], "name": role}}
+        for role, pod in pods(*values)
+    ]
+    objects = [*rendered(*values), *made]
+    kubeconfig, manifest = tmp_path / "kubeconfig", tmp_path / "objects.json"
+    context = {"cluster": "test", "user": "admin", "namespace": "hetsched"}
+    kubeconfig.write_text(json.dumps({**plane.kubeconfig(), "contexts": [{"name": "test", "context": context}]}))
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    kubectl = find("kubectl")
+    assert kubectl is not None
+    common = [kubectl, f"--kubeconfig={kubeconfig}", f"--cache-dir={tmp_path}", "apply", "--server-side"]
+    done = subprocess.run(
+        [*common, "--dry-run=server", "--validate=strict", f"--filename={manifest}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    assert len(done.stdout.splitlines()) == len(objects)
+
+
+def test_the_chart_carries_our_kinds() -> None:
+    text = helm("template", "live", str(CHART), "--include-crds").stdout
+    carried = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "CustomResourceDefinition"]
+    assert sorted(carried, key=lambda one: str(one["metadata"]["name"])) == kinds.ours()
+
+
+def test_no_process_runs_an_unknown_command() -> None:
+    command = [sys.executable, "manage.py", "help", "--commands"]
+    known = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    run = [pod["spec"]["containers"][0]["command"] for _, pod in pods()]
+    ours = [words[2] for words in run if "manage.py" in words]
+    assert sorted(ours) == ["prepare", "watch"]
+    assert set(ours) <= set(known)

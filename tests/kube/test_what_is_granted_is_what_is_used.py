@@ -1,0 +1,157 @@
+"""Our account may do what hetsched does, and hetsched does all that it may: in the table, the manifests and the calls.
+
+Real here: RBAC of the API server, and its audit log, which writes every call of our account down.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kube.rights import JOBS, RIGHTS, Right
+from hetsched.inventory import connecting
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.checking import check_cluster
+from hetsched.inventory.connecting import api_of, connect
+from hetsched.inventory.models import Cluster, ClusterKind, Node, Sync
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.invariants import check_invariants
+from hetsched.policies.actions import ensure_builtins
+from tests.kube import access, kinds
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from workers import bind, schedule, tell
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name of the object
+# What every account may do, whoever it is: ask what it may do.
+EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
+# Used by what has tests of its own, not on the way of a pod to its node.
+ELSEWHERE = {"evict", "submit"}
+
+
+def listed(rules: list[dict[str, Any]]) -> list[Grant]:
+    return [
+        (group, resource, verb, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    ]
+
+
+def grant(right: Right) -> Grant:
+    plural = right.resource.plural
+    return (right.resource.group, f"{plural}/{right.part}" if right.part else plural, right.verb, right.name)
+
+
+def test_the_manifests_grant_the_table_and_nothing_twice() -> None:
+    for role, per_namespace in (("hetsched", False), ("hetsched-submit", True)):
+        grants = listed(access.rules_of(role))
+        assert sorted(grants) == sorted(grant(right) for right in RIGHTS if right.per_namespace is per_namespace)
+
+
+@pytest.fixture(scope="module")
+def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """Return our account's kubeconfig, on an API server that has every kind we follow."""
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), access.granted(plane) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture
+def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a cluster connected as our account, with one namespace that takes submissions."""
+    settings.SECRET_KEY_GIVEN = True
+    monkeypatch.setattr(connecting, "_apis", {})
+    ensure_builtins()
+    cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    connect(cluster, kubeconfig=account, enrolled_namespaces=[], actor=SYSTEM, reason="test")
+    return cluster
+
+
+def called(plane: ControlPlane, *, since: int) -> set[Grant]:
+    """Return what our account did, by the API server's own audit; nothing of it was refused."""
+    found: set[Grant] = set()
+    for call in plane.audited()[since:]:
+        if "objectRef" not in call:
+            continue  # the version, and which kinds there are
+        what = call["objectRef"]
+        assert call.get("responseStatus", {}).get("code") not in (401, 403), call
+        part = f"/{what['subresource']}" if "subresource" in what else ""
+        resource = f"{what['resource']}{part}"
+        found.add((what.get("apiGroup", ""), resource, call["verb"], what.get("name", "")))
+    return found
+
+
+def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: ControlPlane, live: Cluster) -> None:
+    since = len(plane.audited())
+    make_node(api, "n1")
+    assert [check.detail for check in check_cluster(live) if check.check.startswith("right ")] == []
+    follower = a_follower(api_of(live), live)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    make_pod(api, "small")
+    make_pod(api, "big", cpu="64")
+    make_pod(api, "taken")
+    eventually(follower, lambda: len(states()) == 3)
+    follower._tell()
+    assert not Sync.objects.exclude(reason="")
+    assert schedule.run(live.pk) == 3
+    # Somebody binds one of them first, so that what became of our binding has to be read.
+    target = {"target": {"kind": "Node", "name": "n1"}}
+    path = PODS.path(namespace="default", name="taken", part="binding")
+    api.send("POST", path, json.dumps(target | {"metadata": {"name": "taken"}}).encode())
+    assert bind.run(live.pk) == 2
+    assert tell.run(live.pk) == 3
+    assert json.loads(pod_of(api, "small")["metadata"]["annotations"]["hetsched.io/allocation"])["node"] == "n1"
+    eventually(follower, lambda: set(states().values()) == {"bound", "never-fits"})
+    assert check_invariants() == []
+    follower.ended.set()
+    wanted = {grant(right) for right in RIGHTS if right.purpose not in ELSEWHERE}
+    by_name = {(group, resource, verb): name for group, resource, verb, name in wanted}
+    used = {
+        (group, resource, verb, name if by_name.get((group, resource, verb)) else "")
+        for group, resource, verb, name in called(plane, since=since)
+    }
+    assert used - {EVERYBODYS} == wanted
+
+
+def missing_in(cluster: Cluster) -> set[str]:
+    """Return the namespaces in which the test of the cluster finds a right missing."""
+    missing = [check.detail for check in check_cluster(cluster) if check.check.startswith("right ")]
+    return {detail.partition(" in namespace ")[2].partition(":")[0] for detail in missing}
+
+
+def test_evictions_are_granted_everywhere_and_submissions_where_they_are_taken(
+    api: Api, plane: ControlPlane, live: Cluster
+) -> None:
+    ours = api_of(live)
+    make_pod(api, "victim")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
+    path = PODS.path(namespace="default", name="victim", part="eviction")
+    ours.send("POST", path, json.dumps(eviction).encode(), query={"dryRun": "All"})
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}], "restartPolicy": "Never"}}
+    job = json.dumps({"metadata": {"name": "job"}, "spec": {"template": template}}).encode()
+    with pytest.raises(ApiFailure) as refused:
+        ours.send("POST", JOBS.path(namespace="default"), job)
+    assert refused.value.status == 403
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
+    subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
+    bindings = f"{access.RBAC}/namespaces/default/rolebindings"
+    plane.call("POST", bindings, {"metadata": {"name": "hetsched-submit"}, "subjects": [subject], "roleRef": role})
+    connect(live, enrolled_namespaces=["default", "other"], actor=SYSTEM, reason="test")
+    live.refresh_from_db()
+    until = time.monotonic() + 30
+    while missing_in(live) != {"other"}:  # a moment passes before a binding counts
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    ours.send("POST", JOBS.path(namespace="default"), job)
+    ours.send("DELETE", JOBS.path(namespace="default", name="job"), query={"gracePeriodSeconds": "0"})
+    plane.call("DELETE", f"{bindings}/hetsched-submit")

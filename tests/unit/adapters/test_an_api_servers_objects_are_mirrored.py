@@ -1,0 +1,118 @@
+"""Objects come one by one and in any order; what is read of them is what one file with all of them would give."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hetsched.adapters.kube.mirror import Mirror
+from hetsched.adapters.kube.reflector import Gone, Seen
+from hetsched.adapters.kube.resources import NODE_GPUS, NODES, POD_GROUPS, PODS, PRIORITY_CLASSES
+from hetsched.contracts.observed import Changes
+
+
+def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
+    meta = {"name": name.rpartition("/")[2], **fields.pop("metadata", {})}
+    if "/" in name:
+        meta["namespace"] = name.partition("/")[0]
+    plain = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, **fields}
+    mirror.feed(resource, Seen(name, json.dumps(plain).encode()))
+
+
+def a_node(mirror: Mirror, name: str = "n1", cpu: str = "8") -> None:
+    seen(mirror, NODES, name, status={"allocatable": {"cpu": cpu, "memory": "32Gi", "pods": "110"}})
+
+
+def a_pod(mirror: Mirror, name: str = "team/p", **spec: Any) -> None:
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}
+    seen(mirror, PODS, name, spec={"containers": [container], "schedulerName": "hetsched", **spec})
+
+
+def taken(mirror: Mirror) -> Changes:
+    changes = mirror.take()
+    assert not mirror.take()
+    return changes
+
+
+def test_a_node_is_joined_with_what_describes_it_whichever_comes_first() -> None:
+    mirror = Mirror()
+    seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": 0, "model": "A100-SXM4-40GB", "memoryMiB": 40960}]})
+    a_node(mirror)
+    (report,) = taken(mirror).nodes
+    assert report.gpus is not None
+    assert report.gpus[0].memory_mib == 40960
+    mirror.feed(NODE_GPUS, Gone("n1"))
+    (report,) = taken(mirror).nodes
+    assert report.gpus is None
+
+
+def test_an_odd_description_leaves_the_node_and_is_quarantined_until_it_changes() -> None:
+    mirror = Mirror()
+    a_node(mirror)
+    seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": -3}]})
+    (report,) = taken(mirror).nodes
+    assert report.gpus is None
+    assert "nodegpus" in report.problems[0]
+    assert list(mirror.quarantined) == [("nodegpus", "n1")]
+    seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": 0}]})
+    (report,) = taken(mirror).nodes
+    assert report.gpus is not None
+    assert not mirror.quarantined
+
+
+def test_an_odd_node_or_pod_stops_nobody_else() -> None:
+    mirror = Mirror()
+    a_node(mirror, "odd", cpu="many")
+    a_node(mirror, "good")
+    a_pod(mirror, "team/odd", nodeSelector="x")
+    a_pod(mirror, "team/good")
+    changes = taken(mirror)
+    assert [report.name for report in changes.nodes] == ["good"]
+    assert [pod.key for pod in changes.pods] == ["team/good"]
+    assert set(mirror.quarantined) == {("nodes", "odd"), ("pods", "team/odd")}
+
+
+def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
+    mirror = Mirror()
+    a_pod(mirror, priorityClassName="urgent")
+    (pod,) = taken(mirror).pods
+    assert pod.spec is not None
+    assert pod.spec.problems
+    seen(mirror, PRIORITY_CLASSES, "urgent", value=1000)
+    changes = taken(mirror)
+    assert changes.definitions is not None
+    assert [(pod.spec and pod.spec.priority, pod.spec and pod.spec.problems) for pod in changes.pods] == [(1000, ())]
+
+
+def test_an_odd_definition_does_not_take_the_others_along() -> None:
+    mirror = Mirror()
+    seen(mirror, POD_GROUPS, "team/bad", spec={"minMember": "three"})
+    seen(mirror, POD_GROUPS, "team/good", spec={"minMember": 3})
+    definitions = taken(mirror).definitions
+    assert definitions is not None
+    assert definitions.pod_groups["team/good"].min_member == 3
+    assert list(mirror.quarantined) == [("podgroups", "team/bad")]
+
+
+def test_what_became_of_a_pod_is_told() -> None:
+    mirror = Mirror()
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    seen(
+        mirror, PODS, "team/p", metadata={"uid": "u1"},
+        spec={"containers": [{"name": "main", "image": "x"}], "nodeName": "n1", "schedulerName": "hetsched"},
+        status={"phase": "Failed", "containerStatuses": [ended]},
+    )  # fmt: skip
+    (pod,) = taken(mirror).pods
+    assert (pod.uid, pod.ended, pod.node_name, pod.spec) == ("u1", "failed", "n1", None)
+    assert pod.end is not None
+    assert (pod.end.container, pod.end.exit_code, pod.end.reason) == ("main", 137, "OOMKilled")
+    mirror.feed(PODS, Gone("team/p"))
+    assert taken(mirror).pods_gone == ["team/p"]
+
+
+def test_a_heartbeat_is_no_change() -> None:
+    mirror = Mirror()
+    a_node(mirror)
+    taken(mirror)
+    a_node(mirror)
+    assert not mirror.take()

@@ -1,0 +1,134 @@
+"""A reflector tells what is there and what went, whatever becomes of its lists and watches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.adapters.kube.api import ApiFailure, Resource
+from hetsched.adapters.kube.reflector import Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kube.resources import NODES
+
+
+def an_object(name: str, version: int) -> bytes:
+    return json.dumps({"metadata": {"name": name, "resourceVersion": str(version)}}).encode()
+
+
+def an_event(kind: str, name: str, version: int) -> bytes:
+    return b'{"type":"%s","object":%s}' % (kind.encode(), an_object(name, version))
+
+
+class Script:
+    """An API server that answers each list and each watch with the next thing of its script."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers: Iterator[Any] = iter(answers)
+        self.asked: list[str] = []  # `list`, or the version that a watch goes on from
+
+    def list_all(self, _: Resource) -> tuple[list[bytes], str]:
+        self.asked.append("list")
+        return self._next()
+
+    @contextmanager
+    def stream(self, _: str, query: Mapping[str, str], **more: Any) -> Iterator[Iterator[bytes]]:
+        self.asked.append(query["resourceVersion"])
+        yield self._lines(self._next())
+
+    def _next(self) -> Any:
+        answer = next(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    def _lines(lines: list[Any]) -> Iterator[bytes]:
+        for line in lines:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+
+class Over(Exception):
+    """The script is at its end."""
+
+
+def told(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
+    """Return what a reflector tells of a script, what it asked, and how long it waited."""
+    script, waits = Script(*answers, Over()), []
+    sleep: Callable[[float], None] = waits.append
+    reflector = Reflector(script, NODES, sleep=sleep, chance=lambda: 1.0)  # type: ignore[arg-type]
+    events: list[Event] = []
+    with suppress(Over):
+        for event in reflector.events():
+            events.append(event)  # noqa: PERF402 - what came before the end is kept
+    return [event for event in events if isinstance(event, Seen | Gone | Synced | Failed)], script.asked, waits
+
+
+LISTED = ([an_object("n1", 5), an_object("n2", 6)], "10")
+
+
+def keys(events: list[Event]) -> list[str]:
+    return [f"{type(event).__name__} {getattr(event, 'key', '')}".strip() for event in events]
+
+
+def test_a_watch_that_ends_goes_on_where_it_was() -> None:
+    events, asked, _ = told(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
+    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n3"]
+    assert asked == ["list", "10", "15", "15"]
+
+
+@pytest.mark.parametrize("broken", [b'{"type":"ADDED","obj', b"<html>busy</html>", b""])
+def test_a_line_that_cannot_be_read_is_a_failure_and_nothing_is_skipped(broken: bytes) -> None:
+    events, asked, waits = told(LISTED, [an_event("ADDED", "n3", 11), broken], [an_event("DELETED", "n1", 12)])
+    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n3", "Failed", "Gone n1"]
+    assert asked[:3] == ["list", "10", "11"]
+    assert waits == [1.0]
+
+
+def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
+    events, asked, _ = told(msgspec.DecodeError("cut short"), LISTED)
+    assert keys(events) == ["Failed", "Seen n1", "Seen n2", "Synced"]
+    assert asked == ["list", "list", "10"]
+
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+
+@pytest.mark.parametrize("told_by", ["status", "event"])
+def test_what_went_while_history_was_forgotten_comes_out_as_gone(told_by: str) -> None:
+    expired: Any = ApiFailure(410, "Expired", "too old") if told_by == "status" else [json.dumps(GONE).encode()]
+    events, asked, waits = told(LISTED, expired, ([an_object("n2", 6), an_object("n4", 30)], "40"))
+    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n4", "Gone n1", "Synced"]
+    assert asked == ["list", "10", "list", "40"]
+    assert waits == []
+
+
+def test_an_event_told_twice_is_a_deletion_only_once() -> None:
+    deleted = an_event("DELETED", "n1", 12)
+    events, _, _ = told(LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)])
+    assert keys(events)[3:] == ["Gone n1", "Seen n2", "Seen n2"]
+
+
+def test_silence_is_a_failure_and_the_watch_goes_on() -> None:
+    silent = [an_event("ADDED", "n3", 11), ApiFailure(0, "Unreachable", "read timed out")]
+    events, asked, _ = told(LISTED, silent, [])
+    assert keys(events)[3:] == ["Seen n3", "Failed"]
+    assert asked[:3] == ["list", "10", "11"]
+
+
+def test_a_busy_server_is_left_alone_for_as_long_as_it_asks() -> None:
+    busy = ApiFailure(429, "TooManyRequests", "later", 7.0)
+    _, _, waits = told(busy, ApiFailure(503, "ServiceUnavailable", "starting"), LISTED)
+    assert waits == [7.0, 2.0]
+
+
+def test_failures_wait_longer_and_longer_until_something_is_heard() -> None:
+    down = ApiFailure(0, "Unreachable", "refused")
+    _, _, waits = told(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
+    # 1, 2, 4 s before the list; it starts anew after it, and again after each event
+    assert waits == [1.0, 2.0, 4.0, 1.0, 2.0]

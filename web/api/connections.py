@@ -1,0 +1,176 @@
+"""`clusters/{name}/connection/` and `clusters/{name}/test/`: how a live cluster is reached, and what is missing there.
+
+Rule: a kubeconfig comes in and never goes out; of the connection the host, the namespaces, the follower and the age of
+each kind of object are shown. A new connection needs If-Match and a reason. The test asks the API server itself,
+as the identity that hetsched has there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.db.models.functions import Now
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.inventory.checking import Check, check_cluster
+from hetsched.inventory.connecting import connect, where
+from hetsched.inventory.models import Cluster, Connection, Sync
+
+from . import bodies, reach
+from .documents import Document, Request
+from .etags import check_match, etag_of, locked, two_part
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class NewConnection(Request, frozen=True):
+    """How a live cluster is reached; what is left out stays as it is."""
+
+    reason: str
+    kubeconfig: str | dict[str, Any] | None = None
+    context: str = ""
+    in_cluster: bool = False
+    namespaces: list[str] | None = None
+
+
+class Odd(msgspec.Struct, frozen=True, rename="camel"):
+    """An object that could not be read and was left out."""
+
+    name: str
+    code: str
+    message: str
+
+
+class Followed(msgspec.Struct, frozen=True, rename="camel"):
+    """How far one kind of object is known; `ageSeconds` is the time since the API server was last heard of it."""
+
+    resource: str
+    synced_at: datetime | None
+    alive_at: datetime | None
+    age_seconds: float | None
+    objects: int
+    lists: int
+    failures: int
+    reason: str
+    quarantined: list[Odd]
+
+
+class ConnectionDetail(Document, frozen=True):
+    """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`."""
+
+    server: str
+    namespaces: list[str]
+    follower: str | None
+    failure: str
+    follow_epoch: int
+    resources: list[Followed]
+
+
+class Tested(Document, frozen=True):
+    """What was found, right by right and source by source."""
+
+    cluster: str
+    ok: bool
+    checks: list[Check]
+
+
+def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None:
+    """Return how a cluster is reached; None where it is not live, or not connected yet.
+
+    Unreadable objects of other namespaces than the asker's do not exist for it.
+    """
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        return None
+    held = Connection.objects.filter(cluster=cluster, follower_until__gte=Now()).exists()
+    now = timezone.now()
+    return ConnectionDetail(
+        server=where(connection),
+        namespaces=connection.enrolled_namespaces,
+        follower=connection.follower_id if held else None,
+        failure=connection.failure,
+        follow_epoch=connection.follower_epoch,
+        resources=[_followed(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
+    )
+
+
+def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None) -> str:
+    """Return the tag of a cluster: what writes must not overlook, then what changes all the time."""
+    how = Connection.objects.filter(cluster=cluster).values_list("sealed_kubeconfig", "server", "enrolled_namespaces")
+    facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *(how.first() or ()))
+    return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
+
+
+def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:
+    age = None if sync.alive_at is None else round(max((now - sync.alive_at).total_seconds(), 0.0), 1)
+    return Followed(
+        resource=sync.resource,
+        synced_at=sync.synced_at,
+        alive_at=sync.alive_at,
+        age_seconds=age,
+        objects=sync.objects_count,
+        lists=sync.relists,
+        failures=sync.failures,
+        reason=sync.reason,
+        quarantined=[
+            Odd(odd.name, odd.code, odd.message)
+            for odd in sync.quarantined
+            if "/" not in odd.name or subject.may_in(odd.name.partition("/")[0])
+        ],
+    )
+
+
+class Replace(ApiView):
+    actions: ClassVar = {"PUT": Action.OPERATE}
+
+    @extend_schema(request=NewConnection, responses=ConnectionDetail)
+    def put(self, request: Any, name: str) -> HttpResponse:
+        """Connect a live cluster anew, or enrol other namespaces; needs If-Match with the ETag of the cluster."""
+        reach.check_unlimited(self.subject)
+        asked = bodies.read(request, NewConnection)
+        cluster = find(name)
+        with locked(cluster):
+            check_match(request, cluster_tag(find(name)), required=True)
+            connect(
+                cluster,
+                kubeconfig=asked.kubeconfig,
+                context=asked.context,
+                in_cluster=asked.in_cluster,
+                enrolled_namespaces=asked.namespaces,
+                actor=self.subject,
+                reason=asked.reason,
+            )
+        shown = connection_of(cluster, self.subject)
+        return answer(request, shown, headers={"ETag": cluster_tag(find(name), shown)})
+
+
+class Test(ApiView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+
+    @extend_schema(request=None, responses=Tested)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Ask the API server which rights are missing, and say which sources do not answer."""
+        reach.check_unlimited(self.subject)
+        checks = check_cluster(find(name))
+        return answer(request, Tested(name, all(check.ok for check in checks), checks))
+
+
+def find(name: str) -> Cluster:
+    """Return the cluster of this name. Raises: Refused 404."""
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
+        raise not_found("cluster", name)
+    return cluster
+
+
+routes = [
+    path("clusters/<str:name>/connection/", Replace.as_view()),
+    path("clusters/<str:name>/test/", Test.as_view()),
+]

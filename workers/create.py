@@ -1,0 +1,55 @@
+"""Create the objects of submissions in live clusters, and delete those that were withdrawn.
+
+Rule: rows say what is to be there; each try is claimed first, made outside any transaction, and noted. What became of
+a try that was cut off is found out by the next one: the object is there under its name, or it is not.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from celery import shared_task
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.submitting import Came, Fate, create, delete
+from hetsched.inventory.connecting import api_of
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement import dispatch
+from hetsched.placement.actions.creating import claim, note
+from hetsched.placement.models import SubmittedObject
+
+AT_ONCE = 8
+PER_STEP = 100
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.CREATE)
+def run(cluster_id: int) -> int:
+    """Create and delete what is due in a live cluster; return how many objects came to what they shall be."""
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    if cluster is None:
+        return 0
+    api, done = api_of(cluster), 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as threads:
+        while some := claim(cluster_id, PER_STEP):
+            for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
+                note(one, _state(one, came), uid=came.uid, message=came.message)
+                done += came.fate is Fate.DONE
+                if came.fate is not Fate.DONE:
+                    log.info("object", cluster=cluster.name, object=str(one), wanted=one.state, reason=came.message)
+    return done
+
+
+def _try(api: Api, one: SubmittedObject) -> Came:
+    if one.state == SubmittedObject.WANTED:
+        return create(api, one.wanted)
+    return delete(api, one.wanted, one.uid)
+
+
+def _state(one: SubmittedObject, came: Came) -> str:
+    """Return the state that a try leads to. A deletion that is refused stays due: somebody must grant it."""
+    if came.fate is Fate.DONE:
+        return SubmittedObject.MADE if one.state == SubmittedObject.WANTED else SubmittedObject.GONE
+    refused = came.fate is Fate.REFUSED and one.state == SubmittedObject.WANTED
+    return SubmittedObject.REFUSED if refused else one.state

@@ -1,0 +1,67 @@
+"""Tell a live cluster what was decided about its pods.
+
+Rule: each pod remembers the decision that was told last; what differs from its latest is due, so a message that was
+lost is made up for by the next run. Placements are told once they are bound. No transaction is open during a call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from celery import shared_task
+from django.db.models import F, Q
+from django.utils import timezone
+
+from hetsched.adapters.kube.telling import Told, tell
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.connecting import api_of
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement import dispatch
+from hetsched.placement.lifecycle import HOLDING, UNPLACED, State
+from hetsched.placement.models import Pod
+
+PODS_PER_STEP = 200
+AT_ONCE = 8
+_BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING})
+_UNPLACED = sorted(state.value for state in UNPLACED)
+
+
+def untold(cluster_id: int) -> Q:
+    """Return the condition for pods whose latest decision the cluster does not know."""
+    decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND)
+    news = Q(told_decision=None) | ~Q(told_decision=F("decision_id"))
+    return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
+
+
+@shared_task(name=dispatch.TELL)
+def run(cluster_id: int) -> int:
+    """Write conditions and events of what was decided; return how many pods were told."""
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    if cluster is None:
+        return 0
+    api, instance, told, last = api_of(cluster), f"{socket.gethostname()}/{os.getpid()}", 0, 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tell") as threads:
+        while some := _due(cluster_id, last):
+            last = some[-1].pod_id
+            now = rfc3339(timezone.now())
+            done = list(threads.map(lambda one, now=now: tell(api, one, now=now, instance=instance), some))
+            for one, known in zip(some, done, strict=True):
+                if known:
+                    Pod.objects.filter(pk=one.pod_id).update(told_decision=one.decision_id)
+                    told += 1
+    return told
+
+
+def _due(cluster_id: int, after: int) -> list[Told]:
+    rows = Pod.objects.filter(untold(cluster_id), pk__gt=after).select_related("decision", "node").order_by("id")
+    return [
+        Told(
+            pod.pk, pod.decision_id or 0, pod.namespace, pod.name, pod.uid, Verdict(pod.decision.verdict),
+            pod.decision.summary, pod.node.name if pod.node else "",
+        )
+        for pod in rows.defer("spec", "node__report")[:PODS_PER_STEP]
+        if pod.decision is not None
+    ]  # fmt: skip

@@ -1,0 +1,288 @@
+"""Follow live clusters: what their API servers show becomes rows, as it happens.
+
+Rule: a process of its own, `python -m django watch`. Per cluster one follower by lease; per kind of object a thread
+with a reflector; one applier that gathers what came for `GATHER_SECONDS` or `MOST_EVENTS` and writes it by
+`placement.actions.follow`. Nothing is written before every required kind was listed whole; then what the database has
+and the lists have not is gone. What cannot be written because somebody was faster is tried again.
+Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+import structlog
+from django.conf import settings
+from django.db import connection as database
+from django.db import connections
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api, ApiFailure, Resource
+from hetsched.adapters.kube.mirror import Mirror
+from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.observed import Changes
+from hetsched.inventory.connecting import check_identity
+from hetsched.inventory.lease import Lease, following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.placement.actions import Conflict, follow
+from hetsched.placement.lifecycle import HOLDING, QUEUED
+from hetsched.placement.models import Pod
+from hetsched.placement.snapshot import warm
+
+GATHER_SECONDS = 0.05
+MOST_EVENTS = 500
+TELL_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+MOST_CONFLICTS = 20
+log = structlog.get_logger(__name__)
+
+News = tuple[Resource, Event]
+
+
+class Follower:
+    """Follows one cluster under one lease, until it is lost or the process ends."""
+
+    def __init__(self, lease: Lease, api: Api, ended: threading.Event, kinds: Sequence[Resource] | None = None) -> None:
+        self.lease = lease
+        self.ended = ended
+        self._api = api
+        self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
+        self._news: queue.Queue[News] = queue.Queue(maxsize=20_000)
+        self._mirror = Mirror()
+        self._known: dict[Resource, _Known] = {resource: _Known() for resource in self._kinds}
+        self._lost = False
+        self._begun = False
+        self._changed = False
+        self._renewed = self._told = time.monotonic()
+
+    def run(self) -> None:
+        """Follow until the end."""
+        self.start()
+        while not self._over():
+            self.turn()
+        following.give_up(self.lease)
+
+    def start(self) -> None:
+        """Begin to read, a thread for each kind."""
+        for resource in self._kinds:
+            threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
+
+    def turn(self) -> None:
+        """Take in what comes for a moment, write it, and keep the lease."""
+        self._gather()
+        if self._begun or self._in_step():
+            self._apply()
+        now = time.monotonic()
+        if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
+            self._renewed, self._lost = now, not following.renew(self.lease)
+        if now - self._told > TELL_SECONDS and not self._lost:
+            self._told = now
+            self._tell()
+
+    def _over(self) -> bool:
+        return self._lost or self.ended.is_set()
+
+    def _sleep(self, seconds: float) -> None:
+        self.ended.wait(seconds)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _watch(self, resource: Resource) -> None:
+        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._over)
+        for event in reflector.events():
+            while not self._over():
+                try:
+                    self._news.put((resource, event), timeout=1)
+                    break
+                except queue.Full:
+                    continue
+
+    def _gather(self) -> None:
+        """Feed the mirror with what comes, for a moment."""
+        until = time.monotonic() + GATHER_SECONDS
+        for count, (resource, event) in enumerate(self._coming(until)):
+            known = self._known[resource]
+            known.note(event)
+            if isinstance(event, Seen | Gone):
+                self._mirror.feed(resource, event)
+                self._changed = True
+            if count >= MOST_EVENTS:
+                break
+
+    def _coming(self, until: float) -> Iterator[News]:
+        while (left := until - time.monotonic()) > 0:
+            try:
+                yield self._news.get(timeout=left)
+            except queue.Empty:
+                return
+
+    def _in_step(self) -> bool:
+        """Tell whether every kind was listed, or is one that this API server does not have."""
+        return all(
+            known.synced_at is not None or (known.failures > 0 and resource not in REQUIRED)
+            for resource, known in self._known.items()
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        if not self._changed and self._begun:
+            return
+        changes = self._mirror.take()
+        self._changed = False
+        if not self._begun:
+            changes.nodes_gone, changes.pods_gone = self._left_behind()
+        if not changes and self._begun:
+            return
+        for attempt in range(MOST_CONFLICTS):
+            try:
+                self._write(changes)
+                break
+            except Conflict as conflict:
+                log.info("changes lost a race", cluster=self.lease.cluster_id, reason=str(conflict))
+                if not following.renew(self.lease):
+                    self._lost = True
+                    return
+                time.sleep(min(0.01 * 2**attempt, 1.0))
+        else:
+            raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
+        if not self._begun:
+            self._begun = True
+            self._tell()
+
+    def _write(self, changes: Changes) -> None:
+        cards = any(pod.spec is not None and pod.node_name and pod.spec.shape.gpu for pod in changes.pods)
+        if not cards:
+            follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+            return
+        # Whoever takes cards takes the lowest with room, on the state that this very batch leads to.
+        nodes = Changes(nodes=changes.nodes, nodes_gone=changes.nodes_gone, definitions=changes.definitions)
+        if nodes:
+            follow(self.lease.cluster_id, nodes, epoch=self.lease.epoch)
+        with warm(self.lease.cluster_id).held() as loaded:
+            pods = Changes(pods=changes.pods, pods_gone=changes.pods_gone)
+            follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())
+
+    def _left_behind(self) -> tuple[list[str], list[str]]:
+        """Return the nodes and pods that the database has and the first lists have not."""
+        cluster_id = self.lease.cluster_id
+        nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
+        states = [state.value for state in (*HOLDING, *QUEUED)]
+        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states)
+        pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
+        return (
+            sorted(nodes - self._known[NODES].keys),
+            sorted(pods - self._known[PODS].keys),
+        )
+
+    def _tell(self) -> None:
+        """Write how far every kind is known."""
+        quarantined = list(self._mirror.quarantined.values())
+        rows = [
+            Sync(
+                cluster_id=self.lease.cluster_id,
+                resource=f"{resource.plural}.{resource.group}".rstrip("."),
+                required=resource in REQUIRED,
+                epoch=self.lease.epoch,
+                synced_at=known.synced_at if self._begun else None,
+                alive_at=known.alive_at,
+                objects_count=len(known.keys),
+                relists=known.lists,
+                failures=known.failures,
+                reason=known.reason[:500],
+                quarantined=tuple(odd for odd in quarantined if odd.kind == resource.plural)[:20],
+            )
+            for resource, known in self._known.items()
+        ]
+        columns = [
+            "required", "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason",
+            "quarantined",
+        ]  # fmt: skip
+        Sync.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
+        )
+
+
+class _Known:
+    """How far one kind is known."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.synced_at: datetime | None = None
+        self.alive_at: datetime | None = None
+        self.lists = 0
+        self.failures = 0
+        self.reason = ""
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Seen):
+            self.keys.add(event.key)
+        elif isinstance(event, Gone):
+            self.keys.discard(event.key)
+        elif isinstance(event, Synced):
+            self.lists += 1
+            self.synced_at = timezone.now()
+        elif isinstance(event, Failed):
+            self.failures, self.reason = self.failures + 1, event.reason
+            return
+        elif isinstance(event, Alive):
+            self.failures = 0
+        self.alive_at = timezone.now()
+
+
+def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
+    """Follow every live cluster that nobody follows, each in a thread, until `ended`."""
+    threads: dict[int, threading.Thread] = {}
+    holder = f"{socket.gethostname()}/{os.getpid()}"
+    while not ended.is_set():
+        for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
+            thread = threads.get(cluster.pk)
+            if thread is not None and thread.is_alive():
+                continue
+            lease = following.take(cluster.pk, holder)
+            if lease is not None:
+                threads[cluster.pk] = threading.Thread(
+                    target=_follow, args=(lease, cluster, api_of, ended), name=f"follow {cluster.name}"
+                )
+                threads[cluster.pk].start()
+        database.close()
+        ended.wait(LOOK_SECONDS)
+    for thread in threads.values():
+        thread.join()
+
+
+def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
+    """Follow until the end; what stands in the way is told on the connection, and tried again."""
+    told = Connection.objects.filter(cluster=cluster)
+    try:
+        api = api_of(cluster)
+        check_identity(cluster, api)
+        told.exclude(failure="").update(failure="")
+        Follower(lease, api, ended).run()
+    except (InputError, ApiFailure) as failure:
+        log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))
+        told.update(failure=str(failure)[:500])
+        ended.wait(LOOK_SECONDS)
+    except Exception:
+        log.exception("a cluster is not followed any more", cluster=cluster.name)
+        ended.wait(LOOK_SECONDS)
+    finally:
+        following.give_up(lease)
+        connections.close_all()
+
+
+def until_signalled() -> threading.Event:
+    """Return an event that the end of this process sets."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
