@@ -136,7 +136,10 @@ def _hpc_solver(draw: random.Random, name: str) -> Plain:
 
 def _pinned_solver(draw: random.Random, name: str) -> Plain:
     """Own whole CPUs of one zone of a machine that has several."""
-    spec = _spec(draw.choice(("8", "16", "24")), "32Gi", nodeSelector={keys.POOL: "arm-hpc"}, priority=500)
+    cpu, memory = draw.choice(("8", "16", "24")), "32Gi"
+    # Requests equal to limits: the kubelet keeps whole CPUs for guaranteed pods alone.
+    limits = {"cpu": cpu, "memory": memory}
+    spec = _spec(cpu, memory, limits=limits, nodeSelector={keys.POOL: "arm-hpc"}, priority=500)
     return _pod(name, "hpc", spec, annotations={keys.AWARENESS[0]: "true", keys.CPU_POLICY[0]: "exclusive"})
 
 

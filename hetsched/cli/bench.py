@@ -36,7 +36,7 @@ def bench(
     Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state).
     """
     run: Callable[..., Scenario] = import_module(f"hetsched.lab.bench.{scenario.value}").run
-    note(f"bench {scenario.value}: this takes up to a minute" if not quick else f"bench {scenario.value}, quick")
+    note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")
     with Track(f"bench {scenario.value}") as track:
         result = run(quick=quick, progress=track)
     if output is OutputFormat.JSON:

@@ -118,9 +118,8 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
     out.print(shown)
     for run in runs:
         if run.result.evicted:
-            out.print(
-                f"{escape(run.result.policy)} evicted {run.result.evicted:,} pods that ran before", soft_wrap=True
-            )
+            pods = "1 pod" if run.result.evicted == 1 else f"{run.result.evicted:,} pods"
+            out.print(f"{escape(run.result.policy)} evicted {pods} that ran before", soft_wrap=True)
     out.print("[dim]free: GPUs not granted; strands: GPU share that the workload's shapes cannot use[/]")
 
 

@@ -120,7 +120,7 @@ def _show_unplaced(out: Console, pod: Unplaced) -> None:
     out.print(f"\n[{_COLOURS[pod.verdict]}]{pod.verdict.value}[/]  [bold]{escape(pod.pod)}[/]")
     shown = table("nodes", "plugin", "code", "reason", right=("nodes",))
     for reason in pod.reasons:
-        where = f"{reason.field}: " if reason.field else ""
+        where = f"{reason.field}: " if reason.field and reason.field not in reason.message else ""
         shown.add_row(str(reason.nodes or "-"), reason.plugin, reason.code, escape(where + reason.message))
     out.print(shown)
     steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(pod.reasons)]

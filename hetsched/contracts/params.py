@@ -33,9 +33,19 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
         return msgspec.convert(values, declaration, strict=True)
     except msgspec.ValidationError as error:
         known = ", ".join(declaration.__struct_fields__) or "none"
-        raise InputError(
-            "PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=f"Known parameters: {known}"
-        ) from None
+        hint = _choices(declaration, str(error)) or f"Known parameters: {known}"
+        raise InputError("PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=hint) from None
+
+
+def _choices(declaration: type[Params], error: str) -> str:
+    """Say what may be chosen for the parameter that an error is about; empty where it is no choice."""
+    info = msgspec.inspect.type_info(declaration)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
+        if isinstance(kind, msgspec.inspect.LiteralType) and f"`$.{field.encode_name}`" in error:
+            return f"{field.name} is one of {', '.join(map(str, kind.values))}"
+    return ""
 
 
 def _finite(value: Any) -> bool:

@@ -241,11 +241,11 @@ class _Learnt:
             for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
         ]
         booked = [
-            (key, Booking(pod, known[position].compiled, row, allocation))
-            for key, pod, position, row, allocation in zip(keys, expecting, of_shape, rows, allocations, strict=False)
+            Booking(pod, known[position].compiled, row, allocation)
+            for pod, position, row, allocation in zip(expecting, of_shape, rows, allocations, strict=False)
             if row >= 0
         ]
-        state.adopt(booked)
+        state.adopt([key for key, row in zip(keys, rows, strict=False) if row >= 0], booked)
         self._synced = len(state.log)
         return outcomes
 

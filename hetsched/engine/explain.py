@@ -124,7 +124,7 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
     head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
-    told = f"{first.field}: {first.message}" if first.field else first.message
+    told = first.message if first.field in first.message else f"{first.field}: {first.message}"
     return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {told}")
 
 

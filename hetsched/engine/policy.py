@@ -69,7 +69,7 @@ class Policy:
         for point, group in (("sort the queue", sorters), ("bind", self.binds)):
             if len(group) > 1:
                 names = " and ".join(plugin.name for plugin in group)
-                raise InputError("PolicyPointDoubled", f"policy {spec.name}: {names} would both {point}")
+                raise InputError("PolicyPointDoubled", f"{names} would both {point}", place="spec.plugins")
         self._sorter = sorters[0].instance if sorters else None
         self.wants_mix = any(getattr(plugin.instance, "wants_mix", False) for plugin in self.plugins)
         self._arrange = getattr(self._sorter, "arrange", None)

@@ -27,7 +27,7 @@ RULE_SIZE = 0.5
 _TRIED_ONE_BY_ONE = 64
 
 Apply = Callable[[Shape], Shape]
-# Tells on which of some rows, or of all, a shape fits; None once the budget of the search is used up.
+# Tells on which of some rows, or of all (None), a shape fits.
 Fits = Callable[[Shape, Rows | None], Rows]
 
 

@@ -292,13 +292,18 @@ class ClusterState:
         if self.quotas.limits:
             self.quotas.charge(pod, sign)
 
-    def adopt(self, booked: list[tuple[str, Booking]]) -> None:
-        """Take in bookings by their new keys, in order, that the compiled loop has already charged to the columns."""
-        self.bookings.update(booked)
-        for key, booking in booked:
+    def adopt(self, keys: list[str], booked: list[Booking]) -> None:
+        """Take in bookings by their new keys, in order, that the compiled loop has already charged to the columns.
+
+        None of them is a member of a gang: the loop does not place any.
+        """
+        self.bookings.update(zip(keys, booked, strict=True))
+        for key, booking in zip(keys, booked, strict=True):
             self.on_row[booking.row][key] = booking
-            self._charge_group(booking.pod, 1)
-        self.log.extend([booking.row for _, booking in booked])
+        if self.quotas.limits:
+            for booking in booked:
+                self.quotas.charge(booking.pod, 1)
+        self.log.extend([booking.row for booking in booked])
         self._bound_log()
 
     def _bound_log(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 WIDTH, HEIGHT = 760, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 14, 42
+_LETTER_WIDTH = 7.0  # of 12 px letters, at most on average
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2")
 _LABEL_GAP = 14.0
 
@@ -57,7 +58,8 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float | None]], *, y_label: 
     for number, (name, value) in enumerate(bars):
         left = _LEFT + room * (number + 0.2)
         middle = left + room * 0.3
-        drawn.append(_text(middle, HEIGHT - _BOTTOM + 18, name, anchor="middle"))
+        for line, part in enumerate(_lines(name, room)):
+            drawn.append(_text(middle, HEIGHT - _BOTTOM + 16 + 14 * line, part, anchor="middle"))
         if value is None:
             drawn.append(_text(middle, up(0.0) - 6, "none", anchor="middle"))
             continue
@@ -68,6 +70,20 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float | None]], *, y_label: 
         )
         drawn.append(_text(middle, top - 4, number_text(value), anchor="middle"))
     return _frame(title, drawn)
+
+
+def title_of(chart: str) -> str:
+    """Return the title of a drawn chart, escaped as it stands there."""
+    return chart.partition("<title>")[2].partition("</title>")[0]
+
+
+def _lines(name: str, room: float) -> list[str]:
+    """Break a name in two at the space nearest to its middle if it is wider than `room`."""
+    spaces = [at for at, letter in enumerate(name) if letter == " "]
+    if not spaces or len(name) * _LETTER_WIDTH <= room:
+        return [name]
+    at = min(spaces, key=lambda at: abs(2 * at - len(name)))
+    return [name[:at], name[at + 1 :]]
 
 
 def number_text(value: float | None) -> str:

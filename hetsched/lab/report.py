@@ -150,9 +150,15 @@ def _figure(heading: str, meaning: str, chart: str, header: list[str], rows: lis
 
 
 def data_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
-    """Return an HTML table; every text is escaped."""
-    head = "" if headless else f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>\n"
-    body = "\n".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    """Return an HTML table; every text is escaped, columns of text stand left, of numbers right."""
+    sides = [' class="text"' if column and isinstance(column[0], str) else "" for column in zip(*rows, strict=True)]
+    sides += [""] * (len(header) - len(sides))
+    cells = "".join(f"<th{side}>{escape(cell)}</th>" for side, cell in zip(sides, header, strict=True))
+    head = "" if headless else f"<tr>{cells}</tr>\n"
+    body = "\n".join(
+        f"<tr>{''.join(f'<td{side}>{_cell(cell)}</td>' for side, cell in zip(sides, row, strict=True))}</tr>"
+        for row in rows
+    )
     return f'<div class="wide"><table>\n{head}{body}\n</table></div>'
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from django.db.models import Q
+
 from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
 from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose, matrix
+from hetsched.engine.explain import matrix
 from hetsched.engine.nearest import nearest_fit
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
@@ -50,14 +52,13 @@ def scheduler_before(decision: Decision) -> Scheduler:
     compiled = compile_policy(policy.spec, load_registry())
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())  # as the batch did when it began
-    earlier = Decision.objects.filter(
-        cluster=cluster, cluster_revision=decision.cluster_revision, id__lt=decision.pk, verdict="placed"
-    )
-    for other in earlier.select_related("pod").order_by("id"):
-        spec = other.pod.spec
+    same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
+    # One that is not placed after all, because it had to leave itself, made others leave all the same.
+    told = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
+    for other in told.select_related("pod").order_by("id"):
         _let_go(state, other)
-        assert other.allocation is not None
-        state.assume(state.compile(spec), state.row_of[other.node_name], other.allocation)
+        if other.allocation is not None:
+            state.assume(state.compile(other.pod.spec), state.row_of[other.node_name], other.allocation)
     _let_go(state, decision)
     return Scheduler(state, compiled)
 
@@ -106,11 +107,3 @@ def _announce_gang(state: ClusterState, decision: Decision) -> None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
         specs = (member.spec for member in members.order_by("id"))
         state.gangs.announce([spec for spec in specs if spec.key not in state.bookings])
-
-
-def diagnosis_of(decision: Decision) -> Diagnosis:
-    """Return why no node was feasible, with the funnel of the filters.
-
-    Raises: InputError `DecisionExpired`.
-    """
-    return diagnose(scheduler_before(decision), decision.pod.spec)

@@ -5,7 +5,8 @@ Rule: the state is a fold: nodes and what was booked when their usage was sample
 every booking and release since. `Warm` keeps it and applies what happened since its revision: facts of single nodes,
 releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
 and whatever else it cannot follow make it fold anew.
-Invariant: a warm state equals a rebuilt one in every column, whatever happened in between.
+Invariant: a warm state equals a rebuilt one in every column, whatever happened in between. Gangs that rest after a
+failure go on resting in a state that this process folds anew.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Warm:
         self._loaded: Loaded | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
+        self._resting: dict[str, float] = {}  # gangs in back-off, which no row tells of
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
 
@@ -121,6 +123,7 @@ class Warm:
     def _rebuild(self) -> Loaded:
         self.forget()
         self._loaded = load_state(self.cluster_id)
+        self._loaded.state.gangs.resting = self._resting
         return self._loaded
 
     def _take_nodes(self, loaded: Loaded) -> bool:

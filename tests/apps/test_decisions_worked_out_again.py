@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError
+from hetsched.engine.explain import diagnose
 from hetsched.inventory.actions import cordon
 from hetsched.placement.actions import release
-from hetsched.placement.explain import diagnosis_of, matrix_of
+from hetsched.placement.explain import matrix_of, scheduler_before
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from tests.builders import a_node, a_pod
@@ -74,7 +75,7 @@ def test_a_refusal_is_repeated_with_its_reasons() -> None:
     schedule.run(cluster.pk)
     decision = Decision.objects.get()
     assert decision.verdict == "never-fits"
-    assert diagnosis_of(decision).reasons == decision.reasons
+    assert diagnose(scheduler_before(decision), decision.pod.spec).reasons == decision.reasons
 
 
 def test_once_the_inventory_changed_it_says_so() -> None:

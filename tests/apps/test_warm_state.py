@@ -7,7 +7,7 @@ import pytest
 
 from hetsched.engine.state import ClusterState
 from hetsched.placement.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.snapshot import Warm, load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 from tests.walk import Walk
@@ -130,3 +130,13 @@ def test_a_past_state_can_be_folded_again() -> None:
     release(cluster.pk, [first[0].pk], to=State.SUCCEEDED, reason="done")
     assert load_state(cluster.pk).state.digest() != digest
     assert load_state(cluster.pk, at_revision=revision).state.digest() == digest
+
+
+def test_a_gang_goes_on_resting_when_the_state_is_folded_anew() -> None:
+    copy = Warm(a_cluster(a_node("n1")).pk)
+    with copy.held() as first:
+        first.state.gangs.resting["default/team"] = 60.0
+    copy.forget()
+    with copy.held() as again:
+        assert again.state is not first.state
+        assert again.state.gangs.resting == {"default/team": 60.0}

@@ -172,6 +172,22 @@ def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
 
 
 @pytest.mark.django_db
+def test_who_left_for_a_pod_that_had_to_leave_itself_is_in_the_ledger_and_worked_out_again() -> None:
+    # a/low borrows the 2 CPUs of "b"; in one batch a/high has it leave, then b/own has a/high leave.
+    quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", (("cpu", 2000),)))
+    a_preempting_cluster()
+    content = ClusterContent(nodes=(a_node("n1").cpu(2).build(),), quotas=quotas)
+    cluster = import_cluster(content, name="teams", actor=ALICE)
+    submitted(cluster, a_pod("low", "a").cpu(2))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("high", "a").cpu(2).priority(1), a_pod("own", "b").cpu(2))
+    schedule.run(cluster.pk)
+    assert Decision.objects.filter(pod_name="high").earliest("id").evictions == (Evicted("a/low", "n1", 0),)
+    assert [(row.name, row.feasible) for row in matrix_of(Decision.objects.get(pod_name="own"))] == [("n1", True)]
+    consistent(cluster)
+
+
+@pytest.mark.django_db
 def test_a_pod_that_only_the_rows_refuse_blocks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1").gpus(2), a_node("n2").cpu(64).memory("256Gi"))
     placed(cluster, "n2", a_pod("holds"))

@@ -30,7 +30,6 @@ RISCV = (
     "rv64gc", "rv64imac", "rv64gc_zba_zbb", "rv64gc_zba_zbb_zbs", "rv64gcv", "rv64gcv_zba_zbb", "rv64gc_zfh",
     "rv64gcv_zvfh", "rva20u64", "rva22u64", "rva22u64_v", "rva23u64", "rv64gc_zicbom_zicboz", "rv64gch",
 )  # fmt: skip
-OFFERS = X86 + ARM + RISCV
 NEEDS = (
     "x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4", "arm64", "armv8.1-a", "armv8.2-a", "RV64IMAC", "RV64GC",
     "RV64GCV", "rv64gc_zba_zbb", "rva20u64", "rva22u64",

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 
+from hetsched.lab.plots import title_of
 from hetsched.lab.report import data_table, whole_page
 
 from .outcome import Experiment, Row
@@ -32,7 +33,7 @@ def _section(experiment: Experiment) -> list[str]:
         f"<h2>{escape(experiment.title + kind)}</h2>",
         f"<p>{escape(experiment.source)}</p>",
         data_table(_HEADER, [_cells(row) for row in experiment.rows]),
-        *(f"<figure>{chart}</figure>" for chart in experiment.charts),
+        *(f"<figure>{chart}<figcaption>{title_of(chart)}</figcaption></figure>" for chart in experiment.charts),
         data_table(["", "expected"], expectations),
         *(f"<p>{escape(text)}</p>" for text in experiment.notes),
     ]

@@ -8,6 +8,7 @@ Pods that have to leave for others are let go before anything is booked: ours wa
 import brought end. That they still run is part of the comparison.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 Other kinds of reasons, or another policy, are news after a minute: what waits long does not show what was long ago.
+That others left for it is always news.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
 """
@@ -146,7 +147,7 @@ def _news(results: Sequence[Result], now: datetime) -> list[Result]:
 
     def told(result: Result) -> bool:
         last = known.get(result.waiting.decision_id or 0)
-        if last is None:
+        if last is None or result.evicted:
             return True
         kinds, at = last
         return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, result.reasons)

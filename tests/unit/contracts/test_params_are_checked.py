@@ -1,4 +1,4 @@
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -14,11 +14,12 @@ Point = tuple[Annotated[float, msgspec.Meta(ge=0, le=100)], float]
 class Curve(Params, frozen=True):
     shape: tuple[Point, ...] = ((0.0, 0.0), (100.0, 10.0))
     strength: Annotated[int, msgspec.Meta(ge=1, le=9, title="Strength")] = 5
+    form: Annotated[Literal["mean", "product"], msgspec.Meta(title="Form")] = "mean"
 
 
 def test_absent_parameters_have_their_defaults() -> None:
     assert check_params(Curve, {}, plugin="curve") == Curve()
-    assert default_params(Curve) == {"shape": ((0.0, 0.0), (100.0, 10.0)), "strength": 5}
+    assert default_params(Curve) == {"shape": ((0.0, 0.0), (100.0, 10.0)), "strength": 5, "form": "mean"}
 
 
 def test_given_parameters_are_converted() -> None:
@@ -44,6 +45,19 @@ def test_wrong_parameters_name_the_plugin(values: dict[str, Any]) -> None:
         check_params(Curve, values, plugin="curve")
     assert refused.value.code == "PolicyParamInvalid"
     assert "curve" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"form": "sum"}, "form is one of mean, product"),
+        ({"strenght": 5}, "Known parameters: shape, strength, form"),
+    ],
+)
+def test_the_hint_says_what_may_be_written(values: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_params(Curve, values, plugin="curve")
+    assert refused.value.hint == hint
 
 
 def test_the_schema_carries_titles_bounds_and_defaults() -> None:

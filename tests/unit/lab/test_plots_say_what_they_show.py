@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hetsched.lab.plots import Series, bar_chart, line_chart, number_text
+from hetsched.lab.plots import Series, bar_chart, line_chart, number_text, title_of
 
 
 def texts(svg: str) -> list[str]:
@@ -19,6 +19,18 @@ def test_lines_are_labelled_at_their_ends_and_differ_in_dashes() -> None:
     assert {"a", "b", "pods", "share"} <= set(texts(svg))
     assert svg.count("<polyline") == 2
     assert svg.count("stroke-dasharray") == 1
+
+
+def test_names_too_wide_for_their_bar_take_two_lines() -> None:
+    # Eight bars share 684 px: 85.5 px each, room for 12 letters of 7 px.
+    names = ["short one", "a name that is long", *"cdefgh"]
+    found = texts(bar_chart("t", [(name, 1.0) for name in names], y_label=""))
+    assert "short one" in found
+    assert found.index("a name that") + 1 == found.index("is long")
+
+
+def test_a_chart_tells_its_title() -> None:
+    assert title_of(bar_chart("a < b", [("a", 1.0)], y_label="")) == "a &lt; b"
 
 
 def test_a_gap_cuts_the_line() -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from hetsched.engine.balance import ClusterMetrics
 from hetsched.lab.replay import PodPlacement, Replay, Sample
-from hetsched.lab.report import Run, report_files
+from hetsched.lab.report import Run, data_table, report_files
 
 METRICS = ClusterMetrics(
     cpu_utilization=0.5,
@@ -69,3 +69,9 @@ def test_samples_are_drawn_over_gpu_demand_where_there_are_cards() -> None:
     with_cards = Run(run.result, tuple(Sample(n, 0, n / 2, metrics) for n in (1, 2)))
     page = report_files("t", [], [with_cards])["index.html"].decode()
     assert "pending over arrived GPU demand / capacity" in page
+
+
+def test_texts_stand_left_and_numbers_right() -> None:
+    table = data_table(["policy", "case", "value"], [["a", "b", 1.0]])
+    assert '<th class="text">case</th><th>value</th>' in table
+    assert '<td class="text">b</td><td>1</td>' in table
