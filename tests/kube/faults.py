@@ -102,7 +102,7 @@ def kill_api_server(plane: ControlPlane) -> None:
 
 @contextmanager
 def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
-    """Answer calls whose path ends with `to` by what `say` returns or raises, given the real call; yield their times."""
+    """Answer calls whose path ends with `to` by what `say` returns or raises, given the real call; yield the times."""
     real, calls = api.send, []
 
     def send(method: str, path: str, *arguments: Any, **more: Any) -> bytes:
