@@ -22,6 +22,7 @@ from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.storage import Storage
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
 
@@ -45,6 +46,7 @@ from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
 from .samples import fresh_rows
+from .volumes import Volumes
 from .zones import KUBELET, Setup, Zones, setup_of, zones_of
 
 _COMPILED_LIMIT = 20_000
@@ -71,6 +73,7 @@ class ClusterState:
         running: Iterable[PodSpec] = (),
         namespaces: dict[str, dict[str, str]] | None = None,
         *,
+        storage: Storage | None = None,
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
         experience: Experience | None = None,
@@ -90,6 +93,7 @@ class ClusterState:
         self.neighbours = Neighbours()
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
+        self.volumes = Volumes(storage)
         self.budgets = tuple(budgets)
         self.experience = experience or Experience()
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
@@ -131,6 +135,7 @@ class ClusterState:
             content.nodes if nodes is None else nodes,
             content.running if running is None else running,
             content.namespaces,
+            storage=content.storage,
             quotas=content.quotas,
             budgets=content.budgets,
             experience=learn(content.pod_usages),
@@ -361,6 +366,8 @@ class ClusterState:
         charge_amounts(booking, sign, self.columns, self.zones)
         if booking.compiled.has_rules:
             self.neighbours.charge(booking, sign)
+        if booking.compiled.shape.claims:
+            self.volumes.charge(booking, sign)
         self._charge_group(booking.pod, sign)
         self.log.append(booking.row)
         self._bound_log()
@@ -446,6 +453,7 @@ class ClusterState:
         other.neighbours = self.neighbours.copy(self)
         other.gangs = self.gangs.copy()
         other.quotas = self.quotas.copy()
+        other.volumes = self.volumes.copy()
         other.derived = {}
         other.zones, other.links = self.zones.copy(), dict(self.links)
         other.resources = Vocabulary(self.resources.values)
@@ -474,6 +482,8 @@ class ClusterState:
         hasher = blake2b(msgspec.json.encode(self.namespaces, order="sorted"), digest_size=12)
         if self.quotas.limits or self.budgets:
             hasher.update(msgspec.json.encode((self.quotas.limits, self.budgets), order="sorted"))
+        if self.volumes.storage:
+            hasher.update(self.volumes.digest)
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
