@@ -79,9 +79,10 @@ class Link:
                 self._flows.wait()
                 sink.sendall(data)
         for end in (source, sink):
-            self._open.discard(end)
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+        source.close()  # the other direction closes the other end
 
 
 def kill_api_server(plane: ControlPlane) -> None:

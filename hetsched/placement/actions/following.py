@@ -4,7 +4,7 @@ Problem: what we wrote, what others wrote and what the kubelets did come back as
 or squeezed into one.
 Rule: one transaction per batch of changes, under the epoch of the follower. A pod is known by its uid:
     not seen before, no node     a workload of its controller, pending, if its scheduler's name is ours
-    not seen before, on a node   charged to that node, whoever put it there
+    not seen before, on a node   charged to that node, whoever put it there, as soon as that node is seen
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
     gone, or replaced by a uid   cancelled
@@ -81,6 +81,8 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         if nodes:
             inventory_changed.send(sender=Cluster, cluster=cluster)
         batch = _Batch(cluster, state)
+        if cluster.layout_revision == cluster.revision:
+            batch.charge_early()
         batch.take(changes)
         followed = batch.write()
         forget_gone(cluster)
@@ -185,8 +187,7 @@ class _Batch:
 
     def _charge(self) -> int:
         """Book pods where somebody else put them."""
-        rows = Node.objects.filter(cluster=self.cluster, name__in={seen.node_name for seen in self.charged})
-        node_ids = dict(rows.values_list("name", "id"))
+        node_ids = self._nodes(seen.node_name for seen in self.charged)
         pods = []
         for seen in self.charged:
             assert seen.spec is not None
@@ -214,6 +215,27 @@ class _Batch:
         booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)
         return len(pods)
+
+    def charge_early(self) -> None:
+        """Book pods that were seen before their node was."""
+        homeless = Pod.objects.filter(cluster=self.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
+        early = list(homeless)
+        node_ids = self._nodes(pod.spec.node_name for pod in early)
+        booked = []
+        for pod in early:
+            node_id = node_ids.get(pod.spec.node_name)
+            if node_id is not None:
+                held = self._taken(pod.spec) or EMPTY
+                Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
+                booked.append(Booked(pod.pk, node_id, pod.spec, held))
+        self.change.book(booked, self.cluster.leader_epoch)
+
+    def _nodes(self, names: Iterable[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for some in parts(sorted(set(names))):
+            rows = Node.objects.filter(cluster=self.cluster, name__in=some)
+            found.update(rows.values_list("name", "id"))
+        return found
 
     def _taken(self, spec: PodSpec) -> Allocation | None:
         """Return what the pod takes on its node as the ledger completes it: the lowest cards with room."""
