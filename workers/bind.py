@@ -4,7 +4,8 @@ Rule: on a demo cluster binding always succeeds at once; an offline cluster's pl
 they are; on a live cluster each placement is written to its API server, `AT_ONCE` at a time. The steps are short
 transactions of their own, none of them open during a call, so a worker that dies in between leaves pods that the next
 run takes further: a pod that is *binding* is bound again, and what its first binding came to is found out that way.
-A binding whose fate nobody knows keeps what it holds.
+A binding whose fate nobody knows keeps what it holds. A pod stays *binding* until its claims have their volumes, at
+most `PATIENCE`; then it goes back to the queue.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 
 import msgspec
 import structlog
 from celery import shared_task
+from django.utils import timezone
 
 from hetsched.adapters.allocation import by_container
+from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
+from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -31,6 +36,7 @@ from hetsched.placement.models import Pod, Reservation
 
 PODS_PER_STEP = 500
 AT_ONCE = 16
+PATIENCE = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
 ON_THEIR_WAY = {
     ClusterKind.DEMO.value: [state.value for state, _ in STEPS],
@@ -88,9 +94,13 @@ def _bind_all(cluster: Cluster) -> int:
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         while pods := _pods(cluster.pk, State.BINDING, last):
             last = pods[-1]
-            fates = list(threads.map(lambda one: bind(api, one), _to_bind(pods)))
+            fates = list(threads.map(partial(_write, api), _to_bind(pods)))
             bound += _note(cluster, fates)
     return bound
+
+
+def _write(api: Api, one: ToBind) -> Bound:
+    return provide(api, one) or bind(api, one)
 
 
 def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
@@ -103,7 +113,10 @@ def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
         allocation, node = pod.allocation or EMPTY, pod.node.name
         containers = by_container(msgspec.structs.replace(pod.spec, allocation=allocation))
         told = annotations_of(allocation, uid=pod.uid, node=node, epoch=epochs.get(pod.pk, 0), containers=containers)
-        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told))
+        chosen = {grant.claim: grant.volume for grant in allocation.volumes}
+        claims = tuple((use.name, chosen.get(use.name, "")) for use in pod.spec.shape.claims)
+        patient = pod.decided_at is None or pod.decided_at > timezone.now() - PATIENCE
+        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told, claims, patient))
     return found
 
 

@@ -32,7 +32,8 @@ def csi_node(name: str, limits: dict[str, int]) -> Plain:
         {"name": driver, "nodeID": name, "topologyKeys": [], "allocatable": {"count": count}}
         for driver, count in limits.items()
     ]
-    return {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": drivers}}  # fmt: skip
+    about = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name}}
+    return about | {"spec": {"drivers": drivers}}
 
 
 def _class_object(name: str, kind: StorageClass) -> Plain:

@@ -41,7 +41,7 @@ BETA_ZONES = {
 ONE_POD = "ReadWriteOncePod"
 
 K = TypeVar("K")
-I = TypeVar("I")
+J = TypeVar("J")
 V = TypeVar("V")
 Attachment = tuple[str, str]  # a driver, and what it attaches
 
@@ -196,7 +196,7 @@ class Volumes:
                 yield kind.provisioner, claim.key
 
 
-def _drop(table: dict[K, dict[I, V]], key: K, inner: I) -> None:
+def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:
     """Take an entry out of a table of tables, and its table where that was the last one."""
     held = table.get(key, {})
     held.pop(inner, None)

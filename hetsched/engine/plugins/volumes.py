@@ -26,11 +26,13 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 from hetsched.engine.volumes import Attachment, Waiting, choose, nodes_made, nodes_of_volume, nodes_selected
 
+Refused = tuple[Refusal, Bools]
+
 
 class _Survey(NamedTuple):
     """What was found out about a pod: who refuses which nodes (N,), and its claims that wait."""
 
-    refused: list[tuple[Refusal, Bools]]
+    refused: list[Refused]
     waiting: list[Waiting]
 
 
@@ -77,7 +79,7 @@ class Volumes:
 
 
 def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
-    refused: list[tuple[Refusal, Bools]] = []
+    refused: list[Refused] = []
     waiting: list[Waiting] = []
     for use in request.shape.claims:
         found = state.volumes.settle(request.pod, use)
@@ -96,7 +98,7 @@ def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
     return _Survey([*refused, *_full(request, state)], waiting)
 
 
-def _without(waiting: Waiting, state: ClusterState) -> tuple[Refusal, Bools]:
+def _without(waiting: Waiting, state: ClusterState) -> Refused:
     """Return the nodes on which one waiting claim gets no volume."""
     claim = waiting.claim
     selected = nodes_selected(state, claim)
@@ -111,7 +113,7 @@ def _without(waiting: Waiting, state: ClusterState) -> tuple[Refusal, Bools]:
     return Refusal("VolumeNotAvailable", message, (claim.name,)), ~fits
 
 
-def _in_use(name: str, rows: set[int], state: ClusterState) -> list[tuple[Refusal, Bools]]:
+def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
     """Refuse every node; only where the user is could its leaving help."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
@@ -122,7 +124,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[tuple[Refusa
     ]
 
 
-def _together(waiting: list[Waiting], refused: list[tuple[Refusal, Bools]], state: ClusterState) -> tuple[Refusal, Bools]:  # fmt: skip
+def _together(waiting: list[Waiting], refused: list[Refused], state: ClusterState) -> Refused:
     """Return the nodes on which each waiting claim gets a volume, but not all of them one of their own."""
     left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)

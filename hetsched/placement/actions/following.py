@@ -41,7 +41,7 @@ from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
 from .creating import join
-from .submitting import take_in
+from .submitting import prepare, take_in
 
 SCHEDULER_NAME = "hetsched"
 _LIVE = [state.value for state in LIVE]
@@ -78,7 +78,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
         nodes = follow_nodes(cluster, changes)
-        if nodes:
+        if nodes or changes.definitions is not None:
             inventory_changed.send(sender=Cluster, cluster=cluster)
         batch = _Batch(cluster, state)
         if cluster.layout_revision == cluster.revision:
@@ -88,9 +88,12 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         forget_gone(cluster)
         _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
+        if changes.definitions is not None:
+            dispatch.wake(cluster_id, dispatch.BIND)  # claims that pods wait for may be bound by now
     return followed
 
 
+_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "message")
 # Every pod that is bound goes this way; several events may come as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
@@ -107,6 +110,7 @@ class _Batch:
         self.messages: dict[str, list[Pod]] = defaultdict(list)
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
+        self.waiting: dict[int, tuple[Pod, PodSpec]] = {}
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
@@ -140,6 +144,8 @@ class _Batch:
                 self._arrive(seen)
             elif seen.ended or seen.deleting:
                 self.over[seen.reason or "ended before it was placed"].append(row)
+            elif seen.spec is not None:
+                self.waiting[row.pk] = row, seen.spec
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
             self.over[f"bound to {seen.node_name} by somebody else"].append(row)
@@ -175,6 +181,7 @@ class _Batch:
                 Pod.objects.filter(pk__in=[row.pk for row in rows]).update(message=message)
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        self._ask_anew()
         charged = self._charge()
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
@@ -184,6 +191,20 @@ class _Batch:
         self._submit()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         return Followed(arrived, charged, moved, len(ended) + len(cancelled))
+
+    def _ask_anew(self) -> None:
+        """Take in what waiting pods ask for by now: gates go, groups and classes come."""
+        for some in parts(sorted(self.waiting)):
+            rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
+            for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
+                row, spec = self.waiting[pk]
+                if spec == before:
+                    continue
+                (now,) = prepare(self.cluster, [spec], policy or "", None, Pod.WATCHED)
+                if now.spec != before:
+                    asked = {name: getattr(now, name) for name in _ASKED}
+                    Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
+                    self.change.touch([row])
 
     def _charge(self) -> int:
         """Book pods where somebody else put them."""

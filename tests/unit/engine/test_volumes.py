@@ -41,7 +41,9 @@ def volume(name: str, zone: str = "", *, size: int = 10, **facts: object) -> Per
     return PersistentVolume(name, size * GIB, **own)  # type: ignore[arg-type]
 
 
-def claim(name: str, *, size: int = 5, kind: str | None = "local", modes: str = "ReadWriteOnce", **facts: object) -> VolumeClaim:  # fmt: skip
+def claim(
+    name: str, *, size: int = 5, kind: str | None = "local", modes: str = "ReadWriteOnce", **facts: object
+) -> VolumeClaim:
     asks = ClaimRequest(kind, size * GIB, (modes,), selector=facts.pop("selector", None))  # type: ignore[arg-type]
     return VolumeClaim("default", name, asks, **facts)  # type: ignore[arg-type]
 
