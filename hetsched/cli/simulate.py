@@ -58,6 +58,7 @@ def simulate(
     if report is not None:
         make_folder(report)
     state = ClusterState.of(nodes)
+    state.add_storage(asked.storage)
     runs: list[Run] = []
     for compiled in policies:
         with Track(f"simulate {compiled.spec.name}", len(stream)) as track:

@@ -84,3 +84,9 @@ class Storage(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.volumes or self.claims or self.classes)
+
+    def beside(self, other: Storage) -> Storage:
+        """Return this and what `other` has besides it."""
+        return Storage(
+            {**other.volumes, **self.volumes}, {**other.claims, **self.claims}, {**other.classes, **self.classes}
+        )

@@ -246,6 +246,12 @@ class ClusterState:
         self._compiled.clear()
         self._compiled_by_id.clear()
 
+    def add_storage(self, more: Storage) -> None:
+        """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
+        if more:
+            self.volumes.add(more)
+            self._facts_changed()
+
     def use_mix(self, mix: Mix) -> None:
         """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
         self.mix_is_told = True

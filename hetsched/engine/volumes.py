@@ -61,11 +61,17 @@ class Volumes:
 
     def __init__(self, storage: Storage | None = None) -> None:
         self.storage = storage or Storage()
-        self.digest = blake2b(msgspec.json.encode(self.storage, order="sorted"), digest_size=12).digest()
+        self.digest = _digest(self.storage)
         self.users: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
         self.chosen: dict[str, dict[str, str]] = {}  # claim -> pods -> the volume they chose, the same for all
         self.taken: dict[str, str] = {}  # volume -> the claim it was chosen for
         self.attached: dict[Attachment, dict[int, int]] = {}  # row -> pods
+
+    def add(self, more: Storage) -> None:
+        """Take in storage that comes with pods; what is known, or used by what is booked, stays as it is."""
+        claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
+        self.storage = self.storage.beside(Storage(more.volumes, claims, more.classes))
+        self.digest = _digest(self.storage)
 
     def copy(self) -> Volumes:
         other = object.__new__(Volumes)
@@ -194,6 +200,10 @@ class Volumes:
                     yield volume.driver, volume.handle
             elif (kind := self.storage.classes.get(self._class_name(claim))) is not None and kind.makes:
                 yield kind.provisioner, claim.key
+
+
+def _digest(storage: Storage) -> bytes:
+    return blake2b(msgspec.json.encode(storage, order="sorted"), digest_size=12).digest()
 
 
 def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:

@@ -47,7 +47,7 @@ def rebuilt(state: ClusterState) -> ClusterState:
         for b in state.bookings.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
-    anew = ClusterState(reports, running, state.namespaces, experience=state.experience)
+    anew = ClusterState(reports, running, state.namespaces, storage=state.volumes.storage, experience=state.experience)
     anew.use_mix(state.mix)
     return anew
 

@@ -287,3 +287,11 @@ def test_a_what_if_answers_with_volumes() -> None:
     assert [(placed.pod, placed.node) for placed in answer.placements] == [("default/p1", "b")]
     assert [reason.code for reason in answer.unplaced[0].reasons] == ["VolumeClaimMissing"]
     assert answer.verdict is Verdict.NOT_NOW
+
+
+def test_storage_that_comes_with_the_pods_is_beside_the_clusters_own() -> None:
+    scheduler = on(zoned("a", "b"), storage(volume("v", "b")))
+    before = scheduler.state.digest()
+    scheduler.state.add_storage(Storage({"v": volume("v", "a")}, {"default/data": claim("data")}))
+    assert scheduler.state.digest() != before
+    assert scheduler.schedule(using("p", "data")).node == "b"
