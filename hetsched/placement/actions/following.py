@@ -5,6 +5,7 @@ or squeezed into one.
 Rule: one transaction per batch of changes, under the epoch of the follower. A pod is known by its uid:
     not seen before, no node     a workload of its controller, pending, if its scheduler's name is ours
     not seen before, on a node   charged to that node, whoever put it there, as soon as that node is seen
+    waiting                      what it asks for by now: gates go, groups and classes come
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
     gone, or replaced by a uid   cancelled
@@ -110,7 +111,7 @@ class _Batch:
         self.messages: dict[str, list[Pod]] = defaultdict(list)
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
-        self.waiting: dict[int, tuple[Pod, PodSpec]] = {}
+        self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
@@ -145,7 +146,7 @@ class _Batch:
             elif seen.ended or seen.deleting:
                 self.over[seen.reason or "ended before it was placed"].append(row)
             elif seen.spec is not None:
-                self.waiting[row.pk] = row, seen.spec
+                self.waiting[row.pk] = row, seen
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
             self.over[f"bound to {seen.node_name} by somebody else"].append(row)
@@ -165,6 +166,7 @@ class _Batch:
 
     def write(self) -> Followed:
         """Move, free, charge and submit; return what it came to."""
+        self._ask_anew()
         change = self.change
         for step in _WAY[1:]:
             if self.steps[step]:
@@ -181,7 +183,6 @@ class _Batch:
                 Pod.objects.filter(pk__in=[row.pk for row in rows]).update(message=message)
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
-        self._ask_anew()
         charged = self._charge()
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
@@ -197,14 +198,19 @@ class _Batch:
         for some in parts(sorted(self.waiting)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
-                row, spec = self.waiting[pk]
-                if spec == before:
+                row, seen = self.waiting[pk]
+                if seen.spec is None or seen.spec == before:
                     continue
-                (now,) = prepare(self.cluster, [spec], policy or "", None, Pod.WATCHED)
-                if now.spec != before:
-                    asked = {name: getattr(now, name) for name in _ASKED}
-                    Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
-                    self.change.touch([row])
+                (now,) = prepare(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
+                if now.spec == before:
+                    continue
+                if row.state == State.MISCONFIGURED:  # it was given up, and is another pod to us by now
+                    self.over["it asks for something else by now"].append(row)
+                    self._arrive(seen)
+                    continue
+                asked = {name: getattr(now, name) for name in _ASKED}
+                Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
+                self.change.touch([row])
 
     def _charge(self) -> int:
         """Book pods where somebody else put them."""
@@ -277,12 +283,14 @@ class _Batch:
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
-    """Return the live pods of these keys, with their nodes."""
+    """Return the pods of these keys that are not over, with their nodes; a live one hides one that was given up."""
     wanted = set(keys)
     found: dict[str, Pod] = {}
-    rows = Pod.objects.filter(cluster=cluster, state__in=_LIVE).select_related("node").defer("spec", "node__report")
+    rows = Pod.objects.filter(cluster=cluster).select_related("node").defer("spec", "node__report")
+    given_up = rows.filter(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).order_by("id")
     for some in parts(sorted({key.partition("/")[2] for key in wanted})):
-        found.update((pod.key, pod) for pod in rows.filter(name__in=some) if pod.key in wanted)
+        for those in (given_up, rows.filter(state__in=_LIVE)):
+            found.update((pod.key, pod) for pod in those.filter(name__in=some) if pod.key in wanted)
     return found
 
 
