@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
 
 
 def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(_: int, __: Any) -> Any:
         raise refusal(503)
@@ -72,6 +73,8 @@ def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
     with replies(api, to="/p/binding", say=say) as calls:
         assert bind.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
+    assert bind.run(cluster.pk) == 0  # whoever bound it may still be at it
+    monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
     assert bind.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []

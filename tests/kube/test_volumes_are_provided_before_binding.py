@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ MERGE = "application/merge-patch+json"
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
     """Follow a cluster with a node in each of the zones a and b, and two classes that wait for pods."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
     snapshot.warm(cluster.pk).forget()
     for resource in (VOLUMES, STORAGE_CLASSES, CSI_NODES):
         api.send("DELETE", resource.path())
