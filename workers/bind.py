@@ -2,25 +2,32 @@
 
 Rule: on a demo cluster binding always succeeds at once; an offline cluster's placements exist only here and stay as
 they are; on a live cluster each placement is written to its API server, `AT_ONCE` at a time. The steps are short
-transactions of their own, none of them open during a call, so a worker that dies in between leaves pods that the next
-run takes further: a pod that is *binding* is bound again, and what its first binding came to is found out that way.
-A binding whose fate nobody knows keeps what it holds.
+transactions of their own, none of them open during a call. A run binds what it has itself made *binding*, so two runs
+never do the same; what is *binding* for longer than `LEFT_AFTER` was left by a worker that died or by a fate unknown:
+it is bound again, and what its first binding came to is found out that way.
+A binding whose fate nobody knows keeps what it holds. A pod stays *binding* until its claims have their volumes, at
+most `PATIENCE`; then it goes back to the queue.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
+from itertools import chain
 
 import msgspec
 import structlog
 from celery import shared_task
+from django.utils import timezone
 
 from hetsched.adapters.allocation import by_container
+from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
+from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -30,7 +37,11 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 
 PODS_PER_STEP = 500
+BINDINGS_PER_STEP = 200
 AT_ONCE = 16
+LEFT_AFTER = timedelta(seconds=5)
+MOST_TRIES = 3
+PATIENCE = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
 ON_THEIR_WAY = {
     ClusterKind.DEMO.value: [state.value for state, _ in STEPS],
@@ -68,8 +79,8 @@ def _pretend(cluster_id: int) -> int:
     return started
 
 
-def _pods(cluster_id: int, state: State, after: int = 0) -> list[int]:
-    rows = Pod.objects.filter(cluster_id=cluster_id, state=state.value, pk__gt=after).order_by("id")
+def _pods(cluster_id: int, state: State) -> list[int]:
+    rows = Pod.objects.filter(cluster_id=cluster_id, state=state.value).order_by("id")
     return list(rows.values_list("id", flat=True)[:PODS_PER_STEP])
 
 
@@ -78,19 +89,38 @@ def _pods(cluster_id: int, state: State, after: int = 0) -> list[int]:
 
 def _bind_all(cluster: Cluster) -> int:
     """Write the placements of a live cluster; what is unknown at the end is left to the next run."""
-    while pods := _pods(cluster.pk, State.PLACED):
+    api, bound = api_of(cluster), 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
+        for pods in chain(_claimed(cluster), _left(cluster)):
+            fates = list(threads.map(partial(_write, api), _to_bind(pods)))
+            bound += _note(cluster, fates)
+    return bound
+
+
+def _claimed(cluster: Cluster) -> Iterator[list[int]]:
+    """Make placed pods *binding*, part by part, and give those that nobody else has made so."""
+    lost = 0
+    while lost < MOST_TRIES and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
             begin_binding(cluster.pk, pods)
         except Conflict:
-            break
-    api = api_of(cluster)
-    bound = last = 0
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
-        while pods := _pods(cluster.pk, State.BINDING, last):
-            last = pods[-1]
-            fates = list(threads.map(lambda one: bind(api, one), _to_bind(pods)))
-            bound += _note(cluster, fates)
-    return bound
+            lost += 1  # another run took some of them
+            continue
+        lost = 0
+        yield pods
+
+
+def _left(cluster: Cluster) -> Iterator[list[int]]:
+    """Give pods that have been *binding* for too long, part by part."""
+    last, before = 0, timezone.now() - LEFT_AFTER
+    rows = Pod.objects.filter(cluster=cluster, state=State.BINDING.value, decided_at__lt=before).order_by("id")
+    while pods := list(rows.filter(pk__gt=last).values_list("id", flat=True)[:BINDINGS_PER_STEP]):
+        last = pods[-1]
+        yield pods
+
+
+def _write(api: Api, one: ToBind) -> Bound:
+    return provide(api, one) or bind(api, one)
 
 
 def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
@@ -103,7 +133,10 @@ def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
         allocation, node = pod.allocation or EMPTY, pod.node.name
         containers = by_container(msgspec.structs.replace(pod.spec, allocation=allocation))
         told = annotations_of(allocation, uid=pod.uid, node=node, epoch=epochs.get(pod.pk, 0), containers=containers)
-        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told))
+        chosen = {grant.claim: grant.volume for grant in allocation.volumes}
+        claims = tuple((use.name, chosen.get(use.name, "")) for use in pod.spec.shape.claims)
+        patient = pod.decided_at is None or pod.decided_at > timezone.now() - PATIENCE
+        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told, claims, patient))
     return found
 
 
@@ -126,12 +159,14 @@ def _note(cluster: Cluster, fates: Sequence[Bound]) -> int:
 
 
 def _try(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
-    """Act on pods at once, or one by one where the watch was faster with some of them."""
-    if not pods:
-        return
-    try:
-        act(cluster.pk, pods)
-    except Conflict:
-        for pod in pods:
-            with suppress(Conflict):
-                act(cluster.pk, [pod])
+    """Act on those that are still *binding*, at once, or in the end one by one: the watch is often faster."""
+    for _ in range(MOST_TRIES):
+        found = Pod.objects.filter(pk__in=pods, state=State.BINDING.value)
+        pods = list(found.order_by("id").values_list("id", flat=True))
+        with suppress(Conflict):
+            if pods:
+                act(cluster.pk, pods)
+            return
+    for pod in pods:
+        with suppress(Conflict):
+            act(cluster.pk, [pod])

@@ -134,7 +134,7 @@ class Batch:
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""
         roll = scheduler.state.gangs.roll_of(pod)
-        if pod.problems or (roll is not None and roll.refusal is not None):
+        if not pod.ready or (roll is not None and roll.refusal is not None):
             return diagnose(scheduler, pod)
         key = (spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log)))
         known = self._diagnosed.get(key)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
+from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, VolumeGrant, ZoneGrant
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
@@ -55,6 +55,7 @@ class _Annotation(msgspec.Struct):
     isa: _Isa | None = None
     policy: str | None = None
     predicted: tuple[_Zone, ...] = ()
+    volumes: tuple[VolumeGrant, ...] = ()
 
 
 class _CraneResources(msgspec.Struct):
@@ -86,6 +87,7 @@ def parse_allocation(text: str) -> Allocation:
         isa=None if isa is None else IsaGrant(isa.mode, isa.required, isa.offered, isa.slowdown),
         cpu_policy=found.policy,
         predicted=_grants(found.predicted),
+        volumes=found.volumes,
     )
 
 
@@ -169,4 +171,6 @@ def write_allocation(allocation: Allocation, containers: Mapping[str, str] | Non
         document["containers"] = dict(containers)
     if allocation.predicted:
         document["predicted"] = allocation.predicted
+    if allocation.volumes:
+        document["volumes"] = allocation.volumes
     return msgspec.json.encode(document).decode()

@@ -2,7 +2,7 @@
 
 Rule: `replicas` pods of a Deployment, ReplicaSet or StatefulSet, min(parallelism, completions) of a Job (none while it
 is suspended), named `<controller>-<ordinal>`; a name that another controller's pod has gets the kind in between. The
-template is read once, so the pods share one shape.
+template is read once, so the pods share one shape, unless they have claims of their own.
 Source: Kubernetes apps/v1 and batch/v1.
 """
 
@@ -14,8 +14,9 @@ import msgspec
 
 from hetsched.contracts.workload import PodSpec
 
+from . import storage
 from .fields import View, metadata
-from .pods import PodReader, namespace_of, not_supported
+from .pods import PodReader, namespace_of
 
 MAX_PODS = 200_000
 KINDS = {"Deployment": "apps/", "ReplicaSet": "apps/", "StatefulSet": "apps/", "Job": "batch/"}
@@ -33,14 +34,16 @@ def expand(root: View, kind: str, reader: PodReader, taken: set[str]) -> Iterato
     if len(taken) + count > MAX_PODS:
         spec.fail(f"a file may ask for at most {MAX_PODS} pods", code="TooManyPods")
     pod = reader.template(template, name, namespace)
-    problems = pod.problems
-    if spec.value.get("volumeClaimTemplates"):
-        problems += (not_supported("spec.volumeClaimTemplates"),)
+    made = storage.templates_of(spec) if kind == "StatefulSet" else {}
     for ordinal in range(first, first + count):
         own = f"{name}-{ordinal}"
         if f"{namespace}/{own}" in taken:
             own = f"{name}-{kind.lower()}-{ordinal}"
-        yield msgspec.structs.replace(pod, name=own, controller=f"{kind}/{name}", problems=problems)
+        shape = pod.shape
+        if made or shape.claims:
+            claims = storage.with_templates(storage.claims_of(template.view("spec"), own), made, own)
+            shape = msgspec.structs.replace(shape, claims=claims)
+        yield msgspec.structs.replace(pod, name=own, shape=shape, controller=f"{kind}/{name}")
 
 
 def _count(spec: View, kind: str) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from json import JSONDecodeError
 
 from hetsched import isa
@@ -25,7 +26,7 @@ from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, NodeTe
 
 from . import keys
 from .documents import read_json
-from .fields import is_dns_label, is_qualified_name
+from .fields import View, is_dns_label, is_qualified_name
 
 Texts = Mapping[str, str]
 Problems = list[Problem]
@@ -35,6 +36,7 @@ MOST_WATTS = 1_000_000
 CPU_POLICIES = ("none", "exclusive", "immovable", "numa")
 ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
 
+MAX_GROUP_NAME = 63
 _DIGITS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
@@ -243,6 +245,26 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
     if group is None:
         return GangMember(name, least)
     return GangMember(name, least, group.timeout_seconds, group.min_resources)
+
+
+def native_group(spec: View) -> tuple[str, str]:
+    """Return the PodGroup that a pod names by Kubernetes' own fields, and a field of these that is not implemented.
+
+    A group of a Workload (v1alpha1) is called `<workload>.<group>`; a group may be longer than a label, ours may not.
+    """
+    name, field = spec.view("schedulingGroup").text("podGroupName"), ""
+    reference = spec.view("workloadRef")
+    if not name and "name" in reference:
+        name = f"{reference.text('name')}.{reference.text('podGroup')}"
+        field = "spec.workloadRef.podGroupReplicaKey" if reference.text("podGroupReplicaKey") else ""
+    return group_name(name), field
+
+
+def group_name(name: str) -> str:
+    """Return the name of a gang as it is kept: a long one is cut, and told apart by its digest."""
+    if len(name) <= MAX_GROUP_NAME:
+        return name
+    return f"{name[: MAX_GROUP_NAME - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:

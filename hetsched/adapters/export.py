@@ -19,13 +19,17 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, PowerReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import CPU, format_amount
+from hetsched.contracts.workload import PodGroup
 
 from . import keys
 from .metrics import pod_metrics
 from .nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
-from .pod_objects import label_selector, pod_object, tolerations
+from .pod_objects import pod_object, tolerations
+from .selector_objects import label_selector
+from .storage_objects import csi_node, storage_objects
 
 Plain = dict[str, Any]
+NATIVE = "scheduling.k8s.io/v1alpha2"
 
 
 def write_cluster(content: ClusterContent) -> bytes:
@@ -67,12 +71,16 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
     for key, group in sorted(content.pod_groups.items()):
         namespace, _, name = key.partition("/")
         meta = {"name": name, "namespace": namespace}
+        if group.native:
+            yield _object(NATIVE, "PodGroup", meta, {"spec": _native_group(group)})
+            continue
         stated: Plain = {"minMember": group.min_member}
         if group.timeout_seconds is not None:
             stated["scheduleTimeoutSeconds"] = group.timeout_seconds
         if group.min_resources:
             stated["minResources"] = amounts(dict(group.min_resources))
         yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": stated})
+    yield from storage_objects(content.storage)
     for quota in content.quotas:
         bounds = {"min": amounts(dict(quota.min)), "max": amounts(dict(quota.max))}
         meta = {"name": quota.name, "namespace": quota.namespace}
@@ -91,6 +99,14 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
         yield pod_object(pod)
     for usage in content.pod_usages:
         yield pod_metrics(usage)
+
+
+def _native_group(group: PodGroup) -> Plain:
+    spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
+    if group.unsupported:
+        # That the field is there is all that was read of it.
+        spec[group.unsupported.removeprefix("spec.")] = {"export": True}
+    return spec
 
 
 def _object(version: str, kind: str, meta: Mapping[str, Any], body: Mapping[str, Any] | None = None) -> Plain:
@@ -134,6 +150,8 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     own = {"name": node.name}
     if node.gpus is not None:
         yield _object(keys.GROUP, "NodeGpu", own, {"spec": {"cards": [_card(card) for card in node.gpus]}})
+    if node.attach_limits:
+        yield csi_node(node.name, node.attach_limits)
     if node.numa is not None or node.power is not None:
         yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, _topology(node.numa, node.power))
     if node.usage is not None:

@@ -28,9 +28,11 @@ from hetsched.contracts.cluster import (
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodGroup, PodSpec
 
-from . import controllers, guarantees, keys, metrics, nodes, selectors
+from . import controllers, guarantees, keys, metrics, nodes, selectors, storage
+from .demands import group_name
 from .documents import Document
 from .fields import View, metadata
 from .pods import Names, PodReader, namespace_of, preempts
@@ -117,7 +119,16 @@ class _Reading:
         for document, root in self._sorted.get("PodGroup", ()):
             with _Placed(document):
                 meta = root.view("metadata")
-                groups[f"{namespace_of(meta)}/{meta.text('name')}"] = _pod_group(root.view("spec"))
+                native = document.object["apiVersion"].startswith("scheduling.k8s.io/")
+                name = group_name(meta.text("name")) if native else meta.text("name")
+                read = _native_group if native else _pod_group
+                groups[f"{namespace_of(meta)}/{name}"] = read(root.view("spec"))
+        for document, root in self._sorted.get("Workload", ()):
+            with _Placed(document):
+                meta = root.view("metadata")
+                for group in root.view("spec").views("podGroups"):
+                    name = group_name(f"{meta.text('name')}.{group.text('name')}")
+                    groups[f"{namespace_of(meta)}/{name}"] = _native_group(group, "policy")
         return ClusterContent(
             policies=tuple(self._each("SchedulingPolicy", _policy).values()),
             namespaces=self._each("Namespace", lambda root: root.view("metadata").labels()),
@@ -127,8 +138,18 @@ class _Reading:
             priority_classes=self._each("PriorityClass", _priority_class),
             runtime_classes=self._each("RuntimeClass", _runtime_class),
             pod_groups=groups,
+            storage=self._storage(),
             quotas=self._quotas(),
         )
+
+    def _storage(self) -> Storage:
+        claims = {}
+        for document, root in self._sorted.get("PersistentVolumeClaim", ()):
+            with _Placed(document):
+                claim = storage.volume_claim(root, namespace_of(root.view("metadata")))
+                claims[claim.key] = claim
+        volumes = self._each("PersistentVolume", storage.persistent_volume)
+        return Storage(volumes, claims, self._each("StorageClass", storage.storage_class))
 
     def _quotas(self) -> tuple[ElasticQuota, ...]:
         found: dict[str, ElasticQuota] = {}
@@ -188,6 +209,7 @@ class _Reading:
             ("NodeGpu", lambda root: {"gpus": nodes.cards(root)}),
             ("NodeMetrics", lambda root: {"usage": metrics.node_usage(root)}),
             ("NodeUsage", lambda root: {"usage": nodes.usage(root)}),
+            ("CSINode", lambda root: {"attach_limits": storage.attach_limits(root)}),
             ("NodeResourceTopology", topology),
         ):
             for name, facts in self._each(kind, read).items():
@@ -237,6 +259,17 @@ def _pod_group(spec: View) -> PodGroup:
     )
 
 
+def _native_group(spec: View, policy: str = "schedulingPolicy") -> PodGroup:
+    """Read a group of Kubernetes' own; one that is no gang may start with any member."""
+    gang = spec.view(policy).view("gang")
+    unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
+    return PodGroup(
+        min_member=gang.integer("minCount", 1, least=1, most=2**31 - 1),
+        native=True,
+        unsupported=f"spec.{unsupported[0]}" if unsupported else "",
+    )
+
+
 def _namespace_policy(root: View) -> str:
     return root.view("metadata").annotations().get(keys.POLICY, "").strip()
 
@@ -265,12 +298,18 @@ def _name_of(document: Document) -> str:
 
 # Their pods come one a node, or at times: neither is a number of pods to place now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
-_NAMESPACED = {"Pod", "PodGroup", "ElasticQuota", "PodDisruptionBudget", "PodMetrics", *controllers.KINDS}
+_NAMESPACED = {
+    "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ElasticQuota", "PodDisruptionBudget", "PodMetrics",
+    *controllers.KINDS,
+}  # fmt: skip
 _CRANE = "topology.crane.io"
 _READ = {
     ("Node", ""), ("Pod", ""), ("Namespace", ""),
     ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
     ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
+    ("PodGroup", "scheduling.k8s.io"), ("Workload", "scheduling.k8s.io"),
+    ("PersistentVolume", ""), ("PersistentVolumeClaim", ""), ("StorageClass", "storage.k8s.io"),
+    ("CSINode", "storage.k8s.io"),
     ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
     ("PodDisruptionBudget", "policy"), ("PodMetrics", "metrics.k8s.io"), ("NodeMetrics", "metrics.k8s.io"),
     ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),

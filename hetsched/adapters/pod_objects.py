@@ -13,21 +13,14 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
-from hetsched.contracts.workload import (
-    Expression,
-    LabelSelector,
-    NodeTerm,
-    PodSpec,
-    PodTerm,
-    Shape,
-    SpreadConstraint,
-    Toleration,
-)
+from hetsched.contracts.workload import PodSpec, PodTerm, Shape, SpreadConstraint, Toleration
 
 from . import keys
 from .allocation import by_container, write_allocation, write_topology_result
 from .pods import MIRROR, ExportedContainers
 from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
+from .selector_objects import label_selector, node_term
+from .storage_objects import pod_volumes, unwritten_templates
 
 Plain = dict[str, Any]
 
@@ -57,6 +50,12 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["priority"] = pod.priority
     if not pod.preempts:
         spec["preemptionPolicy"] = "Never"
+    if pod.gates:
+        spec["schedulingGates"] = [{"name": gate} for gate in pod.gates]
+    if pod.gang is not None and pod.gang.name != pod.labels.get(keys.GANG_NAME, pod.labels.get(keys.POD_GROUP)):
+        spec["schedulingGroup"] = {"podGroupName": pod.gang.name}
+    if volumes := pod_volumes(pod):
+        spec["volumes"] = volumes
     spec |= _constraints(shape)
     plain: Plain = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     if not compact:
@@ -152,6 +151,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         found[keys.ALLOCATION] = write_allocation(pod.allocation, by_container(pod))
         if result := write_topology_result(pod.allocation):
             found[keys.TOPOLOGY_RESULT] = result
+    if templates := unwritten_templates(pod):
+        found[keys.EXPORT_CLAIMS] = msgspec.json.encode(templates).decode()
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
         for problem in pod.problems:
@@ -201,12 +202,11 @@ def _constraints(shape: Shape) -> Plain:
 def _affinity(shape: Shape) -> Iterable[tuple[str, Plain]]:
     node: Plain = {}
     if shape.node_terms is not None:
-        terms = [_node_term(term) for term in shape.node_terms]
+        terms = [node_term(term) for term in shape.node_terms]
         node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
     if shape.preferred_nodes:
         node["preferredDuringSchedulingIgnoredDuringExecution"] = [
-            {"weight": preferred.weight, "preference": _node_term(preferred.term)}
-            for preferred in shape.preferred_nodes
+            {"weight": preferred.weight, "preference": node_term(preferred.term)} for preferred in shape.preferred_nodes
         ]
     yield "nodeAffinity", node
     yield "podAffinity", _pod_affinity(shape.affinity, [t for t in shape.preferred_affinity if t.weight > 0])
@@ -221,20 +221,6 @@ def _pod_affinity(required: Iterable[PodTerm], preferred: Iterable[PodTerm]) -> 
         ],
     }
     return {name: terms for name, terms in found.items() if terms}
-
-
-def _expressions(found: Iterable[Expression]) -> list[Plain]:
-    return [{"key": e.key, "operator": e.operator} | ({"values": list(e.values)} if e.values else {}) for e in found]
-
-
-def _node_term(term: NodeTerm) -> Plain:
-    parts = (("matchExpressions", term.expressions), ("matchFields", term.fields))
-    return {name: _expressions(part) for name, part in parts if part}
-
-
-def label_selector(selector: LabelSelector) -> Plain:
-    """Write a label selector."""
-    return {"matchExpressions": _expressions(selector.expressions)} if selector.expressions else {}
 
 
 def _pod_term(term: PodTerm) -> Plain:

@@ -2,8 +2,7 @@
 
 Problem: the same pod must come out the same wherever it is read, and what we cannot honour must be said, not skipped.
 Rule: what the API server would refuse is an `InputError`; a wrong wish in our own labels and annotations, or a
-scheduling feature that we do not implement (`FeatureNotSupported` with the field), is a `Problem` of the pod. A pod
-with scheduling gates counts as such a feature: it is never bound while it has them.
+scheduling feature that we do not implement (`FeatureNotSupported` with the field), is a `Problem` of the pod.
 Fields that cannot change where a pod runs (commands, images' contents, probes) are not checked.
 Source: Kubernetes core/v1 PodSpec, admission plugins Priority and RuntimeClass.
 Invariant: pods with equal shapes share one `Shape` object within one reading.
@@ -19,9 +18,19 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import MEMORY
-from hetsched.contracts.workload import ContainerDemand, HostPort, NumaDemand, PodGroup, PodSpec, Shape
+from hetsched.contracts.workload import (
+    ClaimRequest,
+    ClaimUse,
+    ContainerDemand,
+    GangMember,
+    HostPort,
+    NumaDemand,
+    PodGroup,
+    PodSpec,
+    Shape,
+)
 
-from . import demands, keys, selectors
+from . import demands, keys, selectors, storage
 from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
 from .requests import pod_amounts
@@ -36,10 +45,9 @@ _SYSTEM_PRIORITIES = {
 }
 # Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) do not influence placement.
 _PLACED_VOLUMES = (
-    "persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi",
-    "rbd", "vsphereVolume",
+    "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi", "rbd", "vsphereVolume",
 )  # fmt: skip
-_UNSUPPORTED = ("resourceClaims", "schedulingGates", "schedulingGroup", "workloadRef")
+_UNSUPPORTED = ("resourceClaims",)
 
 
 class Names(NamedTuple):
@@ -127,6 +135,7 @@ class PodReader:
             preferred_affinity=preferred + anti_preferred,
             spread=selectors.spread(spec, labels),
             host_ports=_host_ports(spec),
+            claims=_claims(spec, meta, name),
             gpu=demands.gpu_demand(annotations, amounts.requests, problems),
             isa=demands.isa_demand(labels, annotations, arch, problems),
             numa=demands.numa_demand(annotations, problems),
@@ -156,7 +165,8 @@ class PodReader:
             scheduler_name=scheduler_name,
             policy=policy,
             policy_rule=policy_rule,
-            gang=demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems),
+            gang=self._gang(spec, labels, namespace, problems),
+            gates=tuple(gate.text("name") for gate in spec.views("schedulingGates")) if not node_name else (),
             node_name=node_name,
             allocation=_allocation(annotations, problems) if node_name else None,
             container_names=names,
@@ -190,6 +200,20 @@ class PodReader:
             message = f"there is no RuntimeClass {name[:80]!r}"
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
         return RuntimeClass()
+
+    def _gang(
+        self, spec: View, labels: dict[str, str], namespace: str, problems: list[Problem]
+    ) -> GangMember | None:  # fmt: skip
+        """Read the gang that Kubernetes' own fields name, else the one that labels name."""
+        name, field = demands.native_group(spec)
+        if not name:
+            return demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
+        group = self._pod_group(namespace, name)
+        if group is not None and group.unsupported:
+            field = f"PodGroup {name}: {group.unsupported}"
+        if field:
+            problems.append(not_supported(field))
+        return GangMember(name, group.min_member if group else 0)
 
     def _pod_group(self, namespace: str, group: str) -> PodGroup | None:
         return self.names.pod_groups.get(f"{namespace}/{group}")
@@ -240,6 +264,19 @@ def _host_ports(spec: View) -> tuple[HostPort, ...]:
                     protocol = port.choice("protocol", ("TCP", "UDP", "SCTP"), "TCP")
                     found.append(HostPort(number, protocol, port.text("hostIP") or "0.0.0.0"))  # noqa: S104
     return tuple(dict.fromkeys(found))
+
+
+def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
+    """Read the claims of a pod, and the templates that an export kept for them."""
+    found = storage.claims_of(spec, pod)
+    if keys.EXPORT_CLAIMS not in meta.view("annotations"):
+        return found
+    text = meta.view("annotations").text(keys.EXPORT_CLAIMS)
+    try:
+        kept = msgspec.json.decode(text, type=dict[str, ClaimRequest])
+    except (msgspec.DecodeError, RecursionError) as error:
+        meta.view("annotations").fail(f"it does not describe claims: {error}", keys.EXPORT_CLAIMS)
+    return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
 
 
 def _unsupported(spec: View, problems: list[Problem]) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import enum
+import shutil
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 
+from hetsched.contracts.errors import InputError
+
+from .options import read_kubeconfig
 from .output import Output, OutputFormat, Track, console, note, print_json, table
 
 if TYPE_CHECKING:
@@ -24,26 +30,51 @@ class Benchmark(enum.StrEnum):
     ISA = "isa"
     WHATIF = "whatif"
     PREEMPT = "preempt"
+    CLUSTER = "cluster"
 
 
 def bench(
     scenario: Annotated[Benchmark, typer.Argument(help="What to measure.")] = Benchmark.ENGINE,
     quick: Annotated[bool, typer.Option("--quick", help="A tiny run: shows that it works, measures nothing.")] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="cluster: an API server without nodes, as `make kube-up` makes.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="cluster: how many nodes.", min=1, max=20_000)] = 1000,
+    pods: Annotated[int, typer.Option(help="cluster: how many pods, twice.", min=1, max=100_000)] = 2000,
+    kube_scheduler: Annotated[
+        Path | None, typer.Option(metavar="PROGRAM", help="cluster: kube-scheduler; the one on PATH if left out.")
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions.
+    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions, a whole cluster.
 
-    Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state).
+    Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state, pods
+    that were never bound).
     """
-    run: Callable[..., Scenario] = import_module(f"hetsched.lab.bench.{scenario.value}").run
+    if scenario is Benchmark.CLUSTER:
+        run = _on_cluster(kubeconfig, kube_scheduler, 20 if quick else nodes, 40 if quick else pods)
+    else:
+        run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")
     with Track(f"bench {scenario.value}") as track:
-        result = run(quick=quick, progress=track)
+        result = run(progress=track)
     if output is OutputFormat.JSON:
         print_json(msgspec.to_builtins(result))
     else:
         _show(result)
     raise typer.Exit(EXIT_CHECK_FAILED if result.checks.different else 0)
+
+
+def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods: int) -> Callable[..., Scenario]:
+    from . import bench_cluster
+
+    if kubeconfig is None:
+        raise InputError("ConnectionUnclear", "there is no API server to measure on", place="--kubeconfig")
+    found = program or shutil.which("kube-scheduler")
+    if found is None:
+        raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler")
+    document = read_kubeconfig(kubeconfig, "")
+    return partial(bench_cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found))
 
 
 def _show(result: Scenario) -> None:

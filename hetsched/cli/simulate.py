@@ -58,6 +58,7 @@ def simulate(
     if report is not None:
         make_folder(report)
     state = ClusterState.of(nodes)
+    state.add_storage(asked.storage)
     runs: list[Run] = []
     for compiled in policies:
         with Track(f"simulate {compiled.spec.name}", len(stream)) as track:
@@ -118,8 +119,8 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
     out.print(shown)
     for run in runs:
         if run.result.evicted:
-            pods = "1 pod" if run.result.evicted == 1 else f"{run.result.evicted:,} pods"
-            out.print(f"{escape(run.result.policy)} evicted {pods} that ran before", soft_wrap=True)
+            left = "1 pod" if run.result.evicted == 1 else f"{run.result.evicted:,} pods"
+            out.print(f"{escape(run.result.policy)} evicted {left} that ran before", soft_wrap=True)
     out.print("[dim]free: GPUs not granted; strands: GPU share that the workload's shapes cannot use[/]")
 
 

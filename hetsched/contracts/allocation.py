@@ -32,6 +32,13 @@ class IsaGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
     slowdown: float | None = None
 
 
+class VolumeGrant(msgspec.Struct, frozen=True, gc=False):
+    """An existing volume that was chosen for one of the pod's claims."""
+
+    claim: str
+    volume: str
+
+
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Everything exclusive or exact that one pod holds on its node.
 
@@ -44,6 +51,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     isa: IsaGrant | None = None
     cpu_policy: str | None = None
     predicted: tuple[ZoneGrant, ...] = ()
+    volumes: tuple[VolumeGrant, ...] = ()
 
 
 EMPTY = Allocation()

@@ -6,6 +6,7 @@ import msgspec
 
 from .node_report import NodeReport
 from .policy import PolicySpec
+from .storage import Storage
 from .workload import LabelSelector, PodGroup, PodSpec, Toleration
 
 
@@ -73,6 +74,7 @@ class ClusterContent(msgspec.Struct, frozen=True):
     priority_classes: dict[str, PriorityClass] = {}
     runtime_classes: dict[str, RuntimeClass] = {}
     pod_groups: dict[str, PodGroup] = {}
+    storage: Storage = Storage()
     quotas: tuple[ElasticQuota, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     pod_usages: tuple[PodUsage, ...] = ()

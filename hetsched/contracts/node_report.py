@@ -101,7 +101,10 @@ class Usage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """All facts about one node. `gpus` None: nobody listed cards, so allocatable counts them without facts."""
+    """All facts about one node. `gpus` None: nobody listed cards, so allocatable counts them without facts.
+
+    `attach_limits` is how many volumes each storage driver can attach to it, where the driver says.
+    """
 
     name: str
     uid: str = ""
@@ -115,6 +118,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     gpus: tuple[GpuCard, ...] | None = None
     numa: NumaReport | None = None
     power: PowerReport | None = None
+    attach_limits: dict[str, int] = {}
     usage: Usage | None = None
     problems: tuple[str, ...] = ()
     source: str = ""

@@ -80,6 +80,23 @@ class HostPort(msgspec.Struct, frozen=True):
     ip: str = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
 
 
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """What a volume must be like. `storage_class` None: the default one; empty: a volume without a class."""
+
+    storage_class: str | None = None
+    request_bytes: int = 0
+    modes: tuple[str, ...] = ()
+    block: bool = False
+    selector: LabelSelector | None = None
+
+
+class ClaimUse(msgspec.Struct, frozen=True):
+    """A claim in the pod's namespace by its name; `template` is what is asked for where the pod brings its own."""
+
+    name: str
+    template: ClaimRequest | None = None
+
+
 class GpuDemand(msgspec.Struct, frozen=True):
     """`count` cards, each with these facts; `milli` < 1000 shares one card, `vendor` is set by the resource asked."""
 
@@ -126,11 +143,16 @@ class ContainerDemand(msgspec.Struct, frozen=True):
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """A gang as an object declares it; `timeout_seconds` null: the policy decides how long members wait."""
+    """A gang as an object declares it; `timeout_seconds` null: the policy decides how long members wait.
+
+    `native`: it is one of Kubernetes' own; `unsupported` is a field of it that we do not implement.
+    """
 
     min_member: int = 1
     timeout_seconds: int | None = None
     min_resources: tuple[tuple[str, int], ...] = ()
+    native: bool = False
+    unsupported: str = ""
 
 
 class GangMember(msgspec.Struct, frozen=True):
@@ -165,6 +187,7 @@ class Shape(msgspec.Struct, frozen=True):
     preferred_affinity: tuple[PodTerm, ...] = ()
     spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
+    claims: tuple[ClaimUse, ...] = ()
     gpu: GpuDemand | None = None
     isa: IsaDemand | None = None
     numa: NumaDemand | None = None
@@ -186,6 +209,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     `container_names` are those of the shape's `containers`, in the same order; empty where nobody names them.
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
     `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it.
+    One with `gates` is not to be placed before somebody has taken them all away.
     `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.
     """
 
@@ -202,6 +226,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     policy_rule: str = ""
     controller: str = ""
     gang: GangMember | None = None
+    gates: tuple[str, ...] = ()
     preemptible: bool = True
     preempts: bool = True
     node_name: str = ""
@@ -215,3 +240,8 @@ class PodSpec(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """`namespace/name`, as results name the pod."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether it may be tried: nothing is wrong with what it asks, and no gate holds it back."""
+        return not self.problems and not self.gates

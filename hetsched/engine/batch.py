@@ -30,7 +30,7 @@ from .state import Booking, grant_card
 from .status import Refusal
 
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
-_RESERVES = {"gpu-fit", "isa-match", "numa-fit"}
+_RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes"}
 # From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
 # _SHORT pods is not worth a call of it.
 _WORTH_LOADING = 10_000
@@ -151,11 +151,11 @@ class _Learnt:
         None: compiling a pod changed the layout, so that nothing learnt holds any more.
         """
         known, before = self._position, len(self.plans.requests)
-        missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and not pod.problems}
+        missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and pod.ready}
         if missing and not self._learn(list(missing.values())):
             return None
         found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
-        found[[i for i, pod in enumerate(pods) if pod.problems or pod.gang is not None]] = -1
+        found[[i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]] = -1
         if self._quota and self.scheduler.state.quotas.limits:
             governs = self.scheduler.state.quotas.governs
             found[[i for i, pod in enumerate(pods) if governs(pod)]] = -1

@@ -68,9 +68,9 @@ class Scheduler:
         self.evicts = evicts
 
     def schedule(self, pod: PodSpec) -> Outcome:
-        """Decide where `pod` runs and book it there; a pod with problems of its own is not tried."""
+        """Decide where `pod` runs and book it there; one that is not ready is not tried."""
         outcome = Outcome(pod)
-        if pod.problems:
+        if not pod.ready:
             return outcome
         self.state.gangs.try_now(pod)
         request = outcome.request = self.state.compile(pod)
@@ -258,6 +258,7 @@ def _merged(first: Allocation, second: Allocation) -> Allocation:
         first,
         gpus=first.gpus + second.gpus,
         zones=first.zones + second.zones,
+        volumes=first.volumes + second.volumes,
         isa=second.isa or first.isa,
         cpu_policy=second.cpu_policy or first.cpu_policy,
     )

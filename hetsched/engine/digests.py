@@ -3,8 +3,8 @@
 Problem: a decision is worked out again on the state that it was made on; whether a state is that one has to be told
 without keeping it.
 Rule: a digest of the rows' digests, in row order, and of what is kept beside the rows: namespaces, quotas, disruption
-budgets, what was learnt of measured use. A row's digest is that of its report, of what every pod on it holds and of
-all that another decision may ask about that pod, and of its use since a sample that counts.
+budgets, volumes, what was learnt of measured use. A row's digest is that of its report, of what every pod on it holds
+and of all that another decision may ask about that pod, and of its use since a sample that counts.
 Invariant: equal nodes and bookings give equal digests anywhere, whatever the history; only rows that changed since the
 last call are read again.
 """
@@ -43,6 +43,8 @@ class Digests:
         hasher = blake2b(msgspec.json.encode(state.namespaces, order="sorted"), digest_size=_BYTES)
         if state.quotas.limits or state.budgets:
             hasher.update(msgspec.json.encode((state.quotas.limits, state.budgets), order="sorted"))
+        if state.volumes.storage:
+            hasher.update(state.volumes.digest)
         if state.experience:
             hasher.update(msgspec.json.encode(state.experience.learnt, order="sorted"))
         hasher.update(b"".join(digests))

@@ -128,10 +128,20 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {told}")
 
 
+def gated(pod: PodSpec) -> Diagnosis:
+    """Explain a pod that somebody holds back."""
+    names = ", ".join(pod.gates)
+    message = f"it has the scheduling gate{'s' if len(pod.gates) > 1 else ''} {names}"
+    reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
+    return Diagnosis(Verdict.NOT_NOW, (reason,), (), f"{_HEADS[Verdict.NOT_NOW].format(pod=pod.key)}: {message}")
+
+
 def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     """Explain why no node was feasible for `pod` on the scheduler's present state."""
     if pod.problems:
         return misconfigured(pod)
+    if pod.gates:
+        return gated(pod)
     state = scheduler.state
     request = state.compile(pod)
     whole = _about_the_pod(scheduler, request)
@@ -173,7 +183,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
 
     The state is left as it is: ask before the pod is booked, or on a fork.
     """
-    if pod.problems:
+    if not pod.ready:
         return ()
     state, names = scheduler.state, scheduler.state.columns.names
     request = state.compile(pod)
@@ -195,7 +205,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
 
 def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
     """Return the `limit` best feasible nodes with their scores, as `matrix` would, at the cost of a few rows."""
-    if pod.problems or limit < 1:
+    if not pod.ready or limit < 1:
         return ()
     state = scheduler.state
     request = state.compile(pod)

@@ -111,7 +111,7 @@ class Gangs:
         self.rolls = {}
         for pod in pods:
             key = gang_key(pod)
-            if key is None:
+            if key is None or pod.gates:
                 continue
             roll = self.rolls.setdefault(key, Roll())
             if pod.problems:

@@ -80,9 +80,9 @@ class Plan(NamedTuple):
 def is_plain(pod: PodSpec) -> bool:
     """Tell whether a pod takes amounts alone, so that it can be part of a problem."""
     shape = pod.shape
-    apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports
+    apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims
     rules = shape.affinity or shape.anti_affinity or shape.preferred_affinity
-    return not (pod.problems or apart or rules)
+    return pod.ready and not (apart or rules)
 
 
 def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> Problem:

@@ -72,7 +72,7 @@ def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None
     not known none are told.
     """
     budget = budget or Budget()
-    if pod.problems:
+    if not pod.ready:
         return ()
     search: _Search = _Search(scheduler, pod, budget)
     if pod.gang is not None and scheduler.policy.permits_for(pod):

@@ -36,7 +36,7 @@ from .status import ALONE, SKIP, Alone, Refusal, Skip
 from .terms import GIVEN, NOWHERE, At, Cards
 
 # They have no say about a shape without rules between pods, or a pod whose namespace has no quota.
-_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota"}
+_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
@@ -151,7 +151,14 @@ class Plans:
         """Return the ids of a shape's kind, base, variant and cards; kind -1 where the loop cannot place it."""
         shape, state, compiled = request.shape, self.state, request.compiled
         left_to_the_cycle = (UNKNOWN, 0, 0, 0)
-        if compiled.has_rules or shape.spread or shape.numa is not None or not self._possible or self.full:
+        if (
+            compiled.has_rules
+            or shape.spread
+            or shape.claims
+            or shape.numa is not None
+            or not self._possible
+            or self.full
+        ):
             return left_to_the_cycle
         if compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
             return left_to_the_cycle  # booking it also books what the kubelet will take

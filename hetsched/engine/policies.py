@@ -15,6 +15,7 @@ _FILTERS = (
     PluginUse("isa-match", weight=100),
     PluginUse("taints", weight=3),
     PluginUse("node-affinity", weight=2),
+    PluginUse("volumes"),
     PluginUse("resource-fit"),
     PluginUse("numa-fit"),
     PluginUse("gpu-fit"),

@@ -21,6 +21,7 @@ from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .admission import predicted
@@ -42,6 +43,7 @@ from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
 from .samples import Samples, report_now
+from .volumes import Volumes
 from .zones import KUBELET, Setup, Zones, zones_of
 
 _COMPILED_LIMIT = 20_000
@@ -68,6 +70,7 @@ class ClusterState:
         running: Iterable[PodSpec] = (),
         namespaces: dict[str, dict[str, str]] | None = None,
         *,
+        storage: Storage | None = None,
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
         experience: Experience | None = None,
@@ -87,6 +90,7 @@ class ClusterState:
         self.neighbours = Neighbours()
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
+        self.volumes = Volumes(storage)
         self.budgets = tuple(budgets)
         self.experience = experience or Experience()
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
@@ -125,6 +129,7 @@ class ClusterState:
             content.nodes if nodes is None else nodes,
             content.running if running is None else running,
             content.namespaces,
+            storage=content.storage,
             quotas=content.quotas,
             budgets=content.budgets,
             experience=learn(content.pod_usages),
@@ -169,6 +174,12 @@ class ClusterState:
         self._labels.clear()
         self._compiled.clear()
         self._compiled_by_id.clear()
+
+    def add_storage(self, more: Storage) -> None:
+        """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
+        if more:
+            self.volumes.add(more)
+            self._facts_changed()
 
     def use_mix(self, mix: Mix) -> None:
         """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
@@ -281,6 +292,8 @@ class ClusterState:
         charge_amounts(booking, sign, self.columns, self.zones)
         if booking.compiled.has_rules:
             self.neighbours.charge(booking, sign)
+        if booking.compiled.shape.claims:
+            self.volumes.charge(booking, sign)
         self._charge_group(booking.pod, sign)
         self.log.append(booking.row)
         self._bound_log()
@@ -349,6 +362,7 @@ class ClusterState:
         other.neighbours = self.neighbours.copy(self)
         other.gangs = self.gangs.copy()
         other.quotas = self.quotas.copy()
+        other.volumes = self.volumes.copy()
         other.derived = {}
         other.zones, other.links = self.zones.copy(), dict(self.links)
         other.resources = Vocabulary(self.resources.values)

@@ -41,7 +41,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
-    if pod.problems or not feasible.any():
+    if not pod.ready or not feasible.any():
         return None
     winner = int(total.argmax())
     rows = np.flatnonzero(feasible)

@@ -140,7 +140,7 @@ class _Explanations:
         self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
     def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
-        if pod.problems:
+        if not pod.ready:
             return diagnose(self._scheduler, pod), ()
         key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
         if key not in self._known:

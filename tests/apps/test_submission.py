@@ -76,13 +76,13 @@ def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.Monk
     cluster = a_cluster()
     first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     looked: list[bool] = []
-    real = submitting._answered
+    real = submitting.answered
 
     def blind_once(owner: str, key: str, body_hash: str) -> Any:
         looked.append(True)
         return None if len(looked) == 1 else real(owner, key, body_hash)
 
-    monkeypatch.setattr(submitting, "_answered", blind_once)
+    monkeypatch.setattr(submitting, "answered", blind_once)
     second = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     assert second.replayed
     assert second.response == first.response

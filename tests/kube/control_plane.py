@@ -24,6 +24,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -250,14 +251,18 @@ def main(command: str) -> int:
         print(f"usage: python3 {Path(__file__).name} build|up", file=sys.stderr)
         return 2
     build()
-    with ControlPlane() as plane:
+    # Either signal leaves the `with`, which ends what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), ControlPlane() as plane:
         path = plane.folder / "kubeconfig.json"
         path.touch(0o600)
         path.write_text(json.dumps(plane.kubeconfig(), indent=2))
         print(
             f"{plane.url} is up; Ctrl-C ends it\n  export KUBECONFIG={path}\n  {find('kubectl')} get nodes", flush=True
         )
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        while True:
+            signal.pause()
     return 0
 
 

@@ -79,9 +79,10 @@ class Link:
                 self._flows.wait()
                 sink.sendall(data)
         for end in (source, sink):
-            self._open.discard(end)
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+        source.close()  # the other direction closes the other end
 
 
 def kill_api_server(plane: ControlPlane) -> None:
@@ -102,7 +103,7 @@ def kill_api_server(plane: ControlPlane) -> None:
 
 @contextmanager
 def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
-    """Answer calls whose path ends with `to` by what `say` returns or raises, given the real call; yield their times."""
+    """Answer calls whose path ends with `to` by what `say` returns or raises, given the real call; yield the times."""
     real, calls = api.send, []
 
     def send(method: str, path: str, *arguments: Any, **more: Any) -> bytes:

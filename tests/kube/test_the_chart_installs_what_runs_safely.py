@@ -224,3 +224,31 @@ def test_no_process_runs_an_unknown_command() -> None:
     ours = [words[2] for words in run if "manage.py" in words]
     assert sorted(ours) == ["prepare", "watch"]
     assert set(ours) <= set(known)
+
+
+@pytest.mark.needs("etcd", "kube-apiserver")
+def test_a_release_comes_is_upgraded_and_goes_without_a_trace(plane: ControlPlane, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    kubeconfig.chmod(0o600)
+    # Nothing runs pods here, so the migration is left out; the kinds have tests of their own.
+    common = ["--namespace=release", f"--kubeconfig={kubeconfig}"]
+    for words in (
+        ["install", "live", str(CHART), "--create-namespace", "--no-hooks", "--skip-crds"],
+        ["upgrade", "live", str(CHART), "--no-hooks", "--skip-crds", "--set=web.replicas=3"],
+    ):
+        done = helm(*words, *common)
+        assert done.returncode == 0, done.stderr
+    web = plane.call("GET", "/apis/apps/v1/namespaces/release/deployments/live-hetsched-web")
+    assert web["spec"]["replicas"] == 3
+    done = helm("uninstall", "live", "--no-hooks", *common)
+    assert done.returncode == 0, done.stderr
+    for path in (
+        "/apis/apps/v1/namespaces/release/deployments",
+        f"{access.RBAC}/clusterroles",
+        f"{access.RBAC}/clusterrolebindings",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    ):
+        left = [one["metadata"]["name"] for one in plane.call("GET", path)["items"]]
+        assert [name for name in left if "hetsched" in name] == []
+    access.wait_until_guarded(plane, guarded=False)

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.resources import PODS
-from hetsched.adapters.kube.rights import JOBS, RIGHTS, Right
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import OPTIONAL, PODS
+from hetsched.adapters.kube.rights import RIGHTS, SUBMITTED, Right, is_served
+from hetsched.adapters.kube.submitting import Fate, create, delete, wanted
+from hetsched.contracts.submitted import Wanted
 from hetsched.inventory import connecting
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.checking import check_cluster
@@ -34,7 +36,7 @@ Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name o
 # What every account may do, whoever it is: ask what it may do.
 EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
 # Used by what has tests of its own, not on the way of a pod to its node.
-ELSEWHERE = {"evict", "submit"}
+ELSEWHERE = {"evict", "provide", "submit"}
 
 
 def listed(rules: list[dict[str, Any]]) -> list[Grant]:
@@ -102,7 +104,11 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     make_pod(api, "taken")
     eventually(follower, lambda: len(states()) == 3)
     follower._tell()
-    assert not Sync.objects.exclude(reason="")
+    # Kubernetes' own groups are not served by every API server yet: they are asked for and not there.
+    unserved = {(kind.group, kind.plural) for kind in OPTIONAL if not is_served(api_of(live), kind)}
+    assert {group for group, _ in unserved} <= {"scheduling.k8s.io"}
+    failed = Sync.objects.exclude(reason="").values_list("resource", flat=True)
+    assert set(failed) == {f"{plural}.{group}" for group, plural in unserved}
     assert schedule.run(live.pk) == 3
     # Somebody binds one of them first, so that what became of our binding has to be read.
     target = {"target": {"kind": "Node", "name": "n1"}}
@@ -114,13 +120,14 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     eventually(follower, lambda: set(states().values()) == {"bound", "never-fits"})
     assert check_invariants() == []
     follower.ended.set()
-    wanted = {grant(right) for right in RIGHTS if right.purpose not in ELSEWHERE}
-    by_name = {(group, resource, verb): name for group, resource, verb, name in wanted}
+    needed = {grant(right) for right in RIGHTS if right.purpose not in ELSEWHERE}
+    by_name = {(group, resource, verb): name for group, resource, verb, name in needed}
     used = {
         (group, resource, verb, name if by_name.get((group, resource, verb)) else "")
         for group, resource, verb, name in called(plane, since=since)
     }
-    assert used - {EVERYBODYS} == wanted
+    watched = {(group, plural, "watch", "") for group, plural in unserved}
+    assert used - {EVERYBODYS} == needed - watched
 
 
 def missing_in(cluster: Cluster) -> set[str]:
@@ -129,19 +136,29 @@ def missing_in(cluster: Cluster) -> set[str]:
     return {detail.partition(" in namespace ")[2].partition(":")[0] for detail in missing}
 
 
-def test_evictions_are_granted_everywhere_and_submissions_where_they_are_taken(
+def submitted(namespace: str) -> list[Wanted]:
+    """Return one object of each kind that a submission may bring."""
+    pod = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    spec = {"template": pod, "selector": {"matchLabels": {"app": "x"}}, "serviceName": "x"}
+    job = {"template": {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}}
+    specs = {"Pod": pod["spec"], "Job": job, "StatefulSet": spec}
+    short = {key: spec[key] for key in ("template", "selector")}
+    manifests = [
+        {
+            "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "x", "namespace": namespace},
+            "spec": specs.get(kind.kind, short),
+        }
+        for kind in SUBMITTED
+    ]  # fmt: skip
+    text = "\n---\n".join(json.dumps(one) for one in manifests).encode()
+    return wanted(text, workload="w", identity=namespace, scheduler_name="hetsched")
+
+
+def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     api: Api, plane: ControlPlane, live: Cluster
 ) -> None:
     ours = api_of(live)
-    make_pod(api, "victim")
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
-    path = PODS.path(namespace="default", name="victim", part="eviction")
-    ours.send("POST", path, json.dumps(eviction).encode(), query={"dryRun": "All"})
-    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}], "restartPolicy": "Never"}}
-    job = json.dumps({"metadata": {"name": "job"}, "spec": {"template": template}}).encode()
-    with pytest.raises(ApiFailure) as refused:
-        ours.send("POST", JOBS.path(namespace="default"), job)
-    assert refused.value.status == 403
+    assert {create(ours, one).fate for one in submitted("default")} == {Fate.REFUSED}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     bindings = f"{access.RBAC}/namespaces/default/rolebindings"
@@ -152,6 +169,19 @@ def test_evictions_are_granted_everywhere_and_submissions_where_they_are_taken(
     while missing_in(live) != {"other"}:  # a moment passes before a binding counts
         assert time.monotonic() < until
         time.sleep(0.1)
-    ours.send("POST", JOBS.path(namespace="default"), job)
-    ours.send("DELETE", JOBS.path(namespace="default", name="job"), query={"gracePeriodSeconds": "0"})
+    since = len(plane.audited())
+    for one in submitted("default"):
+        made = create(ours, one)
+        assert made.fate is Fate.DONE, made
+        assert create(ours, one) == made  # as after an answer that was lost
+        assert delete(ours, one, made.uid).fate is Fate.DONE
+    used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
+    assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
     plane.call("DELETE", f"{bindings}/hetsched-submit")
+
+
+def test_evictions_are_granted(api: Api, live: Cluster) -> None:
+    make_pod(api, "victim")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
+    path = PODS.path(namespace="default", name="victim", part="eviction")
+    api_of(live).send("POST", path, json.dumps(eviction).encode(), query={"dryRun": "All"})

@@ -148,6 +148,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
     if asked.add_nodes:
         state = _with_nodes(state, _nodes(asked.add_nodes))
+    state.add_storage(content.storage)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
@@ -203,6 +204,7 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         [*reports, *added],
         running,
         state.namespaces,
+        storage=state.volumes.storage,
         quotas=state.quotas.limits.values(),
         budgets=state.budgets,
         experience=state.experience,

@@ -192,7 +192,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
     try:
         said = _status.decode(body)
     except msgspec.DecodeError:
-        said = _Status(message=body[:200].decode(errors="replace"))
+        said = _Status(message="the answer is not an API server's")  # whoever it is, what it says is not passed on
     wait = answer.headers.get("Retry-After", "")
     # It may be a date as well; API servers send seconds.
     return ApiFailure(answer.status, said.reason or "Refused", said.message, float(wait) if wait.isdecimal() else 0.0)

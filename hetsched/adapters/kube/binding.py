@@ -45,10 +45,11 @@ class Fate(enum.StrEnum):
     GONE = "gone"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+    WAITING = "waiting"
 
 
 class ToBind(msgspec.Struct, frozen=True):
-    """One pod, by its uid, and where it goes with what."""
+    """One pod, by its uid, and where it goes with what; its claims, with the volume chosen for each, if any was."""
 
     pod_id: int
     namespace: str
@@ -56,6 +57,8 @@ class ToBind(msgspec.Struct, frozen=True):
     uid: str
     node: str
     annotations: dict[str, str] = {}
+    claims: tuple[tuple[str, str], ...] = ()
+    patient: bool = True
 
 
 class Bound(msgspec.Struct, frozen=True):

@@ -49,7 +49,7 @@ class Mirror:
         self._redefined = True
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
-        # Pods that name a class or group which was not there when they were read are read again when it is.
+        # Pods that name what was not there when they were read are read again when names change.
         self._wanting: dict[str, bytes] = {}
 
     def feed(self, resource: Resource, event: Seen | Gone) -> None:
@@ -106,7 +106,7 @@ class Mirror:
         except (InputError, ValueError, RecursionError) as error:
             self._quarantine(PODS.plural, key, error)
             return
-        if spec is not None and spec.problems:
+        if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):
             self._wanting[key] = body
 
     # -- names ---------------------------------------------------------------------------------------------------------

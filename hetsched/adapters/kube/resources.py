@@ -14,14 +14,25 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode")
 TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", "NodeResourceTopology")
 CRANE_TOPOLOGIES = Resource("topology.crane.io", "v1alpha1", "noderesourcetopologies", "NodeResourceTopology")
 NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+# Kubernetes' own groups and workloads, in the versions that have what a pod of that version names.
+NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
+NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 QUOTAS = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
 
-REQUIRED = (NODES, PODS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES, BUDGETS)
-OPTIONAL = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, POD_GROUPS, QUOTAS)
+REQUIRED = (
+    NODES, PODS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES, BUDGETS, VOLUMES, CLAIMS, STORAGE_CLASSES, CSI_NODES,
+)  # fmt: skip
+OPTIONAL = (
+    TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, POD_GROUPS, NATIVE_GROUPS, NATIVE_WORKLOADS, QUOTAS,
+)  # fmt: skip
 # What describes a node further, joined to it by name.
-OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES)
+OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from .api import Api, ApiFailure, Resource
-from .resources import NAMESPACES, OPTIONAL, PODS, REQUIRED
+from .resources import CLAIMS, NAMESPACES, OPTIONAL, PODS, REQUIRED, VOLUMES
 from .telling import EVENTS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
@@ -49,6 +49,7 @@ RIGHTS = (
     Right("identify", "get", NAMESPACES, name="kube-system"),
     Right("bind", "create", PODS, "binding"),
     Right("bind", "get", PODS),
+    *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
     Right("explain", "patch", PODS, "status"),
     Right("explain", "create", EVENTS),
     Right("evict", "create", PODS, "eviction"),

@@ -11,10 +11,11 @@ Invariants: what `close` publishes is a function of what was written; nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.times import rfc3339
@@ -144,7 +145,7 @@ class Change:
             found = Pod.objects.filter(workload_id__in=some).values_list("workload_id", "state").distinct().order_by()
             for workload_id, state in found:
                 states[workload_id].add(state)
-            for workload_id, follows in states_there(some, frozenset(states)).items():
+            for workload_id, follows in states_there(some).items():
                 states[workload_id] |= follows
             changed = []
             for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
@@ -168,21 +169,25 @@ class Change:
         return True
 
 
-_THERE = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
-_WITHOUT_PODS = {
-    **_THERE,
-    SubmittedObject.MADE: State.PENDING,
-    SubmittedObject.UNWANTED: State.PENDING,
-    SubmittedObject.GONE: State.CANCELLED,
-}
+# What an object in a live cluster says about its workload, whatever its pods say; and where it has none.
+_ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
+_WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
 
-def states_there(workload_ids: Iterable[str], with_pods: Container[str]) -> dict[str, set[str]]:
-    """Return what follows for workloads from their objects in a live cluster; where there are pods, these say more."""
+def states_there(workload_ids: Sequence[str]) -> dict[str, set[str]]:
+    """Return what follows for workloads from their objects in a live cluster; pods may still be on their way."""
     found: dict[str, set[str]] = defaultdict(set)
-    rows = SubmittedObject.objects.filter(workload_id__in=list(workload_ids)).order_by()
-    for workload_id, state in rows.values_list("workload_id", "state").distinct():
-        follows = (_THERE if workload_id in with_pods else _WITHOUT_PODS).get(state)
+    rows = SubmittedObject.objects.filter(workload_id__in=workload_ids).order_by()
+    objects = list(rows.values_list("workload_id", "state", "workload__pod_count").distinct())
+    if not objects:
+        return found
+    pods = Pod.objects.filter(workload_id__in={workload_id for workload_id, _, _ in objects}).order_by()
+    counts = dict(pods.values_list("workload_id").annotate(Count("id")))
+    for workload_id, state, expected in objects:
+        count = counts.get(workload_id, 0)
+        follows = _ALWAYS.get(state) or (None if count else _WITHOUT_PODS.get(state))
+        if state == SubmittedObject.MADE and count < expected:
+            follows = State.PENDING
         if follows is not None:
             found[workload_id].add(follows.value)
     return found

@@ -4,7 +4,8 @@ Problem: what we wrote, what others wrote and what the kubelets did come back as
 or squeezed into one.
 Rule: one transaction per batch of changes, under the epoch of the follower. A pod is known by its uid:
     not seen before, no node     a workload of its controller, pending, if its scheduler's name is ours
-    not seen before, on a node   charged to that node, whoever put it there
+    not seen before, on a node   charged to that node, whoever put it there, as soon as that node is seen
+    waiting                      what it asks for by now: gates go, groups and classes come
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
     gone, or replaced by a uid   cancelled
@@ -41,7 +42,7 @@ from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
 from .creating import join
-from .submitting import take_in
+from .submitting import prepare, take_in
 
 SCHEDULER_NAME = "hetsched"
 _LIVE = [state.value for state in LIVE]
@@ -78,17 +79,22 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
         nodes = follow_nodes(cluster, changes)
-        if nodes:
+        if nodes or changes.definitions is not None:
             inventory_changed.send(sender=Cluster, cluster=cluster)
         batch = _Batch(cluster, state)
+        if cluster.layout_revision == cluster.revision:
+            batch.charge_early()
         batch.take(changes)
         followed = batch.write()
         forget_gone(cluster)
         _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
+        if changes.definitions is not None:
+            dispatch.wake(cluster_id, dispatch.BIND)  # claims that pods wait for may be bound by now
     return followed
 
 
+_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "message")
 # Every pod that is bound goes this way; several events may come as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
@@ -105,6 +111,7 @@ class _Batch:
         self.messages: dict[str, list[Pod]] = defaultdict(list)
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
+        self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
@@ -138,6 +145,8 @@ class _Batch:
                 self._arrive(seen)
             elif seen.ended or seen.deleting:
                 self.over[seen.reason or "ended before it was placed"].append(row)
+            elif seen.spec is not None:
+                self.waiting[row.pk] = row, seen
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
             self.over[f"bound to {seen.node_name} by somebody else"].append(row)
@@ -157,6 +166,7 @@ class _Batch:
 
     def write(self) -> Followed:
         """Move, free, charge and submit; return what it came to."""
+        self._ask_anew()
         change = self.change
         for step in _WAY[1:]:
             if self.steps[step]:
@@ -183,10 +193,28 @@ class _Batch:
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         return Followed(arrived, charged, moved, len(ended) + len(cancelled))
 
+    def _ask_anew(self) -> None:
+        """Take in what waiting pods ask for by now: gates go, groups and classes come."""
+        for some in parts(sorted(self.waiting)):
+            rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
+            for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
+                row, seen = self.waiting[pk]
+                if seen.spec is None or seen.spec == before:
+                    continue
+                (now,) = prepare(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
+                if now.spec == before:
+                    continue
+                if row.state == State.MISCONFIGURED:  # it was given up, and is another pod to us by now
+                    self.over["it asks for something else by now"].append(row)
+                    self._arrive(seen)
+                    continue
+                asked = {name: getattr(now, name) for name in _ASKED}
+                Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
+                self.change.touch([row])
+
     def _charge(self) -> int:
         """Book pods where somebody else put them."""
-        rows = Node.objects.filter(cluster=self.cluster, name__in={seen.node_name for seen in self.charged})
-        node_ids = dict(rows.values_list("name", "id"))
+        node_ids = self._nodes(seen.node_name for seen in self.charged)
         pods = []
         for seen in self.charged:
             assert seen.spec is not None
@@ -215,6 +243,27 @@ class _Batch:
         self.change.book(booked, self.cluster.leader_epoch)
         return len(pods)
 
+    def charge_early(self) -> None:
+        """Book pods that were seen before their node was."""
+        homeless = Pod.objects.filter(cluster=self.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
+        early = list(homeless)
+        node_ids = self._nodes(pod.spec.node_name for pod in early)
+        booked = []
+        for pod in early:
+            node_id = node_ids.get(pod.spec.node_name)
+            if node_id is not None:
+                held = self._taken(pod.spec) or EMPTY
+                Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
+                booked.append(Booked(pod.pk, node_id, pod.spec, held))
+        self.change.book(booked, self.cluster.leader_epoch)
+
+    def _nodes(self, names: Iterable[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for some in parts(sorted(set(names))):
+            rows = Node.objects.filter(cluster=self.cluster, name__in=some)
+            found.update(rows.values_list("name", "id"))
+        return found
+
     def _taken(self, spec: PodSpec) -> Allocation | None:
         """Return what the pod takes on its node as the ledger completes it: the lowest cards with room."""
         if self.state is None or (spec.shape.gpu is None and not spec.shape.guaranteed):
@@ -234,12 +283,14 @@ class _Batch:
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
-    """Return the live pods of these keys, with their nodes."""
+    """Return the pods of these keys that are not over, with their nodes; a live one hides one that was given up."""
     wanted = set(keys)
     found: dict[str, Pod] = {}
-    rows = Pod.objects.filter(cluster=cluster, state__in=_LIVE).select_related("node").defer("spec", "node__report")
+    rows = Pod.objects.filter(cluster=cluster).select_related("node").defer("spec", "node__report")
+    given_up = rows.filter(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).order_by("id")
     for some in parts(sorted({key.partition("/")[2] for key in wanted})):
-        found.update((pod.key, pod) for pod in rows.filter(name__in=some) if pod.key in wanted)
+        for those in (given_up, rows.filter(state__in=_LIVE)):
+            found.update((pod.key, pod) for pod in those.filter(name__in=some) if pod.key in wanted)
     return found
 
 

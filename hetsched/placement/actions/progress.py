@@ -128,7 +128,9 @@ def retry(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     try:
         with transaction.atomic():
             change = Change(advance(workload.cluster_id))
-            pods = [pod for pod in _of(workload) if pod.state in RETRIED]
+            # What failed in a live cluster is over; its controller makes another.
+            tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
+            pods = [pod for pod in _of(workload) if pod.state in tried]
             if not pods:
                 raise InputError("NothingToRetry", f"no pod of {workload.pk} was refused or failed")
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message="")

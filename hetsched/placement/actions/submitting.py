@@ -159,9 +159,16 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
+                # The gates of a pod in a live cluster are somebody's: the watch tells when they are gone.
+                queued=not (spec.gates and origin == Pod.WATCHED),
+                message=_held_back(spec),
             )
         )
     return rows
+
+
+def _held_back(spec: PodSpec) -> str:
+    return f"SchedulingGated: {', '.join(spec.gates)}" if spec.gates else ""
 
 
 def _write(

@@ -161,6 +161,13 @@ TOLERATIONS = listed(
         ]
     )
 )
+ASKED = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "5Gi"}}, "volumeMode": "Block"}
+VOLUMES: list[Plain] = [
+    {"name": "a", "persistentVolumeClaim": {"claimName": "c"}},
+    {"name": "b", "persistentVolumeClaim": {"claimName": "p-scratch"}},
+    {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": ASKED}}},
+    {"name": "d", "rbd": {"image": "x"}},
+]
 POD_SPEC = st.fixed_dictionaries(
     {"containers": st.lists(CONTAINER, min_size=1, max_size=3)},
     optional={
@@ -177,7 +184,10 @@ POD_SPEC = st.fixed_dictionaries(
         "overhead": some(cpu=CPU, memory=MEMORY),
         "schedulerName": st.sampled_from(["hetsched", "hetsched-spread", "hetsched-", "default-scheduler"]),
         "resourceClaims": st.just([{"name": "c"}]),
-        "volumes": st.just([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
+        "volumes": listed(st.sampled_from(VOLUMES), 3),
+        "schedulingGates": listed(st.sampled_from([{"name": "a.io/hold"}, {"name": "later"}])),
+        "schedulingGroup": st.sampled_from([{"podGroupName": name} for name in ("ring", "absent")]),
+        "workloadRef": st.just({"name": "train", "podGroup": "workers"}),
     },
 )
 
@@ -311,6 +321,16 @@ DEFINITIONS: list[Plain] = [
         "scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {},
         spec={"minMember": 3, "scheduleTimeoutSeconds": 10, "minResources": {"cpu": "1500m", "memory": "2Gi"}},
     ),
+    _object(
+        "scheduling.k8s.io/v1alpha2", "PodGroup", "ring", {}, spec={"schedulingPolicy": {"gang": {"minCount": 4}}},
+    ),
+    _object("storage.k8s.io/v1", "StorageClass", "fast", {}, provisioner="csi.io", volumeBindingMode="Immediate"),
+    _object(
+        "v1", "PersistentVolume", "disk", {"labels": {"topology.kubernetes.io/region": "r"}},
+        spec={"capacity": {"storage": "1500"}, "accessModes": ["ReadWriteMany"], "hostPath": {"path": "/x"}},
+        status={"phase": "Failed"},
+    ),
+    _object("v1", "PersistentVolumeClaim", "c", {}, spec=ASKED | {"selector": {}}, status={"phase": "Lost"}),
     _object(
         "hetsched.io/v1alpha1", "SchedulingPolicy", "mine", {},
         spec={"plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2, "params": {"shape": [[0, 0]]}}]},

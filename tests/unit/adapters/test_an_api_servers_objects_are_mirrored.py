@@ -7,8 +7,18 @@ from typing import Any
 
 from hetsched.adapters.kube.mirror import Mirror
 from hetsched.adapters.kube.reflector import Gone, Seen
-from hetsched.adapters.kube.resources import NODE_GPUS, NODES, POD_GROUPS, PODS, PRIORITY_CLASSES
+from hetsched.adapters.kube.resources import (
+    CLAIMS,
+    CSI_NODES,
+    NATIVE_GROUPS,
+    NODE_GPUS,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+)
 from hetsched.contracts.observed import Changes
+from hetsched.contracts.workload import GangMember
 
 
 def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
@@ -116,3 +126,33 @@ def test_a_heartbeat_is_no_change() -> None:
     taken(mirror)
     a_node(mirror)
     assert not mirror.take()
+
+
+def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> None:
+    mirror = Mirror()
+    a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
+    (pod,) = taken(mirror).pods
+    assert pod.spec is not None
+    assert pod.spec.gang == GangMember("ring", 0)
+    seen(mirror, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
+    (pod,) = taken(mirror).pods
+    assert pod.spec is not None
+    assert pod.spec.gang == GangMember("ring", 4)
+
+
+def test_an_odd_claim_leaves_the_others() -> None:
+    mirror = Mirror()
+    seen(mirror, CLAIMS, "team/odd", spec={"volumeMode": "Tape"})
+    seen(mirror, CLAIMS, "team/good", spec={}, status={"phase": "Pending"})
+    definitions = taken(mirror).definitions
+    assert definitions is not None
+    assert list(definitions.storage.claims) == ["team/good"]
+    assert list(mirror.quarantined) == [("persistentvolumeclaims", "team/odd")]
+
+
+def test_attach_limits_are_a_nodes_own() -> None:
+    mirror = Mirror()
+    seen(mirror, CSI_NODES, "n1", spec={"drivers": [{"name": "csi.io", "allocatable": {"count": 9}}]})
+    a_node(mirror)
+    (report,) = taken(mirror).nodes
+    assert report.attach_limits == {"csi.io": 9}

@@ -65,7 +65,7 @@ def told(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
     events: list[Event] = []
     with suppress(Over):
         for event in reflector.events():
-            events.append(event)  # noqa: PERF402 - what came before the end is kept
+            events.append(event)
     return [event for event in events if isinstance(event, Seen | Gone | Synced | Failed)], script.asked, waits
 
 

@@ -47,8 +47,15 @@ def rebuilt(state: ClusterState) -> ClusterState:
         for b in state.bookings.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
-    quotas, budgets = state.quotas.limits.values(), state.budgets
-    anew = ClusterState(reports, running, state.namespaces, quotas=quotas, budgets=budgets, experience=state.experience)
+    anew = ClusterState(
+        reports,
+        running,
+        state.namespaces,
+        storage=state.volumes.storage,
+        quotas=state.quotas.limits.values(),
+        budgets=state.budgets,
+        experience=state.experience,
+    )
     anew.use_mix(state.mix)
     return anew
 

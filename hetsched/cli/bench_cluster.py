@@ -1,0 +1,256 @@
+"""`hetsched bench cluster`: hetsched and kube-scheduler, one after the other, on one API server.
+
+Rule: the same nodes, then for each scheduler the same pods: a backlog that waits when the scheduler starts, and pods
+that come at a steady rate. A pod is bound when a watch shows its node; its time runs from before its creation was sent.
+Schedulers run as their own processes, as an operator would start them. Only an API server without nodes is used, and
+everything that was made there is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.reflector import Reflector, Seen
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.contracts.errors import InputError
+from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
+
+AT_ONCE = 16
+RATE_PER_SECOND = 100
+_LABEL = "hetsched.io/bench"
+_OURS, _THEIRS = "hetsched", "default-scheduler"
+_PATIENCE_SECONDS = 300.0
+_ZONES = 3
+
+
+class _Spec(msgspec.Struct):
+    node: str = msgspec.field(default="", name="nodeName")
+
+
+class _Meta(msgspec.Struct):
+    name: str
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """One scheduler: the name pods ask for it by, and how it is started; `command` gets the kubeconfig and a folder."""
+
+    case: str
+    name: str
+    command: Callable[[Path, Path], Sequence[str]]
+
+
+def run(
+    kubeconfig: dict[str, Any], *, nodes: int, pods: int, kube_scheduler: Path, progress: Progress | None = None
+) -> Scenario:
+    """Measure both schedulers, and kube-scheduler once more with every node scored.
+
+    Raises: InputError `ClusterInUse`; ApiFailure.
+    """
+    api = Api(from_kubeconfig(kubeconfig), agent="hetsched-bench")
+    if api.list_all(NODES)[0]:
+        raise InputError("ClusterInUse", "the API server has nodes", hint="Use one that is made for this: make kube-up")
+    tell = progress or (lambda *_: None)
+    rivals = _rivals(kube_scheduler)
+    rows: list[Row] = []
+    missing = 0
+    with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as folder, _fleet(api, nodes):
+        path = Path(folder) / "kubeconfig"
+        path.touch(0o600)
+        path.write_text(json.dumps(kubeconfig))
+        rates: dict[str, float] = {}
+        for number, rival in enumerate(rivals):
+            tell(number, len(rivals))
+            found, rates[rival.case], lost = _measure(api, rival, path, Path(folder), pods)
+            rows += found
+            missing += lost
+    ours = rates[rivals[0].case]
+    rows += [row(f"hetsched / {rival.case}", "ratio", [ours / rates[rival.case]]) for rival in rivals[1:]]
+    facts = {**machine(), "nodes": nodes, "pods": pods}
+    return Scenario("cluster", tuple(rows), facts, Checks(len(rivals) * 2 * pods, missing))
+
+
+def _rivals(kube_scheduler: Path) -> list[Rival]:
+    def ours(kubeconfig: Path, folder: Path) -> Sequence[str]:
+        command = [sys.executable, "-m", "hetsched.cli", "scheduler", "--no-web", "--name", "bench"]
+        return [*command, "--kubeconfig", str(kubeconfig), "--data", str(folder / "data")]
+
+    def theirs(percentage: int) -> Callable[[Path, Path], Sequence[str]]:
+        def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
+            configuration = {
+                "apiVersion": "kubescheduler.config.k8s.io/v1",
+                "kind": "KubeSchedulerConfiguration",
+                "leaderElection": {"leaderElect": False},
+                "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 10000},
+                "percentageOfNodesToScore": percentage,
+            }
+            written = folder / f"kube-scheduler-{percentage}.json"
+            written.write_text(json.dumps(configuration))
+            return [
+                str(kube_scheduler), f"--config={written}", "--secure-port=0",
+                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
+            ]  # fmt: skip
+
+        return command
+
+    return [
+        Rival("hetsched", _OURS, ours),
+        Rival("kube-scheduler", _THEIRS, theirs(0)),
+        Rival("kube-scheduler, every node scored", _THEIRS, theirs(100)),
+    ]
+
+
+def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) -> tuple[list[Row], float, int]:
+    """Return the rows of one scheduler, its backlog rate, and how many pods it did not bind."""
+    with _Watch(api) as watch:
+        _create(api, rival, "backlog", range(pods))
+        with _running(rival.command(kubeconfig, folder), folder / "log"):
+            watch.wait_for(1)  # its start is not what is measured
+            first, before = time.monotonic(), len(watch.bound)
+            watch.wait_for(pods)
+            rate = (len(watch.bound) - before) / max(watch.last - first, 1e-3)
+            sent = _create(api, rival, "steady", range(pods), per_second=RATE_PER_SECOND)
+            watch.wait_for(2 * pods)
+        waited = [1000 * (watch.bound[name] - at) for name, at in sent.items() if name in watch.bound]
+        missing = 2 * pods - len(watch.bound)
+    _delete(api, PODS, "default")
+    rows = [row(f"{rival.case}: backlog", "pods/s", [rate])]
+    if waited:
+        waited.sort()
+        rows.append(row(f"{rival.case}: created to bound", "ms", waited, tail=True))
+        rows.append(row(f"{rival.case}: created to bound, p99", "ms", [waited[int(0.99 * (len(waited) - 1))]]))
+    return rows, rate, missing
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _fleet(api: Api, count: int) -> Iterator[None]:
+    """Have nodes of 32 CPUs in three zones."""
+    room = {"cpu": "32", "memory": "128Gi", "pods": "250"}
+    ready = [{"type": "Ready", "status": "True"}]
+    nodes = [
+        {
+            "metadata": {
+                "name": f"bench-{number:05}",
+                "labels": {
+                    _LABEL: "1", "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+                    "kubernetes.io/hostname": f"bench-{number:05}",
+                    "topology.kubernetes.io/zone": f"z{number % _ZONES}",
+                },
+            },
+            "status": {"allocatable": room, "capacity": room, "conditions": ready},
+        }
+        for number in range(count)
+    ]  # fmt: skip
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda node: api.send("POST", NODES.path(), json.dumps(node).encode()), nodes))
+        yield
+    finally:
+        _delete(api, PODS, "default")
+        _delete(api, NODES)
+
+
+def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_second: float = 0.0) -> dict[str, float]:
+    """Create pods, all at once or at a rate; return when each was sent."""
+    sent: dict[str, float] = {}
+    began = time.monotonic()
+
+    def create(number: int) -> None:
+        if per_second:
+            time.sleep(max(0.0, began + number / per_second - time.monotonic()))
+        requests = {"cpu": f"{100 * (1 + number % 4)}m", "memory": f"{128 * (1 + number % 4)}Mi"}
+        container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": requests}}
+        pod = {
+            "metadata": {"name": f"{kind}-{number}", "labels": {_LABEL: "1"}},
+            "spec": {"schedulerName": rival.name, "containers": [container]},
+        }
+        sent[f"{kind}-{number}"] = time.monotonic()
+        api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode())
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(create, numbers))
+    return sent
+
+
+def _delete(api: Api, resource: Any, namespace: str = "") -> None:
+    query = {"labelSelector": f"{_LABEL}=1", "gracePeriodSeconds": "0"}
+    api.send("DELETE", resource.path(namespace=namespace), query=query)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], log: Path) -> Iterator[None]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class _Watch:
+    """When each pod was seen with a node."""
+
+    def __init__(self, api: Api) -> None:
+        self.bound: dict[str, float] = {}
+        self.last = 0.0
+        self._ended = threading.Event()
+        self._more = threading.Condition()
+        self._reflector = Reflector(api, PODS, sleep=lambda s: None, ended=self._ended.is_set)
+
+    def __enter__(self) -> _Watch:
+        threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _read(self) -> None:
+        for event in self._reflector.events():
+            if not isinstance(event, Seen):
+                continue
+            pod = _pod.decode(event.body)
+            if pod.spec.node and pod.metadata.name not in self.bound:
+                with self._more:
+                    self.last = self.bound[pod.metadata.name] = time.monotonic()
+                    self._more.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Return once so many pods are bound, or nothing more came for long."""
+        with self._more:
+            while len(self.bound) < count and self._more.wait(_PATIENCE_SECONDS):
+                pass

@@ -1,0 +1,158 @@
+"""Run a pod where its volumes are, or where they can be made.
+
+Rule: every claim of the pod has a volume that the node can use, or waits for the pod's node and can get one there (see
+`engine.volumes`); a claim for one pod at a time is used by no other; and with what is attached already, no storage
+driver attaches more than the node says it can:
+    attached + new ones of this pod <= limit of the driver
+Which free volume a claim takes is chosen with the node, and held by the pod until it is written.
+Source: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.allocation import EMPTY, Allocation, VolumeGrant
+from hetsched.contracts.storage import PersistentVolume
+from hetsched.contracts.units import format_amount
+from hetsched.engine.columns import UNLIMITED, Bools, Ints, Window
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.volumes import Attachment, Waiting, choose, nodes_made, nodes_of_volume, nodes_selected
+
+Refused = tuple[Refusal, Bools]
+
+
+class _Survey(NamedTuple):
+    """What was found out about a pod: who refuses which nodes (N,), and its claims that wait."""
+
+    refused: list[Refused]
+    waiting: list[Waiting]
+
+
+@plugin("volumes", summary="Claimed volumes must be usable on the node, or be made there.", scope=Scope.CLUSTER)
+class Volumes:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
+        if not request.shape.claims:
+            return SKIP
+        found = _survey(request, state)
+        if isinstance(found, Refusal):
+            return found
+        request.memo["volumes"] = found
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for _, rows in request.memo["volumes"].refused:
+            fits &= ~nodes.pick(rows)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        for refusal, rows in request.memo["volumes"].refused:
+            yield refusal, nodes.pick(rows)
+
+    def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
+        if not request.shape.claims:
+            return None
+        found = _survey(request, state)
+        if isinstance(found, Refusal):
+            return found
+        chosen = choose(state, found.waiting, row)
+        if chosen is None:
+            return Refusal("VolumeNotAvailable", "the volumes that fit are taken by now")
+        held = state.volumes
+        for use in request.shape.claims:  # what other pods chose for a claim they share
+            claim = held.claim(request.pod, use)
+            if claim is not None and not claim.volume and use.name not in chosen:
+                chosen[use.name] = held.volume_of(claim)
+        grants = tuple(VolumeGrant(claim, volume) for claim, volume in sorted(chosen.items()) if volume)
+        return Allocation(volumes=grants) if grants else None
+
+    def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
+        """What was chosen goes with the booking."""
+
+
+def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
+    refused: list[Refused] = []
+    waiting: list[Waiting] = []
+    for use in request.shape.claims:
+        found = state.volumes.settle(request.pod, use)
+        if isinstance(found, Refusal):
+            return found
+        if isinstance(found, PersistentVolume):
+            message = f"volume {found.name} of claim {use.name} is elsewhere"
+            refused.append((Refusal("VolumeNodeConflict", message, (found.name,)), ~nodes_of_volume(state, found)))
+        else:
+            waiting.append(found)
+            refused.append(_without(found, state))
+        if others := state.volumes.others_with(request.pod, use):
+            refused += _in_use(use.name, others, state)
+    if len(waiting) > 1:
+        refused.append(_together(waiting, refused, state))
+    return _Survey([*refused, *_full(request, state)], waiting)
+
+
+def _without(waiting: Waiting, state: ClusterState) -> Refused:
+    """Return the nodes on which one waiting claim gets no volume."""
+    claim = waiting.claim
+    selected = nodes_selected(state, claim)
+    if selected is not None and waiting.made_by is not None:
+        message = f"a volume for claim {claim.name} is being made for another node"
+        return Refusal("VolumeSelectedElsewhere", message, (claim.name,)), ~selected
+    fits = nodes_made(state, waiting).copy()
+    for volume in waiting.volumes:
+        fits |= nodes_of_volume(state, volume)
+    size = format_amount("memory", claim.asks.request_bytes)
+    message = f"no volume of {size} for claim {claim.name} can be had there"
+    return Refusal("VolumeNotAvailable", message, (claim.name,)), ~fits
+
+
+def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
+    """Refuse every node; only where the user is could its leaving help."""
+    there: Bools = np.zeros(len(state.reports), np.bool_)
+    there[list(rows)] = True
+    message = f"claim {name} is for one pod, and another one uses it"
+    return [
+        (Refusal("VolumeInUse", message, (name,), resolvable=True), there),
+        (Refusal("VolumeInUse", message, (name,)), ~there),
+    ]
+
+
+def _together(waiting: list[Waiting], refused: list[Refused], state: ClusterState) -> Refused:
+    """Return the nodes on which each waiting claim gets a volume, but not all of them one of their own."""
+    left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
+    short: Bools = np.zeros(len(state.reports), np.bool_)
+    for row in np.flatnonzero(left).tolist():
+        short[row] = choose(state, waiting, row) is None
+    return Refusal("VolumeNotAvailable", "there are too few volumes for all claims of the pod"), short
+
+
+def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bools]]:
+    """Yield, for each driver with more to attach, the nodes that cannot attach so much."""
+    new: dict[str, set[Attachment]] = {}
+    for what in state.volumes.attachments(request.pod, EMPTY):
+        new.setdefault(what[0], set()).add(what)
+    for driver, wanted in sorted(new.items()):
+        limits = state.once(("attach-limits", driver), lambda driver=driver: _limits(driver, state))  # type: ignore[misc]
+        if (limits == UNLIMITED).all():
+            continue
+        attached: Ints = np.zeros(len(state.reports), np.int64)
+        added: Ints = np.full(len(state.reports), len(wanted), np.int64)
+        for what, rows in state.volumes.attached.items():
+            if what[0] == driver:
+                attached[list(rows)] += 1
+                if what in wanted:
+                    added[list(rows)] -= 1
+        message = f"no more volumes of {driver} can be attached"
+        refusal = Refusal("VolumeLimitExceeded", message, (driver,), resolvable=True)
+        yield refusal, (added > 0) & (attached + added > limits)
+
+
+def _limits(driver: str, state: ClusterState) -> Ints:
+    return np.array([report.attach_limits.get(driver, UNLIMITED) for report in state.reports], np.int64)

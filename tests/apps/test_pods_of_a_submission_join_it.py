@@ -1,0 +1,108 @@
+"""A workload of a live cluster is as far as its objects and the pods that came of them, and waits for those to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import cancel, follow, retry, submit_there
+from hetsched.placement.actions.creating import claim, note
+from hetsched.placement.models import Pod, SubmittedObject, Workload
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+
+pytestmark = pytest.mark.django_db
+WEB = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: busybox, resources: {requests: {cpu: "1"}}}]}
+"""
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1, enrolled_namespaces=["default"])
+    follow(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
+    return made
+
+
+@pytest.fixture
+def workload(cluster: Cluster) -> Workload:
+    """Return a submitted Deployment of two pods, created there."""
+    pods = parse_workload([("m", WEB.encode())]).pending
+    accepted = submit_there(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
+    (one,) = claim(cluster.pk, 10)
+    note(one, SubmittedObject.MADE, uid="d1")
+    return Workload.objects.get(pk=accepted.workload_id)
+
+
+def comes(cluster: Cluster, workload: Workload, name: str, **more: Any) -> None:
+    """Show a pod of the Deployment, by way of a ReplicaSet."""
+    maker = f"ReplicaSet/{workload.objects_there.get().wanted.name}-5d9c"
+    spec = a_pod(name).having(
+        uid=name, controller=maker, node_name=more.get("node_name", ""), labels={"hetsched.io/workload": workload.pk}
+    )
+    seen = ObservedPod(
+        "default", name, name, scheduler_name="hetsched", spec=None if more.get("ended") else spec.build(), **more
+    )
+    follow(cluster.pk, Changes(pods=[seen]), epoch=1)
+
+
+def state(workload: Workload) -> str:
+    return Workload.objects.get(pk=workload.pk).state
+
+
+def test_it_is_pending_until_all_its_pods_came(cluster: Cluster, workload: Workload) -> None:
+    assert (workload.pod_count, state(workload)) == (2, "pending")
+    comes(cluster, workload, "a")
+    comes(cluster, workload, "a", ended="failed", phase="Failed")  # by somebody's hand, before it had a node
+    assert state(workload) == "pending"
+    comes(cluster, workload, "b")
+    assert (Workload.objects.count(), Pod.objects.filter(workload=workload).count()) == (1, 2)
+    comes(cluster, workload, "b", ended="succeeded", phase="Succeeded")
+    assert state(workload) == "cancelled"
+    comes(cluster, workload, "c")  # one more than was asked for, made for the first
+    assert Workload.objects.get(pk=workload.pk).pod_count == 3
+
+
+def test_one_object_is_tried_by_one_worker_at_a_time(cluster: Cluster, workload: Workload) -> None:
+    cancel(workload, actor=SYSTEM, reason="enough")
+    first, second = claim(cluster.pk, 10), claim(cluster.pk, 10)
+    assert (len(first), second) == (1, [])
+    note(first[0], SubmittedObject.UNWANTED, message="503")
+    assert claim(cluster.pk, 10) == []  # later
+    SubmittedObject.objects.update(not_before=None)
+    assert len(claim(cluster.pk, 10)) == 1
+
+
+def test_what_was_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster, workload: Workload) -> None:
+    SubmittedObject.objects.update(state=SubmittedObject.WANTED, uid="")
+    (one,) = claim(cluster.pk, 10)
+    cancel(workload, actor=SYSTEM, reason="meanwhile")
+    assert claim(cluster.pk, 10) == []
+    note(one, SubmittedObject.MADE, uid="d2")
+    (due,) = claim(cluster.pk, 10)
+    assert (due.state, due.uid) == ("unwanted", "d2")
+
+
+def test_what_failed_in_a_live_cluster_is_not_tried_again(cluster: Cluster, workload: Workload) -> None:
+    comes(cluster, workload, "a")
+    for reached in ("placed", "failed"):
+        Pod.objects.update(state=reached, queued=False)
+    with pytest.raises(InputError, match="NothingToRetry"):
+        retry(workload, actor=SYSTEM, reason="again")

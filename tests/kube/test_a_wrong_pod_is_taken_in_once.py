@@ -1,0 +1,50 @@
+"""A pod whose own request is wrong is told so once, and looked at anew when what it names has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement import snapshot
+from hetsched.placement.models import Pod
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from workers import schedule, tell
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    snapshot.warm(cluster.pk).forget()
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+
+
+def test_what_we_tell_it_does_not_bring_it_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_pod(api, "wrong", labels={"hetsched.io/isa": "z80"})
+    eventually(followed, lambda: states() == {"wrong": "pending"})
+    followed._tell()
+    schedule.run(cluster.pk)
+    assert tell.run(cluster.pk) == 1
+    assert pod_of(api, "wrong")["status"]["conditions"]
+    make_pod(api, "after")  # whatever was written to the first one is seen before this one
+    eventually(followed, lambda: "after" in states())
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        followed.turn()
+    assert list(Pod.objects.order_by("id").values_list("name", "state")) == [
+        ("wrong", "misconfigured"),
+        ("after", "pending"),
+    ]
+    api.send("DELETE", PODS.path(namespace="default", name="wrong"), query={"gracePeriodSeconds": "0"})
+    eventually(followed, lambda: states()["wrong"] == "cancelled")

@@ -1,0 +1,166 @@
+"""Bindings under faults: each pod is bound once, where it was placed, and what nobody knows keeps what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube import binding
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod, Reservation
+from tests.kube.faults import refusal, replies
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster of two nodes on which the pod `p` is placed and not bound yet."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding, "_LONGEST_WAIT_SECONDS", 0.05)
+    for name in ("n1", "n2"):
+        make_node(api, name)
+    make_pod(api, "p")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 2 and states() == {"p": "pending"})
+    follower._tell()
+    assert schedule.run(cluster.pk) == 1
+    yield follower
+    follower.ended.set()
+
+
+def held() -> int:
+    return Reservation.objects.filter(active=True).count()
+
+
+def is_bound_as_placed(api: Api) -> bool:
+    node = Pod.objects.select_related("node").get().node
+    return node is not None and pod_of(api, "p")["spec"].get("nodeName") == node.name
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
+    api: Api, cluster: Cluster, placed: Follower, status: int
+) -> None:
+    def say(call: int, real: Any) -> Any:
+        if call < 3:
+            raise refusal(status, retry_after=1.0)
+        return real()
+
+    with replies(api, to="/p/binding", say=say) as calls:
+        assert bind.run(cluster.pk) == 1
+    assert len(calls) == 3
+    assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
+
+
+def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
+    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(_: int, __: Any) -> Any:
+        raise refusal(503)
+
+    with replies(api, to="/p/binding", say=say) as calls:
+        assert bind.run(cluster.pk) == 0
+    assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
+    assert bind.run(cluster.pk) == 0  # whoever bound it may still be at it
+    monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
+    assert bind.run(cluster.pk) == 1
+    assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
+    assert check_invariants() == []
+
+
+def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: Follower) -> None:
+    def say(_: int, real: Any) -> Any:
+        real()
+        raise refusal(0)
+
+    with replies(api, to="/p/binding", say=say):
+        assert bind.run(cluster.pk) == 1
+    assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
+
+
+def test_a_binding_that_comes_through_late_frees_nothing_meanwhile(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    late: list[Any] = []
+
+    def say(_: int, real: Any) -> Any:
+        late.append(real)
+        raise refusal(0)
+
+    with replies(api, to="/p/binding", say=say):
+        assert bind.run(cluster.pk) == 0
+    assert (states(), held()) == ({"p": "binding"}, 1)
+    late[0]()
+    eventually(placed, lambda: states() == {"p": "bound"})
+    assert (bind.run(cluster.pk), held(), is_bound_as_placed(api)) == (0, 1, True)
+    assert check_invariants() == []
+
+
+def test_a_pod_that_was_made_anew_mid_bind_is_never_bound_for_the_old_one(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    def say(_: int, real: Any) -> Any:
+        api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
+        make_pod(api, "p", cpu="2")
+        return real()
+
+    with replies(api, to="/p/binding", say=say):
+        assert bind.run(cluster.pk) == 0
+    assert "nodeName" not in pod_of(api, "p")["spec"]
+    assert held() == 1  # until the watch proves that the old one is gone
+    eventually(
+        placed, lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "pending"]
+    )
+    assert held() == 0
+    placed._tell()
+    assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
+    assert Reservation.objects.get(active=True).requests["cpu"] == 2000
+    assert check_invariants() == []
+
+
+def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, placed: Follower) -> None:
+    for number in range(20):
+        make_pod(api, f"more-{number}", cpu="100m")
+    eventually(placed, lambda: len(states()) == 21)
+    placed._tell()
+    assert schedule.run(cluster.pk) == 20
+    waiting = bind._pods(cluster.pk, State.PLACED)
+    bind.begin_binding(cluster.pk, waiting)
+    wanted = bind._to_bind(waiting)
+    with ThreadPoolExecutor(8) as threads:
+        fates = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
+    assert {one.fate for one in fates} == {binding.Fate.BOUND}
+    bind._note(cluster, fates[:21])
+    bind._note(cluster, fates[21:])
+    assert set(states().values()) == {"bound"}
+    assert held() == 21
+    assert check_invariants() == []
+
+
+def test_a_pod_that_somebody_else_bound_elsewhere_is_charged_where_it_is(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    ours = Pod.objects.select_related("node").get().node
+    assert ours is not None
+    other = "n2" if ours.name == "n1" else "n1"
+    uid = pod_of(api, "p")["metadata"]["uid"]
+    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).fate is binding.Fate.BOUND
+    assert bind.run(cluster.pk) == 0
+    assert held() == 1
+    eventually(
+        placed, lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "running"]
+    )
+    assert Reservation.objects.get(active=True).node.name == other
+    assert check_invariants() == []

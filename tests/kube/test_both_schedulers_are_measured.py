@@ -1,0 +1,45 @@
+"""`hetsched bench cluster` measures both schedulers on one API server and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import NODES, PODS
+from tests.kube.control_plane import ControlPlane, find
+from tests.kube.scene import make_node
+from tests.system.processes import ROOT, plain_environment, python
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.timeout(300)]
+
+
+def bench(plane: ControlPlane, folder: Path) -> subprocess.CompletedProcess[str]:
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    program = find("kube-scheduler") or pytest.skip("kube-scheduler is not there")
+    words = ("bench", "cluster", "--quick", "-o", "json", "--kubeconfig", kubeconfig, "--kube-scheduler", program)
+    command = python("-m", "hetsched.cli", *map(str, words))
+    return subprocess.run(command, env=plain_environment(), cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_pod_is_bound_by_either(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    done = bench(plane, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    # two kinds of load, of 40 pods each, for three schedulers
+    assert found["checks"] == {"compared": 240, "different": 0}
+    assert [row["case"] for row in found["rows"] if row["unit"] == "ratio"] == [
+        "hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored",
+    ]  # fmt: skip
+    assert (api.list_all(NODES)[0], api.list_all(PODS)[0]) == ([], [])
+
+
+def test_a_cluster_in_use_is_left_alone(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    make_node(api, "n1")
+    done = bench(plane, tmp_path)
+    assert done.returncode == 2
+    assert "ClusterInUse" in done.stderr

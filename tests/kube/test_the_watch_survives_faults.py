@@ -1,0 +1,109 @@
+"""Whatever becomes of the API server and the way to it, the ledger is as the cluster is, ten seconds after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube import reflector
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.inventory.models import Cluster, Node, Sync
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Reservation
+from tests.kube.control_plane import ControlPlane
+from tests.kube.faults import Link, kill_api_server
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+AT_ONCE = {"gracePeriodSeconds": "0"}
+
+
+@pytest.fixture
+def link(plane: ControlPlane, api: Api) -> Iterator[Link]:
+    with Link(plane) as link:
+        yield link
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow, over a link that can fail, a cluster of two nodes where one pod runs and one waits for us."""
+    monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 0.5)
+    make_node(api, "n1")
+    make_node(api, "n2")
+    make_pod(api, "runs", schedulerName="default-scheduler", nodeName="n1")
+    make_pod(api, "waits")
+    follower = a_follower(link.api(), cluster)
+    eventually(follower, lambda: states() == {"runs": "running", "waits": "pending"})
+    yield follower
+    follower.ended.set()
+
+
+def much_happens(api: Api) -> None:
+    api.send("DELETE", PODS.path(namespace="default", name="runs"), query=AT_ONCE)
+    api.send("DELETE", NODES.path(name="n1"))
+    make_node(api, "n3")
+    make_pod(api, "late", cpu="2", schedulerName="default-scheduler", nodeName="n2")
+
+
+def is_all_known() -> bool:
+    names = set(Node.objects.values_list("name", flat=True))
+    return names == {"n2", "n3"} and states() == {"runs": "cancelled", "waits": "pending", "late": "running"}
+
+
+def nothing_is_wrong() -> bool:
+    held = Reservation.objects.get(active=True)
+    return (held.pod.name, held.requests["cpu"]) == ("late", 2000) and check_invariants() == []
+
+
+def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
+    link.cut()
+    much_happens(api)
+    for _ in range(20):
+        followed.turn()
+    followed._tell()
+    assert states() == {"runs": "running", "waits": "pending"}  # nothing is freed because nobody answers
+    assert Sync.objects.get(resource="pods").failures > 0
+    link.mend()
+    eventually(followed, is_all_known)
+    assert nothing_is_wrong()
+
+
+def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "QUIET_SECONDS", 1.0)
+    link.cut()  # so that the watches begin anew, with the shorter patience
+    link.mend()
+    make_pod(api, "seen", schedulerName="default-scheduler", nodeName="n1")
+    eventually(followed, lambda: "seen" in states())
+    api.send("DELETE", PODS.path(namespace="default", name="seen"), query=AT_ONCE)
+    eventually(followed, lambda: states()["seen"] == "cancelled")
+    link.silence()
+    much_happens(api)
+    eventually(followed, lambda: followed._known[PODS].failures > 0)
+    link.mend()
+    eventually(followed, lambda: states().get("late") == "running" and states()["runs"] == "cancelled")
+    assert nothing_is_wrong()
+
+
+def test_an_api_server_that_is_killed_and_has_forgotten_history(
+    plane: ControlPlane, api: Api, link: Link, followed: Follower
+) -> None:
+    lists = followed._known[PODS].lists
+    link.cut()
+    much_happens(api)
+    kill_api_server(plane)
+    link.mend()
+    eventually(followed, is_all_known)
+    assert followed._known[PODS].lists > lists  # 410: what the watch missed could only be found by a list
+    assert nothing_is_wrong()
+
+
+def test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there(api: Api, followed: Follower) -> None:
+    make_pod(api, "first", cpu="3", schedulerName="default-scheduler", nodeName="n9")
+    eventually(followed, lambda: states().get("first") == "running")
+    make_node(api, "n9")
+    eventually(followed, lambda: Node.objects.filter(name="n9", pods=1).exists())
+    assert Node.objects.get(name="n9").requested["cpu"] == 3000
+    assert check_invariants() == []

@@ -1,0 +1,84 @@
+"""Beside the real kube-scheduler, on the same nodes at the same time: nothing is lost, nothing is charged twice.
+
+The other one knows nothing of our placements that are not bound yet, so a node may come to be overcommitted by its
+pods; it is ours then that never adds to it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Reservation
+from tests.kube.control_plane import ControlPlane, find
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+NODES, EACH = 4, 20  # 40 pods of 500m on 4 nodes of 8 CPUs: 20 of 32 CPUs
+
+
+@pytest.fixture
+def foreign(plane: ControlPlane, api: Api) -> Iterator[None]:
+    """Run the real kube-scheduler beside us."""
+    program = find("kube-scheduler")
+    if program is None:
+        pytest.skip("kube-scheduler is not there")
+    kubeconfig = plane.folder / "foreign.json"
+    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    with (plane.folder / "kube-scheduler.log").open("wb") as log:
+        running = subprocess.Popen(
+            [
+                str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0",
+                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
+            ],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    yield
+    running.terminate()
+    running.wait(20)
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    for number in range(NODES):
+        make_node(api, f"n{number}")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == NODES)
+    follower._tell()
+    yield follower
+    follower.ended.set()
+
+
+def test_both_place_all_their_pods_and_the_ledger_has_each_once(
+    api: Api, cluster: Cluster, foreign: None, followed: Follower
+) -> None:
+    for number in range(EACH):
+        make_pod(api, f"ours-{number}", cpu="500m")
+        make_pod(api, f"theirs-{number}", cpu="500m", schedulerName="default-scheduler")
+
+    def on() -> bool:
+        followed._tell()
+        schedule.run(cluster.pk)
+        bind.run(cluster.pk)
+        assert check_invariants() == []
+        return Counter(states().values()) == {"bound": EACH, "running": EACH}
+
+    eventually(followed, on, 60)
+    pods = json.loads(api.get(PODS.path(namespace="default")))["items"]
+    there = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
+    held = Reservation.objects.filter(active=True).values_list("pod__name", "node__name")
+    assert sorted(held) == sorted(there.items())
+    ours = [pod for pod in pods if pod["metadata"]["name"].startswith("ours")]
+    assert all("hetsched.io/allocation" in pod["metadata"]["annotations"] for pod in ours)
+    assert sum(Node.objects.values_list("pods", flat=True)) == 2 * EACH

@@ -1,0 +1,53 @@
+"""A server that is busy is left alone for as long as it asks, and asked a few times at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import ApiFailure
+from hetsched.adapters.kube.binding import Fate, ToBind, bind
+
+ONE = ToBind(1, "default", "p", "u1", "n1")
+
+
+class Busy:
+    """An API server that refuses the first calls."""
+
+    def __init__(self, *refusals: ApiFailure) -> None:
+        self.refusals = list(refusals)
+        self.calls = 0
+
+    def send(self, *_: Any, **__: Any) -> bytes:
+        self.calls += 1
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return b"{}"
+
+
+def fate_of(api: Any) -> tuple[Fate, list[float]]:
+    waits: list[float] = []
+    return bind(api, ONE, sleep=waits.append).fate, waits
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_it_is_left_alone_as_long_as_it_asks(status: int) -> None:
+    api = Busy(ApiFailure(status, "Busy", "", 3.0), ApiFailure(status, "Busy", "", 0.0))
+    assert fate_of(api) == (Fate.BOUND, [3.0, 0.5])
+    assert api.calls == 3
+
+
+def test_nobody_waits_longer_than_a_while() -> None:
+    assert fate_of(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (Fate.BOUND, [10.0])
+
+
+def test_one_that_stays_busy_leaves_the_fate_unknown() -> None:
+    api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
+    assert fate_of(api) == (Fate.UNKNOWN, [0.1, 0.5, 2.0])
+    assert api.calls == 4
+
+
+def test_what_is_refused_is_not_asked_again() -> None:
+    api = Busy(ApiFailure(422, "Invalid", "no"), ApiFailure(422, "Invalid", "no"))
+    assert fate_of(api) == (Fate.REFUSED, [])

@@ -1,0 +1,63 @@
+"""Kubernetes' own pod groups, in the versions that API servers serve, as gangs."""
+
+from hetsched.adapters.documents import load_documents
+from hetsched.adapters.export import write_cluster
+from hetsched.adapters.manifests import read_content
+from hetsched.contracts.workload import GangMember
+from tests.unit.adapters.reading import content, pod_text, problems
+
+GROUP = """\
+apiVersion: scheduling.k8s.io/v1alpha2
+kind: PodGroup
+metadata: {name: ring}
+spec:
+  schedulingPolicy: {gang: {minCount: 4}}
+"""
+
+
+def test_the_group_that_a_pod_names_says_how_many_start_together() -> None:
+    found = content(f"{GROUP}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
+    assert found.pending[0].gang == GangMember("ring", 4)
+    assert found.pending[0].problems == ()
+
+
+def test_a_group_that_is_not_there_says_nothing_of_the_number() -> None:
+    assert content(pod_text("schedulingGroup: {podGroupName: ring}")).pending[0].gang == GangMember("ring", 0)
+
+
+def test_members_of_a_basic_group_start_alone() -> None:
+    group = GROUP.replace("gang: {minCount: 4}", "basic: {}")
+    found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
+    assert found.pending[0].gang == GangMember("ring", 1)
+
+
+def test_a_group_of_a_workload_is_named_by_both() -> None:
+    workload = """\
+apiVersion: scheduling.k8s.io/v1alpha1
+kind: Workload
+metadata: {name: train}
+spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
+"""
+    found = content(f"{workload}---\n{pod_text('workloadRef: {name: train, podGroup: workers}')}")
+    assert found.pending[0].gang == GangMember("train.workers", 3)
+
+
+def test_what_is_not_implemented_of_a_group_is_said() -> None:
+    group = GROUP + "  schedulingConstraints: {topology: [{key: rack}]}\n"
+    found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
+    assert problems(found.pending[0]) == [("FeatureNotSupported", "PodGroup ring: spec.schedulingConstraints")]
+
+
+def test_long_names_of_groups_stay_apart() -> None:
+    names = ["g" * 100 + end for end in "ab"]
+    texts = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=f"p{i}") for i, name in enumerate(names)]
+    kept = [pod.gang.name for pod in content("---\n".join(texts)).pending if pod.gang]
+    assert len(set(kept)) == 2
+    assert {len(name) for name in kept} == {63}
+
+
+def test_an_export_comes_back_the_same() -> None:
+    limited = GROUP.replace("ring", "limited") + "  schedulingConstraints: {topology: [{key: rack}]}\n"
+    pods = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=name) for name in ("ring", "limited")]
+    found = content("---\n".join([GROUP, limited, *pods]))
+    assert read_content(load_documents(write_cluster(found), name="again.json"), workload=True) == found

@@ -1,0 +1,297 @@
+"""Pods run where their volumes are or can be made, one pod after the other on the same storage."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hetsched.contracts.allocation import VolumeGrant
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, LabelSelector, NodeTerm, PodSpec
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.explain import Diagnosis, diagnose
+from hetsched.engine.plugins.volumes import Volumes
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP
+from hetsched.engine.whatif import what_if
+from tests.builders import NodeBuilder, a_node, a_pod
+from tests.unit.engine.fleet import REGISTRY, ZONE, policy_of
+
+GIB = 2**30
+LOCAL = StorageClass(NO_PROVISIONER, waits=True)
+MADE = StorageClass("csi.example.org", waits=True)
+
+
+def zoned(*zones: str) -> list[NodeBuilder]:
+    """Return one node in each zone, called like it."""
+    return [a_node(zone).labelled({ZONE: zone}) for zone in zones]
+
+
+def in_zone(zone: str) -> tuple[NodeTerm, ...]:
+    return (NodeTerm((Expression(ZONE, "In", (zone,)),)),)
+
+
+def volume(name: str, zone: str = "", *, size: int = 10, **facts: object) -> PersistentVolume:
+    """Return a volume of the local class, usable in one zone where one is named."""
+    own = {"storage_class": "local", "modes": ("ReadWriteOnce",), "terms": in_zone(zone) if zone else None} | facts
+    return PersistentVolume(name, size * GIB, **own)  # type: ignore[arg-type]
+
+
+def claim(
+    name: str, *, size: int = 5, kind: str | None = "local", modes: str = "ReadWriteOnce", **facts: object
+) -> VolumeClaim:
+    asks = ClaimRequest(kind, size * GIB, (modes,), selector=facts.pop("selector", None))  # type: ignore[arg-type]
+    return VolumeClaim("default", name, asks, **facts)  # type: ignore[arg-type]
+
+
+def storage(*things: PersistentVolume | VolumeClaim, **classes: StorageClass) -> Storage:
+    return Storage(
+        {thing.name: thing for thing in things if isinstance(thing, PersistentVolume)},
+        {thing.key: thing for thing in things if isinstance(thing, VolumeClaim)},
+        {"local": LOCAL, "made": MADE, **classes},
+    )
+
+
+def using(name: str, *claims: str) -> PodSpec:
+    return a_pod(name).shaped(claims=tuple(ClaimUse(claim) for claim in claims)).build()
+
+
+def on(nodes: list[NodeBuilder], stored: Storage, *running: PodSpec, policy: str = "hetsched") -> Scheduler:
+    state = ClusterState([node.build() for node in nodes], running, storage=stored)
+    return Scheduler(state, compile_policy(BUILTIN[policy], REGISTRY))
+
+
+def place(pod: PodSpec, nodes: list[NodeBuilder], *things: PersistentVolume | VolumeClaim) -> Outcome:
+    return on(nodes, storage(*things)).schedule(pod)
+
+
+def why(pod: PodSpec, nodes: list[NodeBuilder], stored: Storage, *running: PodSpec) -> Diagnosis:
+    return diagnose(on(nodes, stored, *running), pod)
+
+
+# -- bound claims ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_goes_where_its_volume_is() -> None:
+    things = volume("disk", "b", claim="default/data"), claim("data", volume="disk")
+    assert place(using("p", "data"), zoned("a", "b", "c"), *things).node == "b"
+
+
+@pytest.mark.parametrize("key", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
+def test_zone_labels_of_a_volume_hold_it_and_older_nodes_are_known(key: str) -> None:
+    nodes = [a_node("a").labelled({key: "a"}), a_node("b").labelled({key: "b"})]
+    disk = volume("disk", zones=(Expression(ZONE, "In", ("b", "c")),))
+    assert place(using("p", "data"), nodes, disk, claim("data", volume="disk")).node == "b"
+
+
+def test_a_node_outside_is_refused_with_the_volume() -> None:
+    stored = storage(volume("disk", "z"), claim("data", volume="disk"))
+    found = why(using("p", "data"), zoned("a", "b"), stored)
+    assert found.verdict is Verdict.NOT_NOW
+    assert [(r.code, r.plugin, r.nodes, r.missing) for r in found.reasons] == [
+        ("VolumeNodeConflict", "volumes", 2, ("disk",))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("things", "code"),
+    [
+        ((), "VolumeClaimMissing"),
+        ((claim("data", volume="disk"),), "VolumeMissing"),
+        ((claim("data", deleting=True),), "VolumeClaimDeleting"),
+        ((claim("data", lost=True),), "VolumeLost"),
+        ((claim("data", kind="none"),), "StorageClassMissing"),
+        ((claim("data", kind="at-once"),), "VolumeNotBound"),
+        ((claim("data", kind=""),), "VolumeNotBound"),
+        ((claim("data", kind=None),), "VolumeNotBound"),
+        ((claim("data", wanted="disk"), volume("disk")), "VolumeNotBound"),
+    ],
+)
+def test_a_claim_that_cannot_be_used_yet_is_waited_for(
+    things: tuple[PersistentVolume | VolumeClaim, ...], code: str
+) -> None:
+    stored = msgspec.structs.replace(storage(*things), classes={"at-once": StorageClass("x"), "local": LOCAL})
+    found = why(using("p", "data"), zoned("a"), stored)
+    assert found.verdict is Verdict.NOT_NOW
+    assert [reason.code for reason in found.reasons] == [code]
+    assert "data" in found.summary
+
+
+def test_a_volume_of_a_migrated_type_is_said_with_its_field() -> None:
+    stored = storage(volume("disk", source="gcePersistentDisk"), claim("data", volume="disk"))
+    found = why(using("p", "data"), zoned("a"), stored)
+    assert found.verdict is Verdict.MISCONFIGURED
+    assert [(r.code, r.field) for r in found.reasons] == [
+        ("FeatureNotSupported", "PersistentVolume disk: spec.gcePersistentDisk")
+    ]
+
+
+# -- claims that wait for their pod ------------------------------------------------------------------------------------
+
+
+def test_the_smallest_volume_that_suits_is_chosen() -> None:
+    things = (
+        volume("large", "a", size=50),
+        volume("small", "a", size=4),
+        volume("right", "a", size=10),
+        volume("other", "a", size=6, claim="default/else"),
+        volume("ended", "a", size=6, gone=True),
+        volume("class", "a", size=6, storage_class="made"),
+        volume("block", "a", size=6, block=True),
+        volume("modes", "a", size=6, modes=("ReadOnlyMany",)),
+    )
+    outcome = place(using("p", "data"), zoned("a", "b"), *things, claim("data"))
+    assert outcome.node == "a"
+    assert outcome.allocation.volumes == (VolumeGrant("data", "right"),)
+
+
+def test_a_claim_takes_what_its_selector_means() -> None:
+    gold = LabelSelector((Expression("tier", "In", ("gold",)),))
+    things = volume("a", size=5), volume("b", size=9, labels={"tier": "gold"})
+    outcome = place(using("p", "data"), zoned("n"), *things, claim("data", selector=gold))
+    assert outcome.allocation.volumes == (VolumeGrant("data", "b"),)
+
+
+def test_a_volume_that_names_a_claim_is_for_it_alone() -> None:
+    things = volume("a", size=5), volume("mine", "b", size=9, claim="default/data", claim_uid="u")
+    outcome = place(using("p", "data"), zoned("a", "b"), *things, claim("data", uid="u"))
+    assert (outcome.node, outcome.allocation.volumes) == ("b", (VolumeGrant("data", "mine"),))
+    assert place(using("p", "data"), zoned("b"), things[1], claim("data", uid="another")).node is None
+
+
+def test_one_volume_is_chosen_once_and_is_free_again_when_its_pod_goes() -> None:
+    stored = storage(volume("v", "a"), claim("one"), claim("two"))
+    scheduler = on(zoned("a"), stored)
+    first, second = using("p1", "one"), using("p2", "two")
+    empty = scheduler.state.digest()
+    taken = scheduler.schedule(first)
+    assert taken.node == "a"
+    assert scheduler.schedule(second).node is None
+    assert [r.code for r in diagnose(scheduler, second).reasons] == ["VolumeNotAvailable"]
+    scheduler.undo(taken)
+    assert scheduler.state.digest() == empty
+    assert scheduler.schedule(second).allocation.volumes == (VolumeGrant("two", "v"),)
+
+
+def test_the_claims_of_one_pod_take_volumes_of_their_own_on_one_node() -> None:
+    # a has one volume, b has two; the larger claim needs the larger one.
+    things = volume("a1", "a", size=20), volume("b1", "b", size=20), volume("b2", "b", size=6)
+    claims = claim("big", size=15), claim("small", size=5)
+    outcome = place(using("p", "big", "small"), zoned("a", "b"), *things, *claims)
+    assert outcome.node == "b"
+    assert outcome.allocation.volumes == (VolumeGrant("big", "b1"), VolumeGrant("small", "b2"))
+    found = why(using("p", "big", "small"), zoned("a"), storage(things[0], *claims))
+    assert [(r.code, r.message) for r in found.reasons] == [
+        ("VolumeNotAvailable", "there are too few volumes for all claims of the pod")
+    ]
+
+
+def test_a_class_makes_volumes_in_its_topologies() -> None:
+    made = msgspec.structs.replace(MADE, topologies=in_zone("c"))
+    scheduler = on(zoned("a", "c"), storage(claim("data", kind="made"), made=made))
+    outcome = scheduler.schedule(using("p", "data"))
+    assert (outcome.node, outcome.allocation.volumes) == ("c", ())
+
+
+def test_a_claim_whose_volume_is_being_made_stays_with_its_node() -> None:
+    things = claim("data", kind="made", selected_node="b")
+    assert place(using("p", "data"), zoned("a", "b", "c"), things).node == "b"
+
+
+def test_pods_that_share_a_claim_follow_its_first_user() -> None:
+    scheduler = on(zoned("a", "b", "c"), storage(volume("v", "b"), claim("static"), claim("dynamic", kind="made")))
+    assert scheduler.schedule(using("p1", "static")).node == "b"
+    again = scheduler.schedule(using("p2", "static"))
+    assert (again.node, again.allocation.volumes) == ("b", (VolumeGrant("static", "v"),))
+    first = scheduler.schedule(using("p3", "dynamic")).node
+    assert scheduler.schedule(using("p4", "dynamic")).node == first
+    elsewhere = diagnose(scheduler, using("p5", "dynamic")).reasons
+    assert not elsewhere or {r.code for r in elsewhere} == {"VolumeSelectedElsewhere"}
+
+
+def test_a_claim_that_nobody_made_yet_is_taken_as_the_pod_brings_it() -> None:
+    own = ClaimUse("p-scratch", ClaimRequest("local", 5 * GIB, ("ReadWriteOnce",)))
+    pod = a_pod("p").shaped(claims=(own,)).build()
+    assert place(pod, zoned("a", "b"), volume("v", "b")).allocation.volumes == (VolumeGrant("p-scratch", "v"),)
+
+
+def test_the_default_class_is_for_claims_that_name_none() -> None:
+    default = msgspec.structs.replace(LOCAL, default=True)
+    stored = storage(volume("v", "b"), claim("data", kind=None), local=default)
+    assert on(zoned("a", "b"), stored).schedule(using("p", "data")).node == "b"
+
+
+# -- who else uses them ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_for_one_pod_is_used_by_one() -> None:
+    stored = storage(volume("v"), claim("data", volume="v", modes="ReadWriteOncePod"))
+    running = msgspec.structs.replace(using("user", "data"), node_name="a")
+    found = why(using("p", "data"), zoned("a", "b"), stored, running)
+    assert [(r.code, r.nodes) for r in found.reasons] == [("VolumeInUse", 1), ("VolumeInUse", 1)]
+    assert found.resolvable == (0,)  # only where its user is could that one leave
+
+
+def test_no_driver_attaches_more_than_it_can() -> None:
+    # a can attach 2 and has h1; one more fits, and h1 again is no more; two more are 1 + 2 > 2.
+    nodes = [a_node("a").having(attach_limits={"csi": 2})]
+    things = [volume(f"v{i}", driver="csi", handle=f"h{i}") for i in range(1, 4)]
+    stored = storage(*things, *(claim(f"c{i}", volume=f"v{i}") for i in range(1, 4)))
+    running = msgspec.structs.replace(using("user", "c1"), node_name="a")
+    assert on(nodes, stored, running).schedule(using("p", "c1", "c2")).node == "a"
+    found = why(using("p", "c2", "c3"), nodes, stored, running)
+    assert [(r.code, r.missing) for r in found.reasons] == [("VolumeLimitExceeded", ("csi",))]
+    assert found.resolvable == (0,)
+
+
+def test_volumes_to_be_made_count_for_their_driver() -> None:
+    nodes = [a_node("a").having(attach_limits={"csi.example.org": 1}), a_node("b")]
+    scheduler = on(nodes, storage(*(claim(f"c{i}", kind="made") for i in range(3))), policy="first-fit")
+    assert [scheduler.schedule(using(f"p{i}", f"c{i}")).node for i in range(3)] == ["a", "b", "b"]
+
+
+# -- beside everything else --------------------------------------------------------------------------------------------
+
+
+def test_a_pod_without_claims_is_none_of_its_business() -> None:
+    state = ClusterState([a_node().build()])
+    assert Volumes().pre_filter(state.compile(a_pod().build()), state) is SKIP
+
+
+def test_a_copy_and_a_state_built_anew_know_what_was_chosen() -> None:
+    stored = storage(volume("v", "a"), claim("one"), claim("two"))
+    scheduler = on(zoned("a"), stored)
+    taken = scheduler.schedule(using("p1", "one"))
+    running = msgspec.structs.replace(taken.pod, node_name="a", allocation=taken.allocation)
+    for state in (scheduler.state.fork(), ClusterState(scheduler.state.reports, [running], storage=stored)):
+        assert state.volumes.taken == {"v": "default/one"}
+        assert Scheduler(state, scheduler.policy).schedule(using("p2", "two")).node is None
+
+
+def test_another_storage_is_another_snapshot() -> None:
+    nodes = [a_node().build()]
+    digests = {ClusterState(nodes, storage=s).digest() for s in (None, storage(volume("v")), storage(volume("w")))}
+    assert len(digests) == 3
+
+
+def test_a_what_if_answers_with_volumes() -> None:
+    content = ClusterContent(
+        nodes=tuple(node.build() for node in zoned("a", "b")), storage=storage(volume("v", "b"), claim("one"))
+    )
+    pods = [using("p1", "one"), using("p2", "missing")]
+    answer = what_if(ClusterState.of(content), policy_of("volumes"), pods, evaluated_at="", explain=True)
+    assert [(placed.pod, placed.node) for placed in answer.placements] == [("default/p1", "b")]
+    assert [reason.code for reason in answer.unplaced[0].reasons] == ["VolumeClaimMissing"]
+    assert answer.verdict is Verdict.NOT_NOW
+
+
+def test_storage_that_comes_with_the_pods_is_beside_the_clusters_own() -> None:
+    scheduler = on(zoned("a", "b"), storage(volume("v", "b")))
+    before = scheduler.state.digest()
+    scheduler.state.add_storage(Storage({"v": volume("v", "a")}, {"default/data": claim("data")}))
+    assert scheduler.state.digest() != before
+    assert scheduler.schedule(using("p", "data")).node == "b"
