@@ -1,5 +1,6 @@
 """What every test shares: the `needs` marker, its closing summary, and how hypothesis searches."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,10 +16,13 @@ settings.load_profile("ci" if parts.in_ci() else "developer")
 
 
 @pytest.fixture(autouse=True)
-def _language_of_nobody() -> Iterator[None]:
-    """A request leaves its language to its thread; the next test must not read it there."""
+def _nothing_is_left_in_this_process() -> Iterator[None]:
+    """A request leaves its language to its thread, and a rolled-back cluster's state to the next one of its id."""
     yield
     translation.deactivate()
+    snapshot = sys.modules.get("hetsched.placement.snapshot")
+    if snapshot is not None:
+        snapshot._warm.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
