@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.storage import PersistentVolume, StorageClass, VolumeClaim
+from hetsched.contracts.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
-from hetsched.engine.volumes import BETA_ZONES
 
 from .fields import View, metadata
 from .selectors import label_selector, node_term

@@ -18,6 +18,11 @@ MIGRATED_SOURCES = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume", "vsphereVolume",
 )  # fmt: skip
 
+BETA_ZONES = {
+    "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
+}
+
 
 class PersistentVolume(msgspec.Struct, frozen=True):
     """A volume. `claim` is the key of the claim it is for, `source` the field that says what it is, `gone` means that

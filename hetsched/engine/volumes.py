@@ -25,7 +25,14 @@ import numpy as np
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.labels import selects
-from hetsched.contracts.storage import MIGRATED_SOURCES, PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.storage import (
+    BETA_ZONES,
+    MIGRATED_SOURCES,
+    PersistentVolume,
+    Storage,
+    StorageClass,
+    VolumeClaim,
+)
 from hetsched.contracts.workload import ClaimUse, Expression, PodSpec
 
 from .columns import Bools
@@ -35,10 +42,6 @@ from .status import Refusal
 if TYPE_CHECKING:
     from .state import Booking, ClusterState
 
-BETA_ZONES = {
-    "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
-}
 ONE_POD = "ReadWriteOncePod"
 
 K = TypeVar("K")

@@ -128,7 +128,7 @@ def stack() -> Iterator[Stack]:
 
 def test_every_service_is_known_to_this_test() -> None:
     assert set(SERVICES) == {
-        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "beat", "demo", "prometheus",
+        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "watch", "beat", "demo", "prometheus",
     }  # fmt: skip
     assert set(OURS) == set(SERVICES) - {"postgres", "redis", "prometheus"}
 
@@ -148,6 +148,7 @@ def test_dependencies_exist() -> None:
 @pytest.mark.needs("postgres", "redis-server")
 def test_one_submission_through_all_services(stack: Stack) -> None:
     stack.run("migrate")
+    watch = stack.start("watch")
     for name in ("web", "worker-schedule", "worker-io", "beat"):
         stack.start(name)
     for name in ("web", "worker-schedule", "worker-io", "beat"):
@@ -160,6 +161,8 @@ def test_one_submission_through_all_services(stack: Stack) -> None:
     decided = ci.get(f"workloads/{submitted['id']}/?wait=30")
     assert decided["state"] == "placed"
     assert [(pod["pod"], pod["node"]) for pod in decided["pods"]] == [("default/hello", "node-0")]
+
+    assert watch.popen.poll() is None, watch.said()
 
     stack.run("demo")
     assert {cluster["name"] for cluster in ci.get("clusters/")["items"]} == {"one", "demo"}
