@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
 
+from .booking import Booking, grant_card
 from .columns import UNKNOWN, Ints
 from .cycle import Outcome, Scheduler
 from .policy import ActivePlugin
 from .request import Request
-from .state import Booking, grant_card
 from .status import Refusal
 
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.

@@ -20,12 +20,13 @@ from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
 from hetsched.contracts.workload import PodSpec
 
 from .attempt import Attempt
+from .booking import Booking
 from .columns import Floats
 from .explain import diagnose
 from .policy import Policy
 from .request import Request
 from .scoring import INFEASIBLE, Evaluator
-from .state import Booking, ClusterState
+from .state import ClusterState
 from .status import Eviction, Refusal, Wait
 from .waiting import PermitRoom
 

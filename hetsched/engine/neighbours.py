@@ -19,7 +19,8 @@ from .columns import Bools, Ints, Rows
 from .tallies import Matcher, Tallies
 
 if TYPE_CHECKING:
-    from .state import Booking, ClusterState
+    from .booking import Booking
+    from .state import ClusterState
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
 _KEPT_ANSWERS = 4096

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Sequence
 from hetsched.contracts.workload import PodSpec
 
 from .attempt import Attempt
+from .booking import Booking
 from .cycle import Outcome, Scheduler
 from .evictions import evictions
 from .gangs import gang_key
 from .policy import Policy
-from .state import Booking, ClusterState
+from .state import ClusterState
 
 
 class Branch:

@@ -29,11 +29,12 @@ from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.units import GPU_RESOURCES
 
 from .attempt import Attempt
+from .booking import Booking
 from .columns import Ints, Rows
 from .gangs import gang_key
 from .removable import SUM_OFFSET, Removable, importance, start_of
 from .request import Request
-from .state import Booking, ClusterState
+from .state import ClusterState
 from .status import Eviction
 from .tallies import Matcher
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .booking import Booking, charge_amounts
 from .columns import Bools, Columns, Ints, Rows
 from .request import CompiledShape
-from .state import Booking, charge_amounts
 
 if TYPE_CHECKING:
     from .state import ClusterState

@@ -25,8 +25,8 @@ from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .admission import predicted
+from .booking import Booking, charge_amounts, grant_card
 from .columns import (
-    WHOLE_CARD_MILLI,
     Columns,
     Ints,
     Layout,
@@ -50,15 +50,6 @@ _COMPILED_LIMIT = 20_000
 _LOG_LIMIT = 1_000_000
 
 T = TypeVar("T")
-
-
-class Booking(msgspec.Struct, eq=False, gc=False):
-    """One pod on one node and what it holds there."""
-
-    pod: PodSpec
-    compiled: CompiledShape
-    row: int
-    allocation: Allocation
 
 
 class ClusterState:
@@ -377,33 +368,3 @@ class ClusterState:
     def digest(self) -> str:
         """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
         return self._digests.of(self)
-
-
-def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
-    """Put what a booking holds into the load of its row (`sign` 1), or take it out (-1)."""
-    row, compiled, layout = booking.row, booking.compiled, columns.layout
-    if sign > 0:
-        columns.load[:, row] += compiled.delta
-    else:
-        columns.load[:, row] -= compiled.delta
-    if compiled.expected_extra is not None:
-        measured = columns.static[layout.static["measured"], row]
-        columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
-    if booking.allocation.gpus:
-        milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
-        for card in booking.allocation.gpus:
-            if card.index < layout.cards:
-                columns.load[milli + card.index, row] -= sign * card.milli
-                columns.load[memory + card.index, row] -= sign * card.memory_mib
-    if booking.allocation.zones or booking.allocation.predicted:
-        zones.charge(booking, sign, columns)
-
-
-def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
-    """Charge a share of a card: all its memory when whole, else the memory asked or the share's part of it."""
-    total = card.memory_mib or 0
-    if milli >= WHOLE_CARD_MILLI:
-        charged = total
-    else:
-        charged = memory_mib or -(-total * milli // WHOLE_CARD_MILLI)
-    return CardGrant(card.index, milli, charged, card.uuid)

@@ -40,7 +40,8 @@ from .selectors import nodes_named, nodes_of_terms, nodes_with
 from .status import Refusal
 
 if TYPE_CHECKING:
-    from .state import Booking, ClusterState
+    from .booking import Booking
+    from .state import ClusterState
 
 ONE_POD = "ReadWriteOncePod"
 

@@ -34,7 +34,8 @@ from .columns import UNKNOWN, Columns, Ints
 from .cpus import Core, cores_of
 
 if TYPE_CHECKING:
-    from .state import Booking, ClusterState
+    from .booking import Booking
+    from .state import ClusterState
 
 MOST_ZONES = 64
 SHARING = frozenset({"none", "numa"})  # CPU policies under which a container shares its CPUs

@@ -20,11 +20,12 @@ import msgspec
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
+from hetsched.engine.booking import grant_card
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState, grant_card
+from hetsched.engine.state import ClusterState
 from hetsched.engine.zones import overcommitted
 
 from .colocation import (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import datetime
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -142,6 +143,28 @@ class Pod(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    @classmethod
+    def charged(
+        cls, cluster: Cluster, spec: PodSpec, node_id: int | None, held: Allocation | None, now: datetime
+    ) -> Pod:
+        """Return the row, unsaved, of a pod that somebody else put on its node."""
+        return cls(
+            cluster=cluster,
+            namespace=spec.namespace,
+            name=spec.name,
+            uid=spec.uid,
+            origin=cls.IMPORTED,
+            spec=spec,
+            priority=spec.priority,
+            gang=spec.gang.name if spec.gang else "",
+            state=State.RUNNING.value,
+            queued=False,
+            node_id=node_id,
+            allocation=held,
+            created_at=now,
+            started_at=now,
+        )
 
     @property
     def key(self) -> str:

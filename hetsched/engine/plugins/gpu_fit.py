@@ -25,12 +25,13 @@ import numpy as np
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.params import Params
+from hetsched.engine.booking import grant_card
 from hetsched.engine.cards import CardDemand
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.links import best_linked
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState, grant_card
+from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 NO_CARDS = Refusal("GpuNone", "the node has no GPU card")

@@ -20,10 +20,11 @@ import msgspec
 
 from hetsched.contracts.params import Params
 from hetsched.engine.attempt import Attempt
+from hetsched.engine.booking import Booking
 from hetsched.engine.preemption import Rule, Search
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
-from hetsched.engine.state import Booking, ClusterState
+from hetsched.engine.state import ClusterState
 from hetsched.engine.status import Eviction
 
 

@@ -220,24 +220,8 @@ class _Batch:
             assert seen.spec is not None
             # Anybody can write an annotation: what a pod holds is what we booked, else what it asks for.
             spec = msgspec.structs.replace(seen.spec, allocation=None)
-            pods.append(
-                Pod(
-                    cluster=self.cluster,
-                    namespace=seen.namespace,
-                    name=seen.name,
-                    uid=seen.uid,
-                    origin=Pod.IMPORTED,
-                    spec=spec,
-                    priority=spec.priority,
-                    gang=spec.gang.name if spec.gang else "",
-                    state=State.RUNNING.value,
-                    queued=False,
-                    node_id=node_ids.get(seen.node_name),
-                    allocation=self._taken(spec),
-                    created_at=self.change.now,
-                    started_at=self.change.now,
-                )
-            )
+            node_id = node_ids.get(seen.node_name)
+            pods.append(Pod.charged(self.cluster, spec, node_id, self._taken(spec), self.change.now))
         Pod.objects.bulk_create(pods, batch_size=500)
         booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)

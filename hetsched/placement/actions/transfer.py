@@ -45,7 +45,7 @@ from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 
 from ..bookings import Booked, insert, parts, rewrite_loads
-from ..lifecycle import HOLDING, QUEUED, State
+from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..snapshot import load_state
 from ..topics import Document, cluster_counts, cluster_document, held_document
@@ -174,21 +174,12 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
     now = timezone.now()
     node_ids = dict(cluster.nodes.values_list("name", "id"))
     pods = [
-        Pod(
-            cluster=cluster,
-            namespace=spec.namespace,
-            name=spec.name,
-            uid=spec.uid,
-            origin=Pod.IMPORTED,
-            spec=spec,
-            priority=spec.priority,
-            gang=spec.gang.name if spec.gang else "",
-            state=State.RUNNING.value,
-            queued=False,
-            node_id=node_ids.get(spec.node_name),
-            allocation=state.bookings[spec.key].allocation if spec.key in state.bookings else None,
-            created_at=now,
-            started_at=now,
+        Pod.charged(
+            cluster,
+            spec,
+            node_ids.get(spec.node_name),
+            state.bookings[spec.key].allocation if spec.key in state.bookings else None,
+            now,
         )
         for spec in running
     ]
