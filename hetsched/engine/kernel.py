@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .columns import Floats, Ints
+from .machine_code import compiled, compiled_for_good, version
 from .terms import (
     NOWHERE,
     Cards,
     Stretch,
     add_score,
-    compiled,
-    compiled_for_good,
     keep_out_full,
     keep_out_without_cards,
     take_cards,
-    version,
 )
 
 BLOCK = 64

@@ -11,46 +11,18 @@ order. That path is the oracle, in tests and in `hetsched bench engine`.
 
 from __future__ import annotations
 
-import marshal
-from collections.abc import Callable
-from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .columns import UNKNOWN, WHOLE_CARD_MILLI, Ints
+from .machine_code import compiled
 
 LEAST_ALLOCATED, BALANCED_ALLOCATION, TIGHTEST_FIT, NASH_GAIN, GPU_HEADROOM, IHEP_CPU, IHEP_GPU = range(7)
 NOWHERE = -np.inf
 _ROUNDING = 1.5 * 2.0**52
 GIVEN = 8
 """How many numbers a term may be given per shape."""
-
-F = TypeVar("F", bound=Callable[..., Any])
-_codes = blake2b(digest_size=8)
-
-
-def compiled(function: F) -> F:
-    """Compile as part of what calls it."""
-    _codes.update(marshal.dumps(function.__code__))
-    return cast("F", njit(error_model="numpy")(function))
-
-
-def compiled_for_good(function: F) -> tuple[F, bool]:
-    """Compile at the first call and keep the machine code on disk; tell whether there is a place that can be written.
-
-    What is kept is looked up by the function's file and closure, not by what it calls: `version` has to be in there.
-    """
-    try:
-        return cast("F", njit(cache=True, error_model="numpy")(function)), True
-    except RuntimeError:
-        return compiled(function), False
-
-
-def version() -> str:
-    """Return a name for the code of everything that was handed to `compiled` so far."""
-    return _codes.hexdigest()
 
 
 class At(NamedTuple):

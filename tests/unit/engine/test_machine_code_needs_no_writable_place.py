@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.engine import batch, kernel, terms
+from hetsched.engine import batch, kernel, machine_code
 
 
 def no_place(**options: Any) -> Callable[[Any], Any]:
@@ -22,8 +22,8 @@ def twice(number: int) -> int:
 
 
 def test_what_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "njit", no_place)
-    made, kept = terms.compiled_for_good(twice)
+    monkeypatch.setattr(machine_code, "njit", no_place)
+    made, kept = machine_code.compiled_for_good(twice)
     assert (made(21), kept) == (42, False)
 
 
@@ -35,6 +35,6 @@ def test_then_only_very_many_pods_are_worth_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_code_has_another_name() -> None:
-    before = terms.version()
-    terms.compiled(twice)
-    assert terms.version() != before
+    before = machine_code.version()
+    machine_code.compiled(twice)
+    assert machine_code.version() != before
