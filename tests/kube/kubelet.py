@@ -1,0 +1,281 @@
+"""A kubelet for every node of a test control plane: nodes stay alive, bound pods run, end, or are refused by rule.
+
+Problem: an API server without kubelets binds pods to nodes where nothing ever happens.
+Rule: one watch of nodes and one of pods for the whole fleet; status is patched raw, as kubelets do it, with the uid as
+its condition, by a few threads. What a pod comes to is asked of the rule once, when it is first seen on a node. A bound
+pod that is being deleted is let go at once. Nodes get a Ready condition when they come and their Lease every
+`beat_seconds`.
+
+    with Kubelet(api) as kubelet:                                   # everything runs, for ever
+    with Kubelet(api, lambda pod: ends(seconds=1)):                 # everything succeeds after a second
+    with Kubelet(api, lambda pod: refuses("TopologyAffinityError") if pod.node == "n1" else RUNS) as kubelet:
+        kubelet.refused                                             # [(pod, node)…] in the order they came
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import msgspec
+
+from hetsched.adapters.kube.api import Api, ApiFailure, Resource
+from hetsched.adapters.kube.reflector import Reflector, Seen
+from hetsched.adapters.kube.resources import NODES, PODS
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+LEASE_SECONDS = 40
+_STRATEGIC = "application/strategic-merge-patch+json"
+_TICK_SECONDS = 0.05
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What a pod comes to: it runs for `seconds` (None: for ever) unless it is refused or its containers wait."""
+
+    phase: str = "Running"
+    reason: str = ""
+    message: str = ""
+    waiting: bool = False
+    exit_code: int = 0
+    seconds: float | None = None
+
+
+RUNS = Fate()
+
+
+def ends(exit_code: int = 0, *, reason: str = "", seconds: float = 0.0) -> Fate:
+    """Return the fate of a pod whose containers run and end with this code; `reason` is theirs."""
+    phase = "Failed" if exit_code else "Succeeded"
+    return Fate(phase, reason or ("Error" if exit_code else "Completed"), exit_code=exit_code, seconds=seconds)
+
+
+def refuses(reason: str, message: str = "") -> Fate:
+    """Return the fate of a pod that the kubelet does not admit."""
+    return Fate("Failed", reason, message)
+
+
+def waits(reason: str, message: str = "") -> Fate:
+    """Return the fate of a pod whose containers cannot be started, as with ImagePullBackOff."""
+    return Fate("Pending", reason, message, waiting=True)
+
+
+class _Container(msgspec.Struct):
+    name: str
+    image: str = ""
+
+
+class _Spec(msgspec.Struct):
+    node: str = msgspec.field(default="", name="nodeName")
+    containers: list[_Container] = []
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+class BoundPod(msgspec.Struct, frozen=True):
+    """A pod on its node, as a rule sees it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    containers: tuple[tuple[str, str], ...]  # (name, image)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Kubelet:
+    """The kubelets of all nodes; use it in a `with`. Its lists only grow, and any thread may read them."""
+
+    def __init__(
+        self, api: Api, rule: Callable[[BoundPod], Fate] = lambda _: RUNS, *, beat_seconds: float = 10.0
+    ) -> None:
+        self.rule = rule
+        self.started: list[tuple[str, str]] = []  # (pod, node): told to run there
+        self.refused: list[tuple[str, str]] = []  # (pod, node): not admitted there
+        self._api = api
+        self._beat_seconds = beat_seconds
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._pool = ThreadPoolExecutor(4, "kubelet")
+        self._taken: set[str] = set()  # uids of pods whose fate is known
+        self._nodes: set[str] = set()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._lock = threading.Lock()
+        self._count = itertools.count()
+
+    def __enter__(self) -> Self:
+        jobs = ((self._follow, (NODES, self._see_node)), (self._follow, (PODS, self._see_pod)), (self._tick, ()))
+        self._threads = [threading.Thread(target=job, args=arguments, daemon=True) for job, arguments in jobs]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; a watch that has nothing to say is left to end with the connection."""
+        self._ended.set()
+        self._threads[-1].join()
+        self._pool.shutdown(cancel_futures=True)
+
+    # -- seeing --------------------------------------------------------------------------------------------------------
+
+    def _follow(self, resource: Resource, see: Callable[[bytes], None]) -> None:
+        reflector = Reflector(
+            self._api, resource, sleep=lambda seconds: (self._ended.wait(seconds), None)[1], ended=self._ended.is_set
+        )
+        for event in reflector.events():
+            if self._ended.is_set():
+                return
+            if isinstance(event, Seen):
+                see(event.body)
+
+    def _see_node(self, body: bytes) -> None:
+        name = json.loads(body)["metadata"]["name"]
+        if name not in self._nodes:
+            self._nodes.add(name)
+            self._do(lambda: self._come_alive(name))
+
+    def _see_pod(self, body: bytes) -> None:
+        seen = _pod.decode(body)
+        meta, spec = seen.metadata, seen.spec
+        if not spec.node:
+            return
+        if meta.deleted is not None:
+            self._do(lambda: self._let_go(meta))
+        elif meta.uid not in self._taken and seen.status.phase == "Pending":
+            self._taken.add(meta.uid)
+            containers = tuple((container.name, container.image) for container in spec.containers)
+            pod = BoundPod(
+                meta.namespace, meta.name, meta.uid, spec.node, meta.labels, meta.annotations, containers
+            )  # fmt: skip
+            self._do(lambda: self._admit(pod))
+
+    # -- doing ---------------------------------------------------------------------------------------------------------
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if not self._ended.is_set():
+            self._pool.submit(self._tried, job)
+
+    def _tried(self, job: Callable[[], None]) -> None:
+        """Do a job; what is gone or replaced by now needs nothing any more, what failed is tried again."""
+        try:
+            job()
+        except ApiFailure as failure:
+            if failure.status not in (404, 409):
+                self._after(1.0, job)
+
+    def _after(self, seconds: float, job: Callable[[], None]) -> None:
+        with self._lock:
+            heapq.heappush(self._later, (time.monotonic() + seconds, next(self._count), job))
+
+    def _tick(self) -> None:
+        beat_at = time.monotonic() + self._beat_seconds
+        while not self._ended.wait(_TICK_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                due = []
+                while self._later and self._later[0][0] <= now:
+                    due.append(heapq.heappop(self._later)[2])
+            for job in due:
+                self._do(job)
+            if now >= beat_at:
+                beat_at = now + self._beat_seconds
+                for name in list(self._nodes):
+                    self._do(lambda name=name: self._renew(name))  # type: ignore[misc]
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _come_alive(self, name: str) -> None:
+        now = _now()
+        ready = {
+            "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "a test runs this node",
+            "lastHeartbeatTime": now,
+        }  # fmt: skip
+        self._patch(NODES, name, "", {"status": {"conditions": [ready]}})
+        lease = {
+            "metadata": {"name": name},
+            "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": _now(micro=True)},
+        }
+        self._api.send("POST", LEASES.path(namespace="kube-node-lease"), json.dumps(lease).encode())
+
+    def _renew(self, name: str) -> None:
+        body = json.dumps({"spec": {"holderIdentity": name, "renewTime": _now(micro=True)}}).encode()
+        path = LEASES.path(namespace="kube-node-lease", name=name)
+        self._api.send("PATCH", path, body, content="application/merge-patch+json")
+
+    # -- pods ----------------------------------------------------------------------------------------------------------
+
+    def _admit(self, pod: BoundPod) -> None:
+        fate = self.rule(pod)
+        if fate.waiting:
+            state = {"waiting": {"reason": fate.reason, "message": fate.message}}
+            self._tell(pod, {"phase": "Pending", **_containers(pod, state, ready=False)})
+        elif fate.phase == "Failed" and fate.seconds is None:
+            self.refused.append((pod.key, pod.node))
+            self._tell(pod, {"phase": "Failed", "reason": fate.reason, "message": fate.message, "startTime": _now()})
+        else:
+            self.started.append((pod.key, pod.node))
+            running = {"running": {"startedAt": _now()}}
+            ready = [{"type": "Ready", "status": "True"}]
+            status = {"phase": "Running", "startTime": _now(), "conditions": ready}
+            self._tell(pod, {**status, **_containers(pod, running, ready=True)})
+            if fate.seconds is not None:
+                self._after(fate.seconds, lambda: self._end(pod, fate))
+
+    def _end(self, pod: BoundPod, fate: Fate) -> None:
+        over = {"exitCode": fate.exit_code, "reason": fate.reason, "message": fate.message, "finishedAt": _now()}
+        self._tell(pod, {"phase": fate.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)})
+
+    def _let_go(self, meta: _Meta) -> None:
+        options = json.dumps({"gracePeriodSeconds": 0, "preconditions": {"uid": meta.uid}}).encode()
+        self._api.send("DELETE", PODS.path(namespace=meta.namespace, name=meta.name), options)
+
+    def _tell(self, pod: BoundPod, status: dict[str, Any]) -> None:
+        self._patch(PODS, pod.name, pod.namespace, {"metadata": {"uid": pod.uid}, "status": status})
+
+    def _patch(self, resource: Resource, name: str, namespace: str, body: dict[str, Any]) -> None:
+        path = resource.path(namespace=namespace, name=name, part="status")
+        self._api.send("PATCH", path, json.dumps(body).encode(), content=_STRATEGIC)
+
+
+def _containers(pod: BoundPod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    return {
+        "containerStatuses": [
+            {"name": name, "image": image, "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+            for name, image in pod.containers
+        ]
+    }
+
+
+def _now(*, micro: bool = False) -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
