@@ -58,13 +58,16 @@ def _anything(resource: Resource, scope: str) -> dict[str, Any]:
 def installed(plane: ControlPlane, definitions: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Have kinds served inside the block; afterwards they and their objects are gone.
 
-    Gives the definitions as the API server has them, established.
+    Gives the definitions as the API server has them, established and answering.
     """
     names = [definition["metadata"]["name"] for definition in definitions]
     try:
         for definition in definitions:
             plane.call("POST", DEFINITIONS, definition)
-        yield [_when(plane, name, _is_established) for name in names]
+        established = [_when(plane, name, _is_established) for name in names]
+        for definition in definitions:
+            _wait_until_listed(plane, definition)
+        yield established
     finally:
         for name in names:
             plane.call("DELETE", f"{DEFINITIONS}/{name}")
@@ -77,6 +80,22 @@ def _is_established(found: dict[str, Any]) -> bool:
     if conditions.get("Established") != "True":
         return False
     return conditions.get("NonStructuralSchema") != "True"
+
+
+def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
+    """Wait for the storage behind an established kind: for a moment it answers 404, or 429 after a deletion."""
+    spec = definition["spec"]
+    version = next(one["name"] for one in spec["versions"] if one["served"])
+    until = time.monotonic() + _ESTABLISHED_SECONDS
+    while True:
+        try:
+            plane.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
+        except urllib.error.HTTPError as error:
+            if error.code not in (404, 429) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _when(plane: ControlPlane, name: str, holds: Any) -> dict[str, Any]:
