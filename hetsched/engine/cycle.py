@@ -86,7 +86,7 @@ class Scheduler:
     def _place(self, outcome: Outcome, request: Request) -> bool:
         """Find a node and book the pod there, unless a permit refuses; return whether there was one."""
         evaluation, total = self.evaluator.evaluate(request)
-        row = self._pick(request, total)
+        row = self.pick(request, total)
         tried = total
         while row >= 0:
             reserved = self._reserve(request, row)
@@ -95,7 +95,7 @@ class Scheduler:
             if tried is total:
                 tried = total.copy()
             tried[row] = INFEASIBLE
-            row = self._pick(request, tried)
+            row = self.pick(request, tried)
         else:
             if evaluation.refusal is not None:
                 outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
@@ -105,7 +105,7 @@ class Scheduler:
         outcome.score = float(total[row]) / weights if weights else 0.0
         return True
 
-    def _pick(self, request: Request, total: Floats) -> int:
+    def pick(self, request: Request, total: Floats) -> int:
         """Return the row with the highest total, -1 if none is feasible."""
         if not total.size:
             return -1
@@ -153,11 +153,36 @@ class Scheduler:
 
     def can_reserve(self, request: Request, row: int) -> bool:
         """Tell whether the exact things that the pod would hold on a row can be had now."""
-        granted = not isinstance(self._reserve(request, row), Refusal)
-        if granted:
-            for plugin in self.policy.reserves:
-                plugin.instance.unreserve(request, row, self.state)
-        return granted
+        return self.refusal_to_reserve(request, row) is None
+
+    def refusal_to_reserve(self, request: Request, row: int) -> Refusal | None:
+        """Say why the exact things that the pod would hold on a row cannot be had now; None: they can."""
+        reserved = self._reserve(request, row)
+        if isinstance(reserved, Refusal):
+            return reserved
+        for plugin in self.policy.reserves:
+            plugin.instance.unreserve(request, row, self.state)
+        return None
+
+    def place_on(self, pod: PodSpec, row: int) -> Outcome:
+        """Book `pod` on a row that somebody else chose, if every filter lets it in and what it would hold can be had.
+
+        Nobody leaves for it, and no permit is asked: whoever chose the row starts the pod.
+        """
+        outcome = Outcome(pod)
+        request = outcome.request = self.state.compile(pod)
+        evaluation, total = self.evaluator.evaluate(request)
+        if not pod.ready or total[row] == INFEASIBLE:
+            return outcome
+        reserved = self._reserve(request, row)
+        if isinstance(reserved, Refusal):
+            outcome.refusal = ("reserve", reserved)
+            return outcome
+        outcome.row, outcome.node = row, self.state.columns.names[row]
+        outcome.allocation = self.state.assume(request, row, reserved).allocation
+        weights = evaluation.weight_sum + request.cluster_weight
+        outcome.score = float(total[row]) / weights if weights else 0.0
+        return outcome
 
     def _reserve(self, request: Request, row: int) -> Allocation | Refusal:
         allocation = EMPTY

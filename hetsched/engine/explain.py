@@ -275,10 +275,15 @@ def _columns(
 
 
 def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
+    return {row: reason for row, (reason, _) in refused_rows(scheduler, request).items()}
+
+
+def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
+    """Return, for each row that a filter refuses now, the first reason, and whether fewer pods could open the row."""
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
-    found: dict[int, Reason] = {}
+    found: dict[int, tuple[Reason, bool]] = {}
     for plugin, refusal, rows in sweep.first:
         reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
         for row in np.flatnonzero(rows).tolist():
-            found.setdefault(row, reason)
+            found.setdefault(row, (reason, bool(sweep.resolvable[row])))
     return found
