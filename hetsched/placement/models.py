@@ -80,9 +80,10 @@ class Workload(models.Model):
 class Pod(models.Model):
     """One pod. `queued` says that the scheduler still has to look at it, `not_before` from when on."""
 
-    # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us.
-    SUBMITTED, IMPORTED, WATCHED = "submitted", "imported", "watched"
-    OURS = (SUBMITTED, WATCHED)
+    # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us;
+    # placed for another scheduler that asked for it: never queued here, that one tries again.
+    SUBMITTED, IMPORTED, WATCHED, ASKED = "submitted", "imported", "watched", "asked"
+    OURS = (SUBMITTED, WATCHED, ASKED)
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")

@@ -7,6 +7,7 @@ Never: an engine run or an outside call inside a transaction.
 from hetsched.inventory.ledger import Conflict, Contradiction
 
 from .creating import submit_there
+from .extending import book_asked
 from .following import Followed, follow
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Result, record
@@ -21,6 +22,7 @@ __all__ = [
     "Result",
     "Submission",
     "begin_binding",
+    "book_asked",
     "cancel",
     "confirm",
     "export_cluster",

@@ -67,13 +67,16 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
     """Take placements back that the outside refused: the pods wait again, what they held is free.
 
+    A pod that another scheduler asked for is over: it waits there, and is asked for again.
     Raises: Conflict.
     """
     with transaction.atomic():
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, f"rejected: {reason}")
-        change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
+        asked = [pod for pod in pods if pod.origin == Pod.ASKED]
+        change.move([pod for pod in pods if pod not in asked], State.PENDING, **BACK_IN_QUEUE, message=reason)
+        change.move(asked, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         change.requeue()
         change.close()
         dispatch.wake(cluster_id)

@@ -57,9 +57,10 @@ class Result(msgspec.Struct, frozen=True):
     evicted: tuple[Evicted, ...] = ()
 
 
-def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: int, snapshot: str) -> int:
+def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: int | None, snapshot: str) -> int:
     """Write what was decided on `revision` by the leader of `epoch`; return the cluster's new revision.
 
+    `epoch` None: not by the leader, who finds its own decisions void then; what is booked is of its epoch.
     Raises: Conflict, or Contradiction where what is to be held is held already.
     """
     try:
@@ -73,7 +74,7 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
                 _evict(change, result)
             _move(change, results, {d.pod_id: d.pk for d in decisions})
             placed = [result for result in told if result.verdict is Verdict.PLACED]
-            change.book([_booked(result) for result in placed], epoch)
+            change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             change.close(decisions)

@@ -222,13 +222,15 @@ def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
     )
 
 
-def take_in(cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Actor) -> None:
+def take_in(
+    cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Actor, origin: str = Pod.WATCHED
+) -> list[Pod]:
     """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
 
     Raises: IntegrityError when another pod of one of these names is live.
     """
     wanted = list(groups)
-    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, Pod.WATCHED))
+    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, origin))
     made: list[tuple[Workload, list[Pod]]] = []
     for specs in wanted:
         pods = list(islice(prepared, len(specs)))
@@ -236,6 +238,7 @@ def take_in(cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Act
     if made:
         _insert(made, actor)
         _tell(cluster, made)
+    return [pod for _, pods in made for pod in pods]
 
 
 def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
