@@ -7,7 +7,8 @@ Rule: every node is charged to the first filter, in policy order, that refuses i
     never-fits     no node could take it even empty: all pods gone, nodes Ready and uncordoned, condition taints off,
                    rules between pods taken as satisfiable;
     not-now        otherwise. A node refused only because a fact is unknown counts as one that could.
-Explanations run the very filters and scores that decided, as full sweeps, outside the hot path.
+Explanations run the very filters and scores that decided, as full sweeps, outside the hot path. What the pod waits for
+follows from who refused first on each node: before those change their answer, none of these nodes opens.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.decision import NearestFit, NodeOutcome, PluginScore, Reason, Unplaced, Verdict
+from hetsched.contracts.waits import WaitsFor
 from hetsched.contracts.workload import PodSpec
 
 from .columns import Bools, Floats, Rows, Window
+from .hints import for_its_gates, waits_for
 from .points import Scope
 from .policy import ActivePlugin
 from .request import Request
@@ -51,13 +54,17 @@ class Step(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """The whole answer for one unplaced pod; `resolvable` are the rows that fewer pods could open."""
+    """The whole answer for one unplaced pod; `resolvable` are the rows that fewer pods could open.
+
+    `waits_for` is what may open a node, empty where nothing will.
+    """
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
     funnel: tuple[Step, ...]
     summary: str
     resolvable: tuple[int, ...] = ()
+    waits_for: tuple[WaitsFor, ...] = ()
 
     def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
         return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)
@@ -133,7 +140,8 @@ def gated(pod: PodSpec) -> Diagnosis:
     names = ", ".join(pod.gates)
     message = f"it has the scheduling gate{'s' if len(pod.gates) > 1 else ''} {names}"
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
-    return Diagnosis(Verdict.NOT_NOW, (reason,), (), f"{_HEADS[Verdict.NOT_NOW].format(pod=pod.key)}: {message}")
+    summary = f"{_HEADS[Verdict.NOT_NOW].format(pod=pod.key)}: {message}"
+    return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
 
 
 def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
@@ -154,7 +162,9 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     sweep = empty if never else now
     rows = tuple(np.flatnonzero(now.resolvable & ~now.left & ~empty.definite).tolist())
     reasons = sweep.reasons()
-    return Diagnosis(verdict, reasons, tuple(sweep.funnel), _sentence(pod, verdict, reasons, len(state.reports)), rows)
+    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()))
+    sentence = _sentence(pod, verdict, reasons, len(state.reports))
+    return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits)
 
 
 def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
@@ -166,7 +176,10 @@ def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
             if isinstance(answer, Refusal) and answer.verdict is not None:
                 reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
                 head = _HEADS[answer.verdict].format(pod=request.pod.key)
-                return Diagnosis(answer.verdict, (reason, *answer.because), (), f"{head}: {answer.message}")
+                waits = waits_for(scheduler, request, (reason,), answer.verdict)
+                return Diagnosis(
+                    answer.verdict, (reason, *answer.because), (), f"{head}: {answer.message}", waits_for=waits
+                )
     return None
 
 

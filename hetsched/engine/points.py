@@ -62,6 +62,9 @@ class Filter(Protocol):
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         """Yield reasons with the rows (n,) they hold for; together they cover the rows `filter` refuses."""
 
+    def waits(self, request: Request) -> str:
+        """Optional: say what has to come before a refused pod may be let in: `a node with 4 CPUs free`."""
+
 
 class PostFilter(Protocol):
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
@@ -138,6 +141,7 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
 COMPANIONS = {
     "refusals": ("request", "nodes"),
     "static_key": ("request",),
+    "waits": ("request",),
     "arrange": ("pods", "state", "placed"),
     "concerns": ("pod",),
     "missed": ("request", "room", "diagnose"),

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hetsched.contracts.params import Params, default_params, params_schema
+from hetsched.contracts.waits import ANYTHING, NODE_FACTS, Event
 
 from .points import COMPANIONS, POINTS, Reads, Scope
 
@@ -31,7 +32,10 @@ class PluginError(Exception):
 
 
 class PluginInfo(msgspec.Struct, frozen=True):
-    """What a plugin says about itself; `points` are the extension points it serves."""
+    """What a plugin says about itself; `points` are the extension points it serves.
+
+    `helped_by` are the changes that may turn its refusal into a yes.
+    """
 
     name: str
     summary: str
@@ -42,6 +46,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     points: tuple[str, ...]
     doc: str
     source: str
+    helped_by: frozenset[Event] = ANYTHING
 
     def build(self, params: Params) -> Any:
         """Return an instance that answers with these parameters."""
@@ -60,8 +65,15 @@ def plugin(
     params: type[Params] = Params,
     reads: Reads = Reads.LOAD,
     scope: Scope = Scope.ROW,
+    helped_by: frozenset[Event] | None = None,
 ) -> Callable[[C], C]:
-    """Declare the class below as a plugin; `summary` is the one line that forms and docs show."""
+    """Declare the class below as a plugin; `summary` is the one line that forms and docs show.
+
+    Of a filter, `helped_by` says which changes may turn its refusal into a yes. Where it is left out that is any, or
+    where placements cannot change the answer (STATIC, row scope), any fact of a node.
+    """
+    static = reads is Reads.STATIC and scope is Scope.ROW
+    helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING
 
     def declare(cls: C) -> C:
         cls.info = PluginInfo(
@@ -74,6 +86,7 @@ def plugin(
             points=tuple(point for point, (method, _) in POINTS.items() if callable(getattr(cls, method, None))),
             doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),
             source=cls.__module__,
+            helped_by=helped,
         )
         _check(cls.info)
         return cls
@@ -132,6 +145,7 @@ class Registry:
                 "points": list(info.points),
                 "reads": info.reads.value,
                 "scope": info.scope.value,
+                "helpedBy": sorted(info.helped_by) if {"filter", "pre-filter"} & set(info.points) else [],
                 "params": params_schema(info.params),
                 "defaults": default_params(info.params),
             }

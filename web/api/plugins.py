@@ -19,13 +19,17 @@ from .views import ApiView, answer
 
 
 class PluginInfo(Document, frozen=True):
-    """A plugin; `params` is the JSON Schema of its parameters."""
+    """A plugin; `params` is the JSON Schema of its parameters.
+
+    `helpedBy` are the kinds of change after which pods that it refused are tried again.
+    """
 
     name: str
     summary: str
     points: list[str]
     reads: str
     scope: str
+    helped_by: list[str]
     params: dict[str, Any]
     defaults: dict[str, Any]
 

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.engine.columns import Bools, Floats, Window
 from hetsched.engine.node_class import gpu_nodes, is_gpu_pod
 from hetsched.engine.points import Reads
@@ -42,6 +43,7 @@ class ClassSplitParams(Params, frozen=True):
     summary="CPU pods stay off GPU nodes, strictly or as a preference.",
     params=ClassSplitParams,
     reads=Reads.STATIC,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS}),
 )
 class ClassSplit:
     params: ClassSplitParams
@@ -57,6 +59,9 @@ class ClassSplit:
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         yield GPU_NODE, gpu_nodes(nodes)
+
+    def waits(self, request: Request) -> str:
+        return "a node without cards"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         return SKIP if self.params.strict or is_gpu_pod(request.shape) else None

@@ -31,6 +31,7 @@ import msgspec
 from hetsched.contracts import wishes
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import GangMember, PodSpec
 from hetsched.engine.explain import Diagnosis
 from hetsched.engine.gangs import Roll, gang_key, room_for, short_of
@@ -62,7 +63,13 @@ class GangParams(Params, frozen=True):
     ] = 10
 
 
-@plugin("gang", summary="All members of a gang are placed together, or none.", params=GangParams, scope=Scope.CLUSTER)
+@plugin(
+    "gang",
+    summary="All members of a gang are placed together, or none.",
+    params=GangParams,
+    scope=Scope.CLUSTER,
+    helped_by=frozenset(Event),
+)
 class Gang:
     params: GangParams
 
@@ -91,6 +98,11 @@ class Gang:
             roll.checked = True
             roll.refusal = _hopeless(key, gang, roll, state)
         return roll.refusal
+
+    def waits(self, request: Request) -> str:
+        gang = request.pod.gang
+        least = gang.min_available if gang is not None else 0
+        return f"room for {least} members of its gang at once" if least else "its PodGroup"
 
     def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
         gang, gangs = request.pod.gang, room.state.gangs

@@ -25,9 +25,10 @@ import numpy as np
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.engine.booking import grant_card
 from hetsched.engine.cards import CardDemand
-from hetsched.engine.columns import Bools, Window
+from hetsched.engine.columns import WHOLE_CARD_MILLI, Bools, Window
 from hetsched.engine.links import best_linked
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -60,6 +61,7 @@ class GpuFitParams(Params, frozen=True):
     "gpu-fit",
     summary="Enough cards, each with the share, memory, cores and model that the pod asks for.",
     params=GpuFitParams,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
 )
 class GpuFit:
     params: GpuFitParams
@@ -96,6 +98,16 @@ class GpuFit:
             if (left & short).any():
                 yield refusal, left & short
             left = left & ~short
+
+    def waits(self, request: Request) -> str:
+        demand = request.memo["gpu-fit"].demand
+        kind = f"{'/'.join(demand.models)} " if demand.models else ""
+        facts = [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
+        facts += [f"{demand.cores} cores"] if demand.cores else []
+        each = f" of {' and '.join(facts)}" if facts else ""
+        if demand.milli < WHOLE_CARD_MILLI:
+            return f"a node with {demand.milli}/1000 of a {kind}card{each} free"
+        return f"a node with {demand.count} free {kind}card{'s' if demand.count > 1 else ''}{each}"
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         demand = request.shape.gpu

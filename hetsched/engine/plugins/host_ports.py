@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import HostPort
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.neighbours import ANY_ADDRESS
@@ -21,7 +22,12 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 
-@plugin("host-ports", summary="Host ports that the pod asks for must be free.", scope=Scope.CLUSTER)
+@plugin(
+    "host-ports",
+    summary="Host ports that the pod asks for must be free.",
+    scope=Scope.CLUSTER,
+    helped_by=frozenset({Event.NODE_ADDED, Event.POD_RELEASED}),
+)
 class HostPorts:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         if not request.shape.host_ports:
@@ -39,6 +45,10 @@ class HostPorts:
         for port, taken in request.memo["host-ports"]:
             text = f"{port.port}/{port.protocol}"
             yield Refusal("HostPortConflict", f"host port {text} is taken", (text,), resolvable=True), nodes.pick(taken)
+
+    def waits(self, request: Request) -> str:
+        ports = ", ".join(f"{port.port}/{port.protocol}" for port in request.shape.host_ports)
+        return f"a node on which host port {ports} is free"
 
 
 def _taken(port: HostPort, state: ClusterState) -> Bools:

@@ -18,6 +18,7 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import format_amount
+from hetsched.contracts.waits import Event
 from hetsched.engine import nash
 from hetsched.engine.columns import USAGE_RESOURCES, Bools, Window
 from hetsched.engine.registry import plugin
@@ -34,7 +35,12 @@ class MeasuredFitParams(Params, frozen=True):
     ] = 0
 
 
-@plugin("measured-fit", summary="Expected use must fit beside the measured use of a node.", params=MeasuredFitParams)
+@plugin(
+    "measured-fit",
+    summary="Expected use must fit beside the measured use of a node.",
+    params=MeasuredFitParams,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_USE, Event.POD_RELEASED}),
+)
 class MeasuredFit:
     params: MeasuredFitParams
     peers: frozenset[str] = frozenset()
@@ -61,3 +67,6 @@ class MeasuredFit:
                 message = f"Insufficient {name} by measured use: {format_amount(name, amount)} more expected"
                 refusal = Refusal("MeasuredUseTooHigh", message, missing=(name,), resolvable=True)
                 yield refusal, rows & (amounts == amount)
+
+    def waits(self, request: Request) -> str:
+        return "a node whose measured use leaves room for it"

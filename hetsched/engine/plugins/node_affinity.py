@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import Expression, NodeTerm
 from hetsched.engine.columns import Bools, Floats, Window
 from hetsched.engine.normalize import by_largest
@@ -31,7 +32,12 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 
-@plugin("node-affinity", summary="Node selector, required and preferred node affinity.", reads=Reads.STATIC)
+@plugin(
+    "node-affinity",
+    summary="Node selector, required and preferred node affinity.",
+    reads=Reads.STATIC,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_LABELS}),
+)
 class NodeAffinity:
     def static_key(self, request: Request) -> Hashable:
         shape = request.shape
@@ -67,6 +73,15 @@ class NodeAffinity:
             message = f"the node is not one with {' or '.join(texts)}" if texts else "no node affinity term is stated"
             refusal = Refusal("NodeAffinityMismatch", message, texts)
             yield refusal, nodes.pick(~nodes_of_terms(state, shape.node_terms))
+
+    def waits(self, request: Request) -> str:
+        shape = request.shape
+        if shape.required_node:
+            return f"node {shape.required_node}"
+        wanted = [f"{key}={value}" for key, value in shape.node_selector]
+        if shape.node_terms:
+            wanted.append(" or ".join(_term_text(term) for term in shape.node_terms))
+        return f"a node with {' and '.join(wanted)}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         request.memo["node-affinity"] = state

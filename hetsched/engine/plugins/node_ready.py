@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from hetsched.contracts.node_report import Taint
+from hetsched.contracts.waits import Event
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.points import Reads
 from hetsched.engine.registry import plugin
@@ -23,7 +24,12 @@ NOT_READY = Refusal("NodeNotReady", "the node is not Ready")
 CORDONED = Refusal("NodeUnschedulable", "the node is cordoned")
 
 
-@plugin("node-ready", summary="Only nodes that are Ready and not cordoned.", reads=Reads.STATIC)
+@plugin(
+    "node-ready",
+    summary="Only nodes that are Ready and not cordoned.",
+    reads=Reads.STATIC,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
+)
 class NodeReady:
     def static_key(self, request: Request) -> Hashable:
         return _tolerates_cordon(request)
@@ -40,6 +46,9 @@ class NodeReady:
         yield NOT_READY, not_ready
         if not _tolerates_cordon(request):
             yield CORDONED, ~not_ready & (nodes.static("unschedulable") != 0)
+
+    def waits(self, request: Request) -> str:
+        return "a node to be Ready" if _tolerates_cordon(request) else "a node to be Ready and not cordoned"
 
 
 def _tolerates_cordon(request: Request) -> bool:

@@ -24,6 +24,7 @@ from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
+from hetsched.contracts.waits import Event
 from hetsched.engine.admission import Admission
 from hetsched.engine.columns import UNKNOWN, Bools, Ints, Window
 from hetsched.engine.kubelet import TOPOLOGY_AFFINITY_ERROR
@@ -70,6 +71,7 @@ class _Asked(NamedTuple):
     "numa-fit",
     summary="Zones with real room, exact CPUs in them, and no node whose kubelet would reject the pod.",
     params=NumaFitParams,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
 )
 class NumaFit:
     params: NumaFitParams
@@ -104,6 +106,12 @@ class NumaFit:
             if (left & rows).any():
                 yield refusal, left & rows
             left = left & ~rows
+
+    def waits(self, request: Request) -> str:
+        demand: ZoneDemand | None = request.memo["numa-fit"].demand
+        if demand is None:
+            return "a node whose kubelet would admit it"
+        return f"a node with {format_amount(CPU, demand.cpu_millis)} CPUs free in NUMA zones that fit"
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         asked: _Asked | None = request.memo.get("numa-fit")

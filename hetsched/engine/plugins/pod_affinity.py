@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import PodTerm
 from hetsched.engine.columns import Bools, Floats, Ints, Window
 from hetsched.engine.neighbours import beside, per_domain
@@ -62,6 +63,9 @@ class _Refused:
     summary="Required and preferred affinity and anti-affinity between pods.",
     params=PodAffinityParams,
     scope=Scope.CLUSTER,
+    helped_by=frozenset(
+        {Event.NODE_ADDED, Event.NODE_LABELS, Event.POD_RELEASED, Event.POD_PLACED, Event.NAMES_CHANGED}
+    ),
 )
 class PodAffinity:
     params: PodAffinityParams
@@ -97,6 +101,17 @@ class PodAffinity:
             yield refusal, nodes.pick(refused.anti_affinity)
         if refused.repelled is not None:
             yield REPELLED, nodes.pick(refused.repelled)
+
+    def waits(self, request: Request) -> str:
+        refused: _Refused = request.memo["pod-affinity"]
+        parts = []
+        if refused.affinity is not None:
+            parts.append(f"a pod that it must be with in one {' and '.join(_keys(request.shape.affinity))}")
+        if refused.anti_affinity is not None:
+            parts.append("pods that it must be apart from to leave")
+        if refused.repelled is not None:
+            parts.append("pods that refuse it as a neighbour to leave")
+        return " and ".join(parts)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         rules = state.neighbours

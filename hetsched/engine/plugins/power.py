@@ -24,6 +24,7 @@ import numpy as np
 
 from hetsched.contracts.node_report import POWER_STATES
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.contracts.wishes import EXPECTED_WATTS
 from hetsched.engine.columns import UNKNOWN, Bools, Floats, Ints, Window
 from hetsched.engine.registry import plugin
@@ -56,7 +57,12 @@ class PowerParams(Params, frozen=True):
     ] = "allow"
 
 
-@plugin("power", summary="Nodes whose power allows the pod, those with much of it left first.", params=PowerParams)
+@plugin(
+    "power",
+    summary="Nodes whose power allows the pod, those with much of it left first.",
+    params=PowerParams,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.POD_RELEASED}),
+)
 class Power:
     params: PowerParams
 

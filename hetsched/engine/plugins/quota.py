@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.units import format_amount
+from hetsched.contracts.waits import Event
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -22,6 +23,7 @@ from hetsched.engine.status import SKIP, Refusal, Skip
     "quota",
     summary="A namespace with an ElasticQuota stays within its maximum and borrows only what is unused.",
     scope=Scope.CLUSTER,
+    helped_by=frozenset({Event.QUOTA_CHANGED, Event.POD_RELEASED}),
 )
 class Quota:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
@@ -43,6 +45,10 @@ class Quota:
             message = f"what all quotas guarantee together is in use: {text}"
             return Refusal("QuotaBorrowingExhausted", message, short, resolvable=True)
         return None
+
+    def waits(self, request: Request) -> str:
+        asked = ", ".join(f"{name} {format_amount(name, amount)}" for name, amount in request.shape.requests if amount)
+        return f"the quota of {request.pod.namespace} to leave room for {asked}"
 
 
 def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hetsched.contracts.units import GPU_RESOURCES, format_amount
+from hetsched.contracts.waits import Event
 from hetsched.engine.columns import Bools, Ints, Rows, Window
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -20,7 +21,11 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 
-@plugin("resource-fit", summary="Requests must fit into what the node has left, for every resource.")
+@plugin(
+    "resource-fit",
+    summary="Requests must fit into what the node has left, for every resource.",
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.POD_RELEASED}),
+)
 class ResourceFit:
     peers: frozenset[str] = frozenset()
 
@@ -47,6 +52,12 @@ class ResourceFit:
         for name, need, short in zip(names, needs, self._short(request, nodes), strict=True):
             message = f"Insufficient {name}: {format_amount(name, int(need[0]))} requested"
             yield Refusal("InsufficientResource", message, missing=(name,), resolvable=True), short > 0
+
+    def waits(self, request: Request) -> str:
+        names, _, needs = request.memo["resource-fit"]
+        asked = zip(names, needs, strict=True)
+        parts = [f"{name} {format_amount(name, int(need[0]))}" for name, need in asked if name != "pods"]
+        return f"a node with {', '.join(parts) or 'a place for one more pod'} free"
 
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from hetsched.contracts.node_report import Taint
+from hetsched.contracts.waits import Event
 from hetsched.engine.columns import Bools, Floats, Window
 from hetsched.engine.normalize import by_largest
 from hetsched.engine.points import Reads
@@ -23,7 +24,12 @@ from hetsched.engine.status import SKIP, Refusal, Skip
 from hetsched.engine.tolerations import SOFT_EFFECT, repelling, tolerated_sets, tolerates
 
 
-@plugin("taints", summary="No node with a taint that the pod does not tolerate.", reads=Reads.STATIC)
+@plugin(
+    "taints",
+    summary="No node with a taint that the pod does not tolerate.",
+    reads=Reads.STATIC,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
+)
 class Taints:
     def static_key(self, request: Request) -> Hashable:
         return request.shape.tolerations

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hetsched.contracts.labels import selects
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import SpreadConstraint
 from hetsched.engine.columns import Bools, Floats, Ints, Window
 from hetsched.engine.points import Scope
@@ -36,7 +37,21 @@ HOSTNAME = "kubernetes.io/hostname"
 _NO_LABEL = -1.0
 
 
-@plugin("topology-spread", summary="Even spread of matching pods over topology domains.", scope=Scope.CLUSTER)
+@plugin(
+    "topology-spread",
+    summary="Even spread of matching pods over topology domains.",
+    scope=Scope.CLUSTER,
+    helped_by=frozenset(
+        {
+            Event.NODE_ADDED,
+            Event.NODE_REMOVED,
+            Event.NODE_LABELS,
+            Event.NODE_TAINTS,
+            Event.POD_RELEASED,
+            Event.POD_PLACED,
+        }
+    ),
+)
 class TopologySpread:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         constraints = _constraints(request, hard=True) if request.shape.spread else ()
@@ -61,6 +76,10 @@ class TopologySpread:
             yield Refusal("TopologyLabelMissing", f"the node has no label {key}", (key,)), nodes.pick(unlabelled)
             message = f"one more matching pod in this {key} exceeds the maximum skew of {constraint.max_skew}"
             yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
+
+    def waits(self, request: Request) -> str:
+        keys = " and ".join(constraint.topology_key for constraint, _, _ in request.memo["topology-spread"])
+        return f"pods like it to be spread more evenly over {keys}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         constraints = _constraints(request, hard=False) if request.shape.spread else ()

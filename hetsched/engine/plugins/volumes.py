@@ -18,6 +18,7 @@ import numpy as np
 from hetsched.contracts.allocation import EMPTY, Allocation, VolumeGrant
 from hetsched.contracts.storage import PersistentVolume
 from hetsched.contracts.units import format_amount
+from hetsched.contracts.waits import Event
 from hetsched.engine.columns import UNLIMITED, Bools, Ints, Window
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
@@ -36,7 +37,21 @@ class _Survey(NamedTuple):
     waiting: list[Waiting]
 
 
-@plugin("volumes", summary="Claimed volumes must be usable on the node, or be made there.", scope=Scope.CLUSTER)
+@plugin(
+    "volumes",
+    summary="Claimed volumes must be usable on the node, or be made there.",
+    scope=Scope.CLUSTER,
+    helped_by=frozenset(
+        {
+            Event.NODE_ADDED,
+            Event.NODE_CAPACITY,
+            Event.NODE_LABELS,
+            Event.STORAGE_CHANGED,
+            Event.POD_RELEASED,
+            Event.POD_PLACED,
+        }
+    ),
+)
 class Volumes:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         if not request.shape.claims:
@@ -56,6 +71,10 @@ class Volumes:
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         for refusal, rows in request.memo["volumes"].refused:
             yield refusal, nodes.pick(rows)
+
+    def waits(self, request: Request) -> str:
+        names = [use.name for use in request.shape.claims]
+        return f"claim{'s' if len(names) > 1 else ''} {', '.join(names)} to have a volume on a node that fits"
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.claims:

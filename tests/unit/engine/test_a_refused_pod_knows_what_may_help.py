@@ -1,0 +1,122 @@
+"""What a refused pod waits for: in words, and as kinds of change that miss none which lets it in."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.node_report import NodeReport, Taint, Usage
+from hetsched.contracts.waits import ANYTHING, NODE_FACTS, Event, bits, bits_of, in_words
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import Diagnosis, diagnose
+from hetsched.engine.hints import differences
+from hetsched.engine.policy import Policy
+from hetsched.engine.state import ClusterState
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import REGISTRY, built, policy_of
+
+EVERY_FILTER = policy_of(*(info.name for info in REGISTRY if {"filter", "pre-filter"} & set(info.points)))
+
+
+def state_of(fleet: list[NodeReport], running: list[tuple[PodSpec, str]]) -> ClusterState:
+    state = ClusterState(fleet, (), NAMESPACES)
+    for pod, name in running:
+        state.assume(state.compile(pod), state.row_of[name])
+    return state
+
+
+def fits(state: ClusterState, pod: PodSpec, policy: Policy = EVERY_FILTER) -> bool:
+    return Scheduler(state.fork(), policy).schedule(pod).node is not None
+
+
+def explained(pod: PodBuilder, *nodes: NodeBuilder, policy: Policy = EVERY_FILTER) -> Diagnosis:
+    return diagnose(Scheduler(ClusterState([built(node) for node in nodes]), policy), built(pod))
+
+
+@settings(max_examples=50)
+@given(
+    fleet=mixed_fleets(),
+    other=mixed_fleets(),
+    pods=mixed_pods(),
+    picks=st.lists(st.integers(0, 6), min_size=12, max_size=12),
+    which=st.integers(0, 6),
+)
+def test_a_change_that_lets_it_in_is_of_a_kind_that_it_waits_for(
+    fleet: list[NodeReport], other: list[NodeReport], pods: list[PodSpec], picks: list[int], which: int
+) -> None:
+    pod, *rest = pods
+    names = [node.name for node in fleet]
+    running = [(one, names[pick % len(names)]) for one, pick in zip(rest[:-1], picks, strict=False)]
+    state = state_of(fleet, running)
+    if fits(state, pod):
+        return
+    waits = bits_of(diagnose(Scheduler(state, EVERY_FILTER), pod).waits_for)
+
+    def expect(changed: ClusterState, *events: Event) -> None:
+        assert not fits(changed, pod) or waits & bits(events), (events, waits)
+
+    for index in range(len(running)):
+        expect(state_of(fleet, running[:index] + running[index + 1 :]), Event.POD_RELEASED)
+    for name in names if rest else ():
+        expect(state_of(fleet, [*running, (rest[-1], name)]), Event.POD_PLACED)
+    position = which % min(len(fleet), len(other))
+    before, after = fleet[position], other[position]
+    for field in NodeReport.__struct_fields__:  # one fact after the other, then all of them
+        one = msgspec.structs.replace(before, **{field: getattr(after, field)})
+        expect(state_of([*fleet[:position], one, *fleet[position + 1 :]], running), *differences(before, one))
+    expect(state_of([*fleet[:position], after, *fleet[position + 1 :]], running), *differences(before, after))
+    expect(state_of([*fleet, msgspec.structs.replace(after, name="n99")], running), Event.NODE_ADDED)
+    for node in fleet:
+        if all(name != node.name for _, name in running):
+            expect(state_of([one for one in fleet if one is not node], running), Event.NODE_REMOVED)
+
+
+def test_every_filter_says_what_it_waits_for() -> None:
+    for info in REGISTRY:
+        if {"filter", "pre-filter"} & set(info.points):
+            assert info.helped_by, info.name
+            assert info.helped_by != ANYTHING, f"{info.name} leaves open what helps"
+
+
+def test_it_is_told_in_words() -> None:
+    pod = a_pod("p").cpu("4").gpu(2, model="A100")
+    found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
+    # the first lacks CPU, which is asked first; the other has CPU, but no cards
+    assert in_words(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
+    assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
+
+
+def test_pods_that_come_and_go_do_not_help_one_that_never_fits() -> None:
+    found = explained(a_pod("p").cpu("64"), a_node("n1").cpu(8))
+    assert found.verdict is Verdict.NEVER_FITS
+    assert set(found.waits_for[0].events) == {Event.NODE_ADDED, Event.NODE_CAPACITY}
+
+
+def test_a_cluster_without_nodes_waits_for_a_node() -> None:
+    found = explained(a_pod("p"))
+    assert in_words(found.waits_for) == "a node"
+    assert found.waits_for[0].events == (Event.NODE_ADDED,)
+
+
+def test_a_wrong_request_waits_for_nothing_and_a_gate_for_whoever_put_it_there() -> None:
+    assert explained(a_pod("p").wrong(), a_node("n1")).waits_for == ()
+    gated = msgspec.structs.replace(built(a_pod("p")), gates=("example.com/check",))
+    (wait,) = diagnose(Scheduler(ClusterState([built(a_node("n1"))]), EVERY_FILTER), gated).waits_for
+    assert wait.text == "its scheduling gate example.com/check to be taken off"
+
+
+def test_what_is_different_about_a_node_is_told_fact_by_fact() -> None:
+    node = built(a_node("n1"))
+    replace = msgspec.structs.replace
+    assert differences(node, node) == frozenset()
+    assert differences(node, replace(node, observed_at="later", source="x")) == frozenset()
+    assert differences(node, replace(node, usage=Usage({"cpu": 1}))) == {Event.NODE_USE}
+    assert differences(node, replace(node, taints=(Taint("a"),), labels={"b": "c"})) == {
+        Event.NODE_TAINTS,
+        Event.NODE_LABELS,
+    }
+    assert differences(node, replace(node, uid="another")) > NODE_FACTS
