@@ -92,8 +92,8 @@ def _bind_all(cluster: Cluster) -> int:
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods in chain(_claimed(cluster), _left(cluster)):
-            fates = list(threads.map(partial(_write, api), _to_bind(pods)))
-            bound += _note(cluster, fates)
+            fates = list(threads.map(partial(_write, api), to_bind(pods)))
+            bound += note(cluster, fates)
     return bound
 
 
@@ -123,7 +123,8 @@ def _write(api: Api, one: ToBind) -> Bound:
     return provide(api, one) or bind(api, one)
 
 
-def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
+def to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
+    """Return what is to be written for these pods, each with what it holds."""
     held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(held.values_list("pod_id", "leader_epoch"))
     rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
@@ -140,7 +141,7 @@ def _to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
     return found
 
 
-def _note(cluster: Cluster, fates: Sequence[Bound]) -> int:
+def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     """Write what became of bindings. What is gone or somebody else's comes by the watch, which frees it by proof."""
     by_fate: dict[Fate, list[Bound]] = defaultdict(list)
     for one in fates:

@@ -101,10 +101,17 @@ class Warm:
         self._lock = threading.RLock()
 
     @contextmanager
-    def held(self) -> Iterator[Loaded]:
-        """Give the state as it is in the database now, for this thread alone."""
-        with self._lock:
+    def held(self, seconds: float = -1) -> Iterator[Loaded]:
+        """Give the state as it is in the database now, for this thread alone.
+
+        Raises: TimeoutError where others have it for more than `seconds`.
+        """
+        if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
+            raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
+        try:
             yield self._refreshed()
+        finally:
+            self._lock.release()
 
     def _refreshed(self) -> Loaded:
         rows = Cluster.objects.values_list("revision", "layout_revision", "inventory_revision")
