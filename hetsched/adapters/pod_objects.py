@@ -71,7 +71,8 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
         meta["creationTimestamp"] = pod.created_at
     if pod.controller:
         kind, _, name = pod.controller.partition("/")
-        meta["ownerReferences"] = [{"kind": kind, "name": name, "controller": True}]
+        uid = {"uid": pod.controller_uid} if pod.controller_uid else {}
+        meta["ownerReferences"] = [{"kind": kind, "name": name, "controller": True, **uid}]
     if pod.node_name:
         plain["spec"]["nodeName"] = pod.node_name
     plain["status"] = {"phase": "Running" if pod.node_name else "Pending", "qosClass": pod.qos}

@@ -103,6 +103,7 @@ class PodReader:
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),
             controller=controller,
+            controller_uid=_controller_uid(meta),
         )
 
     def template(self, root: View, name: str, namespace: str) -> PodSpec:
@@ -242,6 +243,11 @@ def controller_of(meta: View) -> str:
     if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
         return f"Deployment/{name.removesuffix(f'-{template}')}"
     return f"{kind}/{name}"
+
+
+def _controller_uid(meta: View) -> str:
+    owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
+    return "" if owner is None else owner.text("uid")[:MAX_UID]
 
 
 def _images(spec: View) -> list[str]:

@@ -22,6 +22,22 @@ class ContainerEnd(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class ContainerWait(msgspec.Struct, frozen=True):
+    """The container of a bound pod that does not start, as with ImagePullBackOff."""
+
+    container: str
+    reason: str
+    message: str = ""
+
+
+class NodeRefusal(msgspec.Struct, frozen=True):
+    """Why a node does not run a pod that was bound to it; `facts` of it are in doubt, see `doubts`."""
+
+    reason: str
+    message: str = ""
+    facts: tuple[str, ...] = ()
+
+
 class ObservedPod(msgspec.Struct, frozen=True):
     """One pod at one moment. `ended` is `succeeded` or `failed`; `deleting` pods hold all that they held."""
 
@@ -37,6 +53,8 @@ class ObservedPod(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     end: ContainerEnd | None = None
+    wait: ContainerWait | None = None
+    refusal: NodeRefusal | None = None
     spec: PodSpec | None = None
 
     @property

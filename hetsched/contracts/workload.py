@@ -225,6 +225,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     policy: str = ""
     policy_rule: str = ""
     controller: str = ""
+    controller_uid: str = ""
     gang: GangMember | None = None
     gates: tuple[str, ...] = ()
     preemptible: bool = True
@@ -240,6 +241,11 @@ class PodSpec(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """`namespace/name`, as results name the pod."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def owner(self) -> str:
+        """Who makes the next pod of its kind: its controller, by uid; of a pod without one, itself, by key."""
+        return self.controller_uid or self.key
 
     @property
     def ready(self) -> bool:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .state import ClusterState
 
 MAX_WEIGHT = 1000.0
+# What takes part in every decision for a cluster that runs pods, whatever its policies list.
+IMPLIED = ("admission",)
 
 
 class ActivePlugin:
@@ -116,8 +118,8 @@ class Policy:
         return tuple(plugin for plugin in self.permits if plugin.concerns(pod))
 
 
-def compile_policy(spec: PolicySpec, registry: Registry) -> Policy:
-    """Check a policy against the known plugins and make it ready.
+def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[str] = ()) -> Policy:
+    """Check a policy against the known plugins and make it ready; `implied` plugins come last, listed or not.
 
     Raises: InputError `PolicyEmpty`, `PolicyPluginUnknown`, `PolicyPluginRepeated`, `PolicyWeightInvalid`,
     `PolicyParamInvalid` or `PolicyPointDoubled`.
@@ -137,6 +139,7 @@ def compile_policy(spec: PolicySpec, registry: Registry) -> Policy:
             raise InputError("PolicyPluginRepeated", f"plugin {use.name} is listed twice", place=place)
         names.add(use.name)
         active.append(_activate(use, registry[use.name], place))
+    active += [_activate(PluginUse(name), registry[name], "") for name in implied if name not in names]
     for plugin in active:
         plugin.instance.peers = frozenset(names)
     return Policy(spec, active)

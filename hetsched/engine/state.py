@@ -11,7 +11,7 @@ node-name order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
 
 from .admission import predicted
+from .avoiding import Avoided
 from .booking import Booking, charge_amounts, grant_card
 from .columns import (
     Columns,
@@ -84,6 +85,7 @@ class ClusterState:
         self.volumes = Volumes(storage)
         self.budgets = tuple(budgets)
         self.experience = experience or Experience()
+        self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never changed
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
         self.zones = Zones()
         self.links: dict[int, Table] = {}  # by row; nodes that state none are left out

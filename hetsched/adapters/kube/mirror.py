@@ -28,6 +28,7 @@ from hetsched.contracts.workload import PodSpec
 
 from .api import Resource
 from .reflector import Gone, Seen
+from .refusing import refusal, waiting
 from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED
 
 K = TypeVar("K")
@@ -195,6 +196,7 @@ def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, 
 
 def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
     meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
+    bound = bool(wanted.text("nodeName"))
     return ObservedPod(
         namespace=meta.text("namespace"),
         name=meta.text("name"),
@@ -208,6 +210,8 @@ def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
         reason=status.text("reason"),
         message=status.text("message"),
         end=_end(status),
+        wait=waiting(status) if bound else None,
+        refusal=refusal(status) if bound else None,
         spec=spec,
     )
 

@@ -1,0 +1,89 @@
+"""Keep the next pod of an owner off nodes whose kubelet refused its last ones, for as long as the back-off lasts.
+
+Problem: a kubelet knows what the scheduler does not, and its refusal ends the pod; the controller's next pod, placed by
+the same facts, is refused again, thousands of times an hour.
+Rule: a node that rests takes no pod of the owner. After that it takes one; the others wait until that one runs. An
+owner that nodes all over the fleet refused rests altogether. Where no kubelet refused anything, nobody is asked.
+How long a node rests is the driver's to say: see `placement.backoffs`.
+Source: kubernetes/kubernetes#84869 (runaway pods of TopologyAffinityError); the rule is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hetsched.contracts.decision import Verdict
+from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.engine.columns import Bools, Window
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+_MOST_NAMED = 4  # beyond, nodes are told together
+_CODE = "KubeletRefused"
+
+
+@plugin(
+    "admission",
+    summary="A node whose kubelet refused an owner's pods is not tried again before its back-off ends.",
+    scope=Scope.CLUSTER,
+)
+class Admission:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
+        avoided = state.avoided.get(request.pod.owner) if state.avoided else None
+        if avoided is None:
+            return SKIP
+        if avoided.rest is not None:
+            return _resting(avoided.rest)
+        request.memo["admission"] = _closed(avoided, request, state)
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        closed = request.memo["admission"]
+        fits: Bools = np.array([name not in closed for name in nodes.names()], np.bool_)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        closed: dict[str, Refusal] = request.memo["admission"]
+        names = np.array(nodes.names(), np.str_)
+        shown = sorted(closed) if len(closed) <= _MOST_NAMED else []
+        for name in shown:
+            yield closed[name], names == name
+        if closed and not shown:
+            first = ", ".join(sorted(closed)[:_MOST_NAMED])
+            message = f"kubelets of {len(closed)} nodes ({first}, ...) refused pods of this owner"
+            yield Refusal(_CODE, message), np.isin(names, list(closed))
+
+
+def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str, Refusal]:
+    """Return the nodes that take no pod of this owner now, each with the reason."""
+    closed = {}
+    for name, refused in avoided.nodes.items():
+        row = state.row_of.get(name)
+        if refused.rests:
+            message = f"kubelet of {name} refused {_pods(refused)}; tried again at {refused.until}"
+            closed[name] = Refusal(_CODE, message)
+        elif row is not None and (tried := _on_trial(request, state, row, refused)):
+            message = f"kubelet of {name} refused {_pods(refused)}; {tried} is tried there first"
+            closed[name] = Refusal(_CODE, message)
+    return closed
+
+
+def _on_trial(request: Request, state: ClusterState, row: int, refused: Refused) -> str:
+    """Return a pod of the same owner that is on its way to a node and does not run yet, empty where there is none."""
+    owner = request.pod.owner
+    others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
+    return next((key for key in others if key not in refused.proven and key != request.pod.key), "")
+
+
+def _resting(rest: Refused) -> Refusal:
+    message = f"kubelets everywhere refused {_pods(rest)}; tried again at {rest.until}"
+    return Refusal(_CODE, message, verdict=Verdict.NOT_NOW)
+
+
+def _pods(refused: Refused) -> str:
+    return f"{refused.pods} pod{'s' if refused.pods != 1 else ''} of this owner: {refused.reason}"

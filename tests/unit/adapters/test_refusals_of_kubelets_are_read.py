@@ -1,0 +1,95 @@
+"""What a kubelet made of a bound pod: refused here, waiting for something that no node can help, or running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.fields import View
+from hetsched.adapters.kube.refusing import refusal, waiting
+from hetsched.contracts.doubts import Doubt, still_in_doubt
+from hetsched.contracts.node_report import IsaReport, NodeReport
+from hetsched.contracts.observed import NodeRefusal
+
+
+def failed(reason: str, message: str = "", **more: Any) -> View:
+    return View({"phase": "Failed", "reason": reason, "message": message, **more})
+
+
+def container(state: dict[str, Any], last: dict[str, Any] | None = None, phase: str = "Pending") -> View:
+    return View({"phase": phase, "containerStatuses": [{"name": "main", "state": state, "lastState": last or {}}]})
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "facts"),
+    [
+        ("TopologyAffinityError", "Resources cannot be allocated with Topology locality", ("numa",)),
+        ("SMTAlignmentError", "", ("numa",)),
+        ("UnexpectedAdmissionError", "Allocate failed: devices unavailable for nvidia.com/gpu, which is", ("gpu",)),
+        ("UnexpectedAdmissionError", "not enough cpus available to satisfy request", ("numa",)),
+        ("UnexpectedAdmissionError", "context deadline exceeded", ()),
+        ("OutOfcpu", "Node didn't have enough resource: cpu", ("allocatable",)),
+        ("OutOfnvidia.com/gpu", "", ("gpu",)),
+        ("NodeAffinity", "Predicate NodeAffinity failed", ("labels",)),
+        ("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]", ()),
+    ],
+)
+def test_a_pod_that_was_not_admitted_is_held_against_its_node(
+    reason: str, message: str, facts: tuple[str, ...]
+) -> None:
+    assert refusal(failed(reason, message)) == NodeRefusal(reason, message, facts)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"waiting": {"reason": "ImagePullBackOff", "message": "no match for platform in manifest: not found"}},
+        {"waiting": {"reason": "ErrImagePull", "message": "no matching manifest for linux/riscv64 in the list"}},
+        {"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec /app: exec format error"}},
+    ],
+)
+def test_an_image_for_another_machine_puts_the_isa_in_doubt(state: dict[str, Any]) -> None:
+    found = refusal(container(state))
+    assert found is not None
+    assert found.facts == ("isa",)
+    assert found.reason in ("ImagePullBackOff", "ErrImagePull", "StartError")
+
+
+def test_a_container_that_crashes_is_judged_by_its_last_end() -> None:
+    over = {"terminated": {"exitCode": 1, "reason": "StartError", "message": "exec format error"}}
+    again = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+    found = refusal(container(again, over, "Running"))
+    assert found is not None
+    assert (found.reason, found.facts) == ("StartError", ("isa",))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        failed("Evicted", "The node was low on resource: memory"),
+        failed("OutOfcpu", containerStatuses=[{"name": "main", "state": {"terminated": {"exitCode": 1}}}]),
+        failed("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),
+        container({"waiting": {"reason": "ImagePullBackOff", "message": "401 Unauthorized"}}),
+        container({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "x" not found'}}),
+        container({"running": {}}, phase="Running"),
+    ],
+)
+def test_what_would_be_the_same_anywhere_is_not_the_nodes(status: View) -> None:
+    assert refusal(status) is None
+
+
+def test_what_keeps_a_container_waiting_is_told_with_its_name() -> None:
+    stuck = waiting(container({"waiting": {"reason": "ImagePullBackOff", "message": "401 Unauthorized"}}))
+    assert stuck is not None
+    assert (stuck.container, stuck.reason, stuck.message) == ("main", "ImagePullBackOff", "401 Unauthorized")
+    assert waiting(container({"waiting": {"reason": "ContainerCreating"}})) is None
+    assert waiting(container({"running": {}})) is None
+
+
+def test_a_doubt_stands_until_its_own_fact_is_reported_differently() -> None:
+    doubts = (Doubt("isa", "2026-11-21T10:00:00Z", "default/p", "StartError"),)
+    before = NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"))
+    assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"), ready=False)) == doubts
+    assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gc"))) == ()
+    assert still_in_doubt(doubts, before, NodeReport("n1", uid="b", isa=IsaReport("rv64gcv"))) == ()

@@ -1,0 +1,102 @@
+"""A node whose kubelet refused an owner's pods is left alone, then tried with one pod; other owners go there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import diagnose
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import IMPLIED, compile_policy
+from hetsched.engine.whatif import what_if
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import REGISTRY, cluster
+
+POLICY = compile_policy(BUILTIN["first-fit"], REGISTRY, implied=IMPLIED)
+RESTS = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=True)
+TRIED = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=False)
+
+
+def of(owner: str, name: str) -> PodSpec:
+    return a_pod(name).cpu(1).having(controller_uid=owner).build()
+
+
+def on(*names: str, **nodes: Refused) -> Scheduler:
+    """Return a scheduler on nodes of 8 CPUs, some of which refused pods of `red`."""
+    state = cluster(a_node(name).cpu(8) for name in names)
+    state.avoided = {"red": Avoided(nodes)}
+    return Scheduler(state, POLICY, evicts=True)
+
+
+def test_an_owner_keeps_off_a_node_that_rests_and_others_do_not() -> None:
+    scheduler = on("n1", "n2", n1=RESTS)
+    assert scheduler.schedule(of("red", "a")).node == "n2"
+    assert scheduler.schedule(of("blue", "b")).node == "n1"
+
+
+def test_the_refusal_says_who_refused_what_and_until_when() -> None:
+    scheduler = on("n1", n1=RESTS)
+    assert scheduler.schedule(of("red", "a")).node is None
+    found = diagnose(scheduler, of("red", "a"))
+    assert found.verdict is Verdict.NOT_NOW
+    assert [(reason.code, reason.plugin, reason.nodes) for reason in found.reasons] == [
+        ("KubeletRefused", "admission", 1)
+    ]
+    assert "kubelet of n1 refused 2 pods of this owner: TopologyAffinityError; tried again at 10:31" in found.summary
+
+
+def test_after_the_back_off_one_pod_is_tried_and_the_next_one_once_it_runs() -> None:
+    scheduler = on("n1", n1=TRIED)
+    assert scheduler.schedule(of("red", "a")).node == "n1"
+    assert scheduler.schedule(of("red", "b")).node is None
+    assert "default/a is tried there first" in diagnose(scheduler, of("red", "b")).summary
+    proven = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=False, proven=frozenset({"default/a"}))
+    scheduler.state.avoided = {"red": Avoided({"n1": proven})}
+    assert scheduler.schedule(of("red", "b")).node == "n1"
+
+
+def test_an_owner_that_is_refused_everywhere_rests() -> None:
+    scheduler = on("n1", "n2")
+    scheduler.state.avoided = {"red": Avoided({}, rest=Refused(5, "OutOfcpu", "10:40 UTC", rests=True))}
+    assert scheduler.schedule(of("red", "a")).node is None
+    found = diagnose(scheduler, of("red", "a"))
+    assert (found.verdict, found.reasons[0].nodes) == (Verdict.NOT_NOW, 2)
+    assert "kubelets everywhere refused 5 pods of this owner: OutOfcpu; tried again at 10:40" in found.summary
+
+
+def test_many_nodes_are_told_together() -> None:
+    names = [f"n{i}" for i in range(9)]
+    scheduler = on(*names, **dict.fromkeys(names, RESTS))
+    (reason,) = diagnose(scheduler, of("red", "a")).reasons
+    assert (reason.nodes, reason.message) == (
+        9,
+        "kubelets of 9 nodes (n0, n1, n2, n3, ...) refused pods of this owner",
+    )
+
+
+def test_nobody_is_evicted_from_a_node_that_would_refuse_the_pod_again() -> None:
+    policy = compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED)
+    state = cluster([a_node("n1").cpu(8)], [a_pod("low").cpu(8).having(node_name="n1").build()])
+    high = a_pod("high").cpu(8).having(controller_uid="red", priority=1000).build()
+    assert Scheduler(state.fork(), policy, evicts=True).schedule(high).node == "n1"
+    state.avoided = {"red": Avoided({"n1": RESTS})}
+    assert Scheduler(state, policy, evicts=True).schedule(high).node is None
+    assert list(state.bookings) == ["default/low"]
+
+
+@pytest.mark.parametrize("avoided", [{}, {"red": Avoided({"n1": RESTS})}])
+def test_capacity_and_digest_do_not_know_of_it(avoided: dict[str, Avoided]) -> None:
+    scheduler = on("n1", "n2")
+    before = scheduler.state.digest()
+    scheduler.state.avoided = avoided
+    answer = what_if(scheduler.state, POLICY, [of("blue", "b")], evaluated_at="2026-11-21T10:00:00Z")
+    assert (scheduler.state.digest(), answer.placements[0].node) == (before, "n1")
+
+
+def test_a_policy_that_lists_the_plugin_has_it_once() -> None:
+    names = [plugin.name for plugin in compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED).plugins]
+    assert names.count("admission") == 1
+    assert compile_policy(BUILTIN["hetsched"], REGISTRY).spec == BUILTIN["hetsched"]
