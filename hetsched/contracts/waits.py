@@ -38,8 +38,8 @@ class Event(enum.StrEnum):
 NODE_FACTS = frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NODE_TAINTS, Event.NODE_ISA})
 INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHANGED, Event.NAMES_CHANGED}
 LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED})
-# What may help where nobody says what does; time alone does not.
-ANYTHING = frozenset(Event) - {Event.TIME}
+# Where nobody says what may help: any change, and waiting.
+ANYTHING = frozenset(Event)
 _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 

@@ -67,7 +67,7 @@ def waits_for(
     if not scheduler.state.reports:
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:
-        found.append(_wait("reserve", ANYTHING | {Event.TIME}, "what it would hold to be free on one node"))
+        found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
     if any(plugin.name == "preemption" for plugin in scheduler.policy.post_filters):
         found.append(_wait("preemption", frozenset({Event.NAMES_CHANGED}), ""))  # budgets may let somebody go
     return tuple(found)
@@ -81,7 +81,7 @@ def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
 
 def for_anything(plugin: str, text: str) -> tuple[WaitsFor, ...]:
     """Return that a pod is tried again after any change, and from time to time: nobody knows what would help."""
-    return (_wait(plugin, frozenset(Event), text),)
+    return (_wait(plugin, ANYTHING, text),)
 
 
 def _wait(plugin: str, events: Iterable[Event], text: str) -> WaitsFor:

@@ -69,8 +69,8 @@ def plugin(
 ) -> Callable[[C], C]:
     """Declare the class below as a plugin; `summary` is the one line that forms and docs show.
 
-    Of a filter, `helped_by` says which changes may turn its refusal into a yes. Where it is left out that is any, or
-    where placements cannot change the answer (STATIC, row scope), any fact of a node.
+    Of a filter, `helped_by` says which changes may turn its refusal into a yes. Where it is left out that is any, and
+    waiting; or, where placements cannot change the answer (STATIC, row scope), any fact of a node.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW
     helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING

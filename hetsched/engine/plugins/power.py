@@ -90,6 +90,10 @@ class Power:
             text = f"it draws {watts} W and the node can spare {max(most, 0)} W at most"
             yield Refusal("PowerInsufficient", text, (EXPECTED_WATTS,), EXPECTED_WATTS, resolvable=True), short
 
+    def waits(self, request: Request) -> str:
+        watts = request.shape.expected_watts
+        return "a node that is switched on" if watts is None else f"a node that can spare {watts} W"
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         return None if state.columns.layout.power else SKIP
 
