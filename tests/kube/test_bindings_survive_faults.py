@@ -138,12 +138,12 @@ def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, pl
     assert schedule.run(cluster.pk) == 20
     waiting = bind._pods(cluster.pk, State.PLACED)
     bind.begin_binding(cluster.pk, waiting)
-    wanted = bind._to_bind(waiting)
+    wanted = bind.to_bind(waiting)
     with ThreadPoolExecutor(8) as threads:
         fates = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
     assert {one.fate for one in fates} == {binding.Fate.BOUND}
-    bind._note(cluster, fates[:21])
-    bind._note(cluster, fates[21:])
+    bind.note(cluster, fates[:21])
+    bind.note(cluster, fates[21:])
     assert set(states().values()) == {"bound"}
     assert held() == 21
     assert check_invariants() == []
