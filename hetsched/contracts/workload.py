@@ -13,6 +13,13 @@ import msgspec
 from .allocation import Allocation
 from .errors import Problem
 
+SCHEDULER_NAME = "hetsched"
+
+
+def is_ours(scheduler_name: str) -> bool:
+    """Tell whether a pod asks to be placed by us, under our name or that of one of our policies."""
+    return scheduler_name == SCHEDULER_NAME or scheduler_name.startswith(f"{SCHEDULER_NAME}-")
+
 
 class Toleration(msgspec.Struct, frozen=True):
     """A Kubernetes toleration; empty `key` with `Exists` tolerates everything, empty `effect` every effect."""
@@ -109,11 +116,31 @@ class GpuDemand(msgspec.Struct, frozen=True):
     vendor: str = ""
 
 
+class ImageFacts(msgspec.Struct, frozen=True):
+    """The platforms (`linux/arm64/v8`) that one image offers; `unknown` says why nobody knows them."""
+
+    image: str
+    platforms: tuple[str, ...] = ()
+    unknown: str = ""
+
+
+class ImageDemand(msgspec.Struct, frozen=True):
+    """Where a pod's images can run, whatever else it asks for.
+
+    `floors`: each architecture (Kubernetes' names) that all known images offer, with the requirement string of the one
+    that needs most there; empty where none is known for that architecture. None: no image is known.
+    `unknown`: of some image nothing is known.
+    """
+
+    floors: tuple[tuple[str, str], ...] | None = None
+    unknown: bool = False
+
+
 class IsaDemand(msgspec.Struct, frozen=True):
     """Requirement strings already checked by `hetsched.isa`; `emulated` allows binfmt, `cross` a toolchain.
 
     `qemu` is ISAMatch's label, which allows either. `source` says what stated `native`: `annotation hetsched.io/isa`,
-    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector).
+    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` narrows all of that.
     """
 
     native: str = ""
@@ -121,6 +148,12 @@ class IsaDemand(msgspec.Struct, frozen=True):
     cross: str = ""
     qemu: str = ""
     source: str = ""
+    images: ImageDemand | None = None
+
+    @property
+    def is_stated(self) -> bool:
+        """Tell whether the pod itself asks for an instruction set, natively or not."""
+        return bool(self.native or self.emulated or self.cross or self.qemu)
 
 
 class NumaDemand(msgspec.Struct, frozen=True):
@@ -209,7 +242,8 @@ class PodSpec(msgspec.Struct, frozen=True):
     `container_names` are those of the shape's `containers`, in the same order; empty where nobody names them.
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
     `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it.
-    One with `gates` is not to be placed before somebody has taken them all away.
+    One with `gates` is not to be placed before somebody has taken them all away. `image_facts` are about its `images`,
+    as far as somebody looked; `pull_secrets` are names of secrets of its namespace that may read them.
     `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.
     """
 
@@ -234,6 +268,8 @@ class PodSpec(msgspec.Struct, frozen=True):
     allocation: Allocation | None = None
     container_names: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    image_facts: tuple[ImageFacts, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     expected_basis: str = ""
 

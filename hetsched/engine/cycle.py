@@ -68,15 +68,19 @@ class Scheduler:
         self.room = PermitRoom(state)
         self.evicts = evicts
 
-    def schedule(self, pod: PodSpec) -> Outcome:
-        """Decide where `pod` runs and book it there; one that is not ready is not tried."""
+    def schedule(self, pod: PodSpec, *, preempts: bool = True) -> Outcome:
+        """Decide where `pod` runs and book it there; one that is not ready is not tried.
+
+        Unless it `preempts`, nobody is asked who could leave for it.
+        """
         outcome = Outcome(pod)
         if not pod.ready:
             return outcome
         self.state.gangs.try_now(pod)
         request = outcome.request = self.state.compile(pod)
         if not self._place(outcome, request):
-            self._post_filter(outcome, request)
+            if preempts:
+                self._post_filter(outcome, request)
             if outcome.eviction is not None and self.evicts:
                 self._evict(outcome, request, outcome.eviction)
             if outcome.eviction is None:

@@ -44,6 +44,7 @@ from .neighbours import Neighbours
 from .quotas import Quotas
 from .request import CompiledShape, Request
 from .samples import Samples, report_now
+from .status import Spared
 from .volumes import Volumes
 from .zones import KUBELET, Setup, Zones, zones_of
 
@@ -84,6 +85,7 @@ class ClusterState:
         self.quotas = Quotas(quotas)
         self.volumes = Volumes(storage)
         self.budgets = tuple(budgets)
+        self.spared = Spared()
         self.experience = experience or Experience()
         self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never changed
         self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it

@@ -54,6 +54,13 @@ class Wait(msgspec.Struct, frozen=True):
     late: Refusal | None = None
 
 
+class Spared(msgspec.Struct, frozen=True):
+    """Booked pods (keys) that nobody evicts for the time being; `foreign`: nor those that other schedulers placed."""
+
+    keys: frozenset[str] = frozenset()
+    foreign: bool = False
+
+
 class Eviction(msgspec.Struct, frozen=True):
     """Pods (keys) that must leave so that the refused pod fits on `node`.
 

@@ -7,8 +7,10 @@ minimal sets of `engine.preemption`. Who may leave:
                                                        give back what they borrowed, whatever their priority
     pods of lower priority of its own namespace        where used + request > its own min
 Quotas count only beside the plugin `quota`. Nobody leaves for a pod with `preemptionPolicy: Never`, or for a member
-of a gang, which might not start even then. Pods that the kubelet runs from a file never leave. The pods named do
-leave only where the driver evicts.
+of a gang, which might not start even then. Pods that the kubelet runs from a file never leave, nor do pods that the
+driver spares: those whose eviction was refused a moment ago, and on a live cluster, unless `foreign` says otherwise,
+pods of other schedulers, which would place them again by rules of their own, perhaps where they just were. The pods
+named do leave only where the driver evicts.
 Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity scheduling".
 """
 
@@ -19,6 +21,7 @@ from typing import Annotated
 import msgspec
 
 from hetsched.contracts.params import Params
+from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.attempt import Attempt
 from hetsched.engine.booking import Booking
 from hetsched.engine.preemption import Rule, Search
@@ -40,6 +43,13 @@ class PreemptionParams(Params, frozen=True):
             description="The search ends with the best of so many nodes, those that look cheapest first.",
         ),
     ] = 100
+    foreign: Annotated[
+        bool,
+        msgspec.Meta(
+            title="Pods of other schedulers",
+            description="On a live cluster, pods whose schedulerName is not ours may have to leave too.",
+        ),
+    ] = False
 
 
 @plugin(
@@ -60,23 +70,28 @@ class Preemption:
         return search.best(self.params.most_nodes)
 
     def _rule(self, request: Request, state: ClusterState) -> Rule:
-        pod, quotas = request.pod, state.quotas
+        pod, quotas, spared = request.pod, state.quotas, state.spared
+        foreign_leave = self.params.foreign or not spared.foreign
+
+        def preemptible(theirs: PodSpec) -> bool:
+            kept = not foreign_leave and not is_ours(theirs.scheduler_name)
+            return theirs.preemptible and not kept and theirs.key not in spared.keys
 
         def lower(booking: Booking) -> bool:
-            return booking.pod.priority < pod.priority and booking.pod.preemptible
+            return booking.pod.priority < pod.priority and preemptible(booking.pod)
 
         def own(booking: Booking) -> bool:
             return booking.pod.namespace == pod.namespace and lower(booking)
 
         def other(booking: Booking) -> bool:
             theirs = booking.pod
-            return theirs.namespace != pod.namespace and quotas.governs(theirs) and theirs.preemptible
+            return theirs.namespace != pod.namespace and quotas.governs(theirs) and preemptible(theirs)
 
         def borrowed(booking: Booking) -> bool:
             return bool(quotas.over_min(booking.pod.namespace))
 
         if "quota" not in self.peers or not quotas.governs(pod):
-            return Rule(("lower", pod.priority), lower)
+            return Rule(("lower", pod.priority, foreign_leave, spared), lower)
         if quotas.over_min(pod.namespace, request.shape.requests):
-            return Rule(("own", pod.namespace, pod.priority), own)
-        return Rule(("borrowed", pod.namespace), other, borrowed)
+            return Rule(("own", pod.namespace, pod.priority, foreign_leave, spared), own)
+        return Rule(("borrowed", pod.namespace, foreign_leave, spared), other, borrowed)
