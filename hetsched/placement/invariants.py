@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Count, F, Max, Min, Q, Sum
 
 from hetsched.contracts.cards import cards_of
@@ -59,13 +60,29 @@ class Violation(msgspec.Struct, frozen=True):
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
     """Return everything that is wrong in one cluster, or in all of them and in what they share."""
-    found: list[Violation] = []
+    with _one_moment():
+        return list(_violations(cluster))
+
+
+@contextmanager
+def _one_moment() -> Iterator[None]:
+    """Have every query see the rows of the same moment, as far as a transaction that is open already lets us."""
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def _violations(cluster: Cluster | None) -> Iterator[Violation]:
     for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
         for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
-            found += check(one)
+            yield from check(one)
     if cluster is None:
-        found += [*_judges_present(), *_idempotency(), *_events()]
-    return found
+        yield from (*_judges_present(), *_idempotency(), *_events())
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:
