@@ -193,6 +193,16 @@ HETSCHED_MOST_WAITING_PODS = ENV.number("HETSCHED_MOST_WAITING_PODS", 200_000, l
 # Which cluster a request means that names none, where there are several.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
+# The extender's door (`hetsched extender`): whom it lets in, and where it listens.
+HETSCHED_EXTENDER_CLIENTS = ENV.names("HETSCHED_EXTENDER_CLIENTS")
+HETSCHED_EXTENDER_CERTIFICATES = ENV.folder("HETSCHED_EXTENDER_CERTIFICATES", DATA_DIR / "extender" / "server")
+HETSCHED_EXTENDER_HOST = ENV.text("HETSCHED_EXTENDER_HOST", "127.0.0.1")
+HETSCHED_EXTENDER_PORT = ENV.number("HETSCHED_EXTENDER_PORT", 8443, least=0, most=65_535)
+HETSCHED_EXTENDER_PROBE_PORT = ENV.number("HETSCHED_EXTENDER_PROBE_PORT", 8444, least=0, most=65_535)
+# Below the httpTimeout of the scheduler that asks.
+HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 4, least=1, most=60)
+HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
+
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
 LOGIN_URL = "/login/"
 CSRF_FAILURE_VIEW = "web.pages.errors.csrf_failed"
