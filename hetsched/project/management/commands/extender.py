@@ -1,0 +1,22 @@
+"""`extender`: answer kube-scheduler's calls until the process is asked to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from hetsched.contracts.errors import InputError
+from hetsched.project.environment import exit_with_message
+from workers import watch
+from workers.extender import serving
+
+
+class Command(BaseCommand):
+    help = "Answer kube-scheduler as its extender, over TLS with client certificates."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            serving.serve(watch.until_signalled())
+        except InputError as error:
+            exit_with_message(error)
