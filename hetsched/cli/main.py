@@ -18,6 +18,7 @@ from hetsched.contracts.errors import InputError
 
 from . import (
     bench,
+    certs,
     cluster,
     decisions,
     docs,
@@ -123,6 +124,7 @@ app.command(rich_help_panel=_SERVER)(decisions.explain)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)
+app.command(rich_help_panel=_HERE)(certs.certs)
 app.add_typer(token.app, name="token", rich_help_panel=_HERE)
 
 

@@ -1,6 +1,6 @@
 """`hetsched scheduler`: follow Kubernetes clusters, decide and bind, by one command.
 
-Rule: watch, worker and beat, with the console unless it is left out, on the database and message store that
+Rule: watch, worker and beat, with the console unless it is left out and the extender where it is asked for, on the database and message store that
 DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in the data folder. A cluster that
 the options name is connected first; others that are connected already are scheduled too. Any number of these commands
 may run on one database: for each cluster one of them follows and one decides, by leases of the database, and the
@@ -39,6 +39,9 @@ def scheduler(
         list[str] | None, typer.Option(help="Submissions may use this namespace; repeat for more.", show_default=False)
     ] = None,
     no_web: Annotated[bool, typer.Option("--no-web", help="No console and no API here.")] = False,
+    extender: Annotated[
+        bool, typer.Option("--extender", help="Answer kube-scheduler too, as HETSCHED_EXTENDER_* say; see `certs`.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     data: Annotated[Path | None, typer.Option(help="Folder for logs, and for data without DATABASE_URL.")] = None,
@@ -65,7 +68,7 @@ def scheduler(
         cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
         try:
             web = None if no_web else (host, port)
-            bring_up(supervisor, socket_file, cluster, web)
+            bring_up(supervisor, socket_file, cluster, web, extender=extender)
             supervisor.watch()
         except Stopped:
             pass
@@ -78,7 +81,12 @@ def scheduler(
 
 
 def bring_up(
-    supervisor: Supervisor, socket_file: Path | None, cluster: Program | None, web: tuple[str, int] | None
+    supervisor: Supervisor,
+    socket_file: Path | None,
+    cluster: Program | None,
+    web: tuple[str, int] | None,
+    *,
+    extender: bool,
 ) -> None:
     """Start everything in order; it is announced once what runs here answers."""
     note("hetsched scheduler is starting")
@@ -94,7 +102,10 @@ def bring_up(
         supervisor.run_to_end(cluster)
     if web:
         supervisor.start(standalone.web(*web))
-    for program in (standalone.worker(f"scheduler-{os.getpid()}"), standalone.watch(), standalone.beat()):
+    programs = [standalone.worker(f"scheduler-{os.getpid()}"), standalone.watch(), standalone.beat()]
+    if extender:
+        programs.append(Program("extender", (sys.executable, "-m", "django", "extender")))
+    for program in programs:
         supervisor.start(program)
     with standalone.step("what runs here"):
         if web:
