@@ -38,6 +38,8 @@ from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import warm
 
+from .standing import standing
+
 GATHER_SECONDS = 0.05
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
@@ -51,10 +53,18 @@ News = tuple[Resource, Event]
 class Follower:
     """Follows one cluster under one lease, until it is lost or the process ends."""
 
-    def __init__(self, lease: Lease, api: Api, ended: threading.Event, kinds: Sequence[Resource] | None = None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        api: Api,
+        ended: threading.Event,
+        kinds: Sequence[Resource] | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.lease = lease
         self.ended = ended
         self._api = api
+        self._leads = leads
         self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
         self._news: queue.Queue[News] = queue.Queue(maxsize=20_000)
         self._mirror = Mirror()
@@ -193,7 +203,7 @@ class Follower:
                 resource=f"{resource.plural}.{resource.group}".rstrip("."),
                 required=resource in REQUIRED,
                 epoch=self.lease.epoch,
-                synced_at=known.synced_at if self._begun else None,
+                synced_at=known.synced_at if self._begun and self._leads() else None,
                 alive_at=known.alive_at,
                 objects_count=len(known.keys),
                 relists=known.lists,
@@ -266,8 +276,9 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
-        told.exclude(failure="").update(failure="")
-        Follower(lease, api, ended).run()
+        with standing(cluster, api, lease, ended) as (over, leads):
+            told.exclude(failure="").update(failure="")
+            Follower(lease, api, over, leads=leads).run()
     except (InputError, ApiFailure) as failure:
         log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))
         told.update(failure=str(failure)[:500])

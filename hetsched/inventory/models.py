@@ -10,6 +10,8 @@ Invariants: a node's load columns equal the sum over its active reservations; a 
 
 from __future__ import annotations
 
+import uuid
+
 from django.core.validators import RegexValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -119,6 +121,8 @@ class Connection(models.Model):
     server = models.CharField(_("API server"), max_length=300, blank=True)
     # The uid of its namespace kube-system, once seen: no other cluster may take its place.
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
+    # The name under which this database holds the cluster's Lease.
+    installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
     failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
     # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.

@@ -24,6 +24,8 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _COLLECTIONS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "Role": f"{RBAC}/namespaces/kube-system/roles",
+    "RoleBinding": f"{RBAC}/namespaces/kube-system/rolebindings",
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
@@ -38,8 +40,9 @@ def objects() -> list[dict[str, Any]]:
 
 
 def rules_of(name: str) -> list[dict[str, Any]]:
-    """Return the rules of a shipped ClusterRole."""
-    (found,) = [one for one in objects() if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name]
+    """Return the rules of a shipped role, of the whole cluster or of one namespace."""
+    roles = [one for one in objects() if one["kind"] in ("ClusterRole", "Role")]
+    (found,) = [one for one in roles if one["metadata"]["name"] == name]
     rules: list[dict[str, Any]] = found["rules"]
     return rules
 

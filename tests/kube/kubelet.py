@@ -28,9 +28,8 @@ import msgspec
 
 from hetsched.adapters.kube.api import Api, ApiFailure, Resource
 from hetsched.adapters.kube.reflector import Reflector, Seen
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kube.resources import LEASES, NODES, PODS
 
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 LEASE_SECONDS = 40
 _STRATEGIC = "application/strategic-merge-patch+json"
 _TICK_SECONDS = 0.05

@@ -140,11 +140,10 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     roles = of("ClusterRole", *ALL)
     assert roles["hetsched-live-hetsched"]["rules"] == access.rules_of("hetsched")
     assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
-    (binding,) = of("RoleBinding", *ALL).values()
-    assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == (
-        "default",
-        "hetsched-live-hetsched-submit",
-    )
+    (role,) = of("Role", *ALL).values()
+    assert role["rules"] == access.rules_of("hetsched-elect")
+    bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in of("RoleBinding", *ALL).values()}
+    assert bound == {("default", "hetsched-live-hetsched-submit"), ("kube-system", "hetsched-live-hetsched-elect")}
     (policy,) = of("ValidatingAdmissionPolicy", *ALL).values()
     (shipped,) = [one for one in access.objects() if one["kind"] == "ValidatingAdmissionPolicy"]
     ours, exempt = [one["expression"] for one in policy["spec"].pop("matchConditions")]

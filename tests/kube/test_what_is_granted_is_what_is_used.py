@@ -37,7 +37,7 @@ Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name o
 # What every account may do, whoever it is: ask what it may do.
 EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
 # Used by what has tests of its own, not on the way of a pod to its node.
-ELSEWHERE = {"evict", "provide", "submit"}
+ELSEWHERE = {"elect", "evict", "provide", "submit"}
 
 
 def listed(rules: list[dict[str, Any]]) -> list[Grant]:
@@ -57,9 +57,10 @@ def grant(right: Right) -> Grant:
 
 
 def test_the_manifests_grant_the_table_and_nothing_twice() -> None:
-    for role, per_namespace in (("hetsched", False), ("hetsched-submit", True)):
-        grants = listed(access.rules_of(role))
-        assert sorted(grants) == sorted(grant(right) for right in RIGHTS if right.per_namespace is per_namespace)
+    kinds_of_role = {"hetsched": ("", False), "hetsched-elect": ("kube-system", False), "hetsched-submit": ("", True)}
+    for role, (namespace, per_namespace) in kinds_of_role.items():
+        rights = [one for one in RIGHTS if (one.namespace, one.per_namespace) == (namespace, per_namespace)]
+        assert sorted(listed(access.rules_of(role))) == sorted(map(grant, rights))
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"
 # Kubernetes' own groups and workloads, in the versions that have what a pod of that version names.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 QUOTAS = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
 
 REQUIRED = (

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from .api import Api, ApiFailure, Resource
-from .resources import CLAIMS, NAMESPACES, OPTIONAL, PODS, REQUIRED, VOLUMES
+from .electing import NAME, NAMESPACE
+from .resources import CLAIMS, LEASES, NAMESPACES, OPTIONAL, PODS, REQUIRED, VOLUMES
 from .telling import EVENTS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
@@ -27,7 +28,7 @@ SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
 class Right(msgspec.Struct, frozen=True):
     """One verb on one kind, on a part of it (`binding`) or on one object of a name.
 
-    `per_namespace`: only where submissions may go.
+    `namespace`: only in this one. `per_namespace`: only where submissions may go.
     """
 
     purpose: str
@@ -35,6 +36,7 @@ class Right(msgspec.Struct, frozen=True):
     resource: Resource
     part: str = ""
     name: str = ""
+    namespace: str = ""
     per_namespace: bool = False
 
     def __str__(self) -> str:
@@ -47,6 +49,8 @@ class Right(msgspec.Struct, frozen=True):
 RIGHTS = (
     *(Right("follow", verb, resource) for resource in (*REQUIRED, *OPTIONAL) for verb in ("list", "watch")),
     Right("identify", "get", NAMESPACES, name="kube-system"),
+    *(Right("elect", verb, LEASES, name=NAME, namespace=NAMESPACE) for verb in ("get", "update")),
+    Right("elect", "create", LEASES, namespace=NAMESPACE),  # of what is to be made nobody can ask by name
     Right("bind", "create", PODS, "binding"),
     Right("bind", "get", PODS),
     *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
@@ -89,7 +93,7 @@ def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS
         if right.resource not in served:
             served[right.resource] = is_served(api, right.resource)
         if served[right.resource]:
-            for namespace in namespaces if right.per_namespace else ("",):
+            for namespace in namespaces if right.per_namespace else (right.namespace,):
                 review = _asked(api, right, namespace)
                 yield Answer(right, namespace, review.allowed, review.reason or review.evaluation_error)
 

@@ -1,0 +1,124 @@
+"""Two installations with a database each: only the one that holds the cluster's Lease decides there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from hetsched.adapters.kube import electing
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.electing import DURATION_SECONDS, Election
+from hetsched.adapters.kube.resources import LEASES
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.following import in_step
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster
+from tests.kube import access
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import eventually
+from workers import standing
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+EPOCH = 3
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _no_lease(api: Api) -> Iterator[None]:
+    yield
+    with suppress(ApiFailure):
+        api.send("DELETE", LEASES.path(namespace=electing.NAMESPACE, name=electing.NAME))
+
+
+def test_the_first_holds_it_and_the_other_is_told_who(api: Api) -> None:
+    first, other = Election("first"), Election("other")
+    assert first.stand(api, EPOCH) == ""
+    assert other.stand(api, EPOCH) == f"first/{EPOCH}"
+    assert (first.lasting, other.lasting) == (True, False)
+
+
+def test_whoever_no_longer_renews_has_stopped_believing_before_the_other_may_take_it(api: Api) -> None:
+    mine, theirs = Clock(), Clock()
+    first, other = Election("first", clock=mine), Election("other", clock=theirs)
+    first.stand(api, EPOCH)
+    assert other.stand(api, EPOCH)
+    # The other has to see the record unchanged for its whole duration, by its own clock.
+    theirs.now += DURATION_SECONDS
+    assert other.stand(api, EPOCH)
+    mine.now += DURATION_SECONDS
+    assert not first.lasting
+    theirs.now += 0.1
+    assert other.stand(api, EPOCH) == ""
+    assert first.stand(api, EPOCH) == f"other/{EPOCH}"
+
+
+def test_a_renewal_is_seen_as_one(api: Api) -> None:
+    theirs = Clock()
+    first, other = Election("first"), Election("other", clock=theirs)
+    first.stand(api, EPOCH)
+    other.stand(api, EPOCH)
+    theirs.now += DURATION_SECONDS + 1
+    first.stand(api, EPOCH)
+    assert other.stand(api, EPOCH) == f"first/{EPOCH}"
+
+
+def test_whoever_steps_down_is_not_waited_for(api: Api) -> None:
+    first, other = Election("first"), Election("other")
+    first.stand(api, EPOCH)
+    first.step_down(api, EPOCH)
+    assert not first.lasting
+    assert other.stand(api, EPOCH) == ""
+
+
+def test_a_later_process_of_the_same_installation_takes_over_at_once_and_an_older_copy_does_not(api: Api) -> None:
+    assert Election("first").stand(api, EPOCH) == ""
+    assert Election("first").stand(api, EPOCH + 1) == ""
+    # A database that was restored from before knows an earlier epoch only.
+    assert Election("first").stand(api, EPOCH) == f"first/{EPOCH + 1}"
+
+
+def test_the_rights_of_our_account_are_enough(plane: ControlPlane) -> None:
+    with access.granted(plane) as kubeconfig:
+        ours = Api(from_kubeconfig(kubeconfig))
+        election = Election("ours")
+        assert election.stand(ours, EPOCH) == ""  # made
+        assert election.stand(ours, EPOCH) == ""  # renewed
+
+
+def test_a_follower_stops_deciding_once_another_installation_took_over(
+    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "_elections", {})
+    monkeypatch.setattr(standing, "RENEW_SECONDS", 3600)  # renewed by hand below
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    with standing.standing(cluster, api, lease, threading.Event()) as (_over, leads):
+        follower = Follower(lease, api, threading.Event(), leads=leads)
+        follower.start()
+        eventually(follower, lambda: in_step(cluster))
+        stranger = Election("stranger", clock=(clock := Clock()))
+        stranger.stand(api, 1)
+        clock.now += DURATION_SECONDS + 1
+        assert stranger.stand(api, 1) == ""
+        assert standing._elections[cluster.pk].stand(api, lease.epoch) == "stranger/1"
+        monkeypatch.setattr(standing._elections[cluster.pk], "_until", 0.0)
+        follower._tell()
+        assert not in_step(cluster)
+        follower.ended.set()
+    with (
+        pytest.raises(InputError, match="another installation of hetsched schedules live: stranger/1"),
+        standing.standing(cluster, api, lease, threading.Event()),
+    ):
+        pass
