@@ -1,10 +1,10 @@
 """`hetsched scheduler`: follow Kubernetes clusters, decide and bind, by one command.
 
-Rule: watch, worker and beat, with the console unless it is left out and the extender where it is asked for, on the database and message store that
-DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in the data folder. A cluster that
-the options name is connected first; others that are connected already are scheduled too. Any number of these commands
-may run on one database: for each cluster one of them follows and one decides, by leases of the database, and the
-others stand by.
+Rule: watch, worker and beat, with the console unless it is left out and the extender where it is asked for, on the
+database and message store that DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in
+the data folder. A cluster that the options name is connected first; others that are connected already are scheduled
+too. Any number of these commands may run on one database: for each cluster one of them follows and one decides, by
+leases of the database, and the others stand by.
 """
 
 from __future__ import annotations
