@@ -28,7 +28,8 @@ from hetsched.adapters.allocation import by_container
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
 from hetsched.adapters.kube.providing import provide
-from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.allocation import EMPTY, Allocation
+from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
@@ -92,7 +93,7 @@ def _bind_all(cluster: Cluster) -> int:
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods in chain(_claimed(cluster), _left(cluster)):
-            fates = list(threads.map(partial(_write, api), to_bind(pods)))
+            fates = list(threads.map(partial(write, api), to_bind(pods)))
             bound += note(cluster, fates)
     return bound
 
@@ -119,7 +120,8 @@ def _left(cluster: Cluster) -> Iterator[list[int]]:
         yield pods
 
 
-def _write(api: Api, one: ToBind) -> Bound:
+def write(api: Api, one: ToBind) -> Bound:
+    """Have the pod's volumes, then bind it; say what became of it."""
     return provide(api, one) or bind(api, one)
 
 
@@ -131,14 +133,19 @@ def to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
     found = []
     for pod in rows.order_by("id"):
         assert pod.node is not None
-        allocation, node = pod.allocation or EMPTY, pod.node.name
-        containers = by_container(msgspec.structs.replace(pod.spec, allocation=allocation))
-        told = annotations_of(allocation, uid=pod.uid, node=node, epoch=epochs.get(pod.pk, 0), containers=containers)
-        chosen = {grant.claim: grant.volume for grant in allocation.volumes}
-        claims = tuple((use.name, chosen.get(use.name, "")) for use in pod.spec.shape.claims)
         patient = pod.decided_at is None or pod.decided_at > timezone.now() - PATIENCE
-        found.append(ToBind(pod.pk, pod.namespace, pod.name, pod.uid, node, told, claims, patient))
+        one = binding_of(pod.pk, pod.uid, pod.spec, pod.node.name, pod.allocation or EMPTY, epochs.get(pod.pk, 0))
+        found.append(msgspec.structs.replace(one, namespace=pod.namespace, name=pod.name, patient=patient))
     return found
+
+
+def binding_of(pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int) -> ToBind:
+    """Return what is to be written for one pod, with what it holds."""
+    containers = by_container(msgspec.structs.replace(spec, allocation=allocation))
+    told = annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers)
+    chosen = {grant.claim: grant.volume for grant in allocation.volumes}
+    claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
+    return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims)
 
 
 def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
@@ -149,9 +156,9 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     reasons: dict[str, list[int]] = defaultdict(list)
     for one in by_fate[Fate.REFUSED]:
         reasons[one.message[:500]].append(one.pod_id)
-    _try(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
+    act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
     for reason, pods in reasons.items():
-        _try(cluster, partial(reject, reason=reason), pods)
+        act_on(cluster, partial(reject, reason=reason), pods)
     for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN):
         if by_fate[fate]:
             some = by_fate[fate][0]
@@ -159,7 +166,7 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     return len(by_fate[Fate.BOUND])
 
 
-def _try(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
+def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
     """Act on those that are still *binding*, at once, or in the end one by one: the watch is often faster."""
     for _ in range(MOST_TRIES):
         found = Pod.objects.filter(pk__in=pods, state=State.BINDING.value)

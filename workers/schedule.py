@@ -13,8 +13,10 @@ import os
 import random
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import structlog
 from celery import shared_task
 from django.conf import settings
@@ -61,7 +63,7 @@ def _lead(lease: Lease) -> tuple[int, bool]:
     most = settings.HETSCHED_BATCH
     while True:
         try:
-            recorded = _batch(lease, copy, most)
+            recorded = len(batch(lease, copy, most).results)
         except Contradiction as refusal:
             log.warning("batch refused", cluster=lease.cluster_id, pods=refusal.pods, reason=str(refusal))
             most = max(1, min(most, refusal.pods) // 2)
@@ -80,38 +82,50 @@ def _lead(lease: Lease) -> tuple[int, bool]:
         most = min(2 * most, settings.HETSCHED_BATCH)
 
 
-def _batch(lease: Lease, copy: Warm, most: int) -> int:
-    """Decide and record a batch of about `most` pods; return its size, 0 when nothing is due."""
-    if not due_pods(lease.cluster_id).exists() or not in_step(Cluster.objects.get(pk=lease.cluster_id)):
-        return 0
+class Recorded(msgspec.Struct, frozen=True):
+    """One recorded batch, empty when nothing was due; `more`: other pods are due as well."""
+
+    results: Sequence[Result] = ()
+    more: bool = False
+
+
+def batch(lease: Lease, copy: Warm, most: int, *, follows: bool = False) -> Recorded:
+    """Decide and record a batch of about `most` pods.
+
+    `follows`: whoever asks follows the cluster, knows that it is in step, and binds itself what was placed.
+    Raises: Conflict, or Contradiction where the rows refuse what several pods would hold.
+    """
+    if not follows and not (due_pods(lease.cluster_id).exists() and in_step(Cluster.objects.get(pk=lease.cluster_id))):
+        return Recorded()
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
-        if not leading.renew(lease):
+        if not follows and not leading.renew(lease):
             raise Conflict("another leader took over meanwhile")
         # The pods are read after the revision: whatever changes them from here on makes the comparison fail.
         revision, snapshot = loaded.revision, loaded.state.digest()
         pods, policy = _queue(lease.cluster_id, copy)
         if not pods:
-            return 0
+            return Recorded()
         specs = active_specs({pod.policy for pod in pods})
-        batch = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
+        decided = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
-            results = batch.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, most)
+            results = decided.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, most)
             where: dict[str, Any] = {"revision": revision, "epoch": lease.epoch, "snapshot": snapshot}
             try:
-                at = record(lease.cluster_id, results, **where)
+                at = record(lease.cluster_id, results, binding=follows, **where)
             except Contradiction as refusal:
                 if most > 1:
                     raise
-                at = record(lease.cluster_id, [_set_aside(result, refusal) for result in results], **where)
-                batch.failed = True
+                results = [_set_aside(result, refusal) for result in results]
+                at = record(lease.cluster_id, results, **where)
+                decided.failed = True
             copy.recorded(at)
-            done = not batch.failed
+            done = not decided.failed
         finally:
             if not done:
                 copy.forget()
-    return len(results)
+    return Recorded(results, len(results) < len(pods) or len(pods) >= settings.HETSCHED_BATCH)
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:

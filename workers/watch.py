@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import structlog
@@ -31,6 +31,7 @@ from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.connecting import check_identity
+from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.placement.actions import Conflict, follow
@@ -38,8 +39,10 @@ from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import warm
 
+from .live import Live
 from .standing import standing
 
+_NODE = b'"nodeName":'  # in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
@@ -60,9 +63,12 @@ class Follower:
         ended: threading.Event,
         kinds: Sequence[Resource] | None = None,
         leads: Callable[[], bool] = lambda: True,
+        live: Live | None = None,
     ) -> None:
         self.lease = lease
         self.ended = ended
+        self._live = live
+        self._busy = False
         self._api = api
         self._leads = leads
         self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
@@ -77,8 +83,12 @@ class Follower:
     def run(self) -> None:
         """Follow until the end."""
         self.start()
-        while not self._over():
-            self.turn()
+        try:
+            while not self._over():
+                self.turn()
+        finally:
+            if self._live is not None:
+                self._live.close()
         following.give_up(self.lease)
 
     def start(self) -> None:
@@ -91,6 +101,8 @@ class Follower:
         self._gather()
         if self._begun or self._in_step():
             self._apply()
+        if self._live is not None:
+            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
         now = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed, self._lost = now, not following.renew(self.lease)
@@ -117,29 +129,35 @@ class Follower:
                     continue
 
     def _gather(self) -> None:
-        """Feed the mirror with what comes, for a moment."""
+        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us."""
         until = time.monotonic() + GATHER_SECONDS
-        for count, (resource, event) in enumerate(self._coming(until)):
-            known = self._known[resource]
-            known.note(event)
+        hurry = self._busy
+        for _ in range(MOST_EVENTS):
+            left = 0.0 if hurry else until - time.monotonic()
+            try:
+                resource, event = self._news.get(timeout=left) if left > 0 else self._news.get_nowait()
+            except queue.Empty:
+                return
+            self._known[resource].note(event)
             if isinstance(event, Seen | Gone):
                 self._mirror.feed(resource, event)
                 self._changed = True
-            if count >= MOST_EVENTS:
-                break
-
-    def _coming(self, until: float) -> Iterator[News]:
-        while (left := until - time.monotonic()) > 0:
-            try:
-                yield self._news.get(timeout=left)
-            except queue.Empty:
-                return
+                hurry = hurry or (self._live is not None and resource is PODS and _NODE not in event.body)
 
     def _in_step(self) -> bool:
         """Tell whether every kind was listed, or is one that this API server does not have."""
         return all(
             known.synced_at is not None or (known.failures > 0 and resource not in REQUIRED)
             for resource, known in self._known.items()
+        )
+
+    def _fresh(self) -> bool:
+        """Tell whether every required kind was heard of lately, as `in_step` tells others from the rows."""
+        since = timezone.now() - STALE
+        return all(
+            known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
+            for resource, known in self._known.items()
+            if resource in REQUIRED
         )
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -151,6 +169,8 @@ class Follower:
         self._changed = False
         if not self._begun:
             changes.nodes_gone, changes.pods_gone = self._left_behind()
+        elif self._live is not None:
+            self._live.leave_out_echoes(changes)
         if not changes and self._begun:
             return
         for attempt in range(MOST_CONFLICTS):
@@ -278,7 +298,8 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
         check_identity(cluster, api)
         with standing(cluster, api, lease, ended) as (over, leads):
             told.exclude(failure="").update(failure="")
-            Follower(lease, api, over, leads=leads).run()
+            live = Live(cluster, api) if settings.HETSCHED_DECIDE_IN_WATCH else None
+            Follower(lease, api, over, leads=leads, live=live).run()
     except (InputError, ApiFailure) as failure:
         log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))
         told.update(failure=str(failure)[:500])

@@ -2,10 +2,12 @@
 
 Rule: task names are constants here, so that nothing below the workers imports them. A wake-up carries one id only, of
 the cluster or, for a callback, of the workload; it goes out after the commit, once per transaction and task, and is a
-hint: when it is lost, a sweep finds the work.
+hint: when it is lost, a sweep finds the work. A process that does the work itself (`here`) needs no message.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -22,6 +24,7 @@ TELL = "workers.tell.run"
 CREATE = "workers.create.run"
 
 log = structlog.get_logger(__name__)
+_here: dict[tuple[int | str, str], Callable[[], None]] = {}
 
 
 class _Wake(msgspec.Struct, frozen=True):
@@ -31,12 +34,21 @@ class _Wake(msgspec.Struct, frozen=True):
     task: str
 
     def __call__(self) -> None:
-        try:
-            queue = "schedule" if self.task == SCHEDULE else "io"
-            # Nobody reads a result, and preparing to read one would wait for a store that may be down.
-            current_app.signature(self.task, args=[self.row_id]).apply_async(queue=queue, ignore_result=True)
-        except OperationalError as error:  # a broker that is down must not undo what is committed
-            log.warning("wake-up not sent", task=self.task, id=self.row_id, error=repr(error))
+        act = _here.get((self.row_id, self.task))
+        if act is not None:
+            act()
+        else:
+            send(self.row_id, self.task)
+
+
+def send(row_id: int | str, task: str) -> None:
+    """Send a wake-up to the workers now."""
+    try:
+        queue = "schedule" if task == SCHEDULE else "io"
+        # Nobody reads a result, and preparing to read one would wait for a store that may be down.
+        current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True)
+    except OperationalError as error:  # a broker that is down must not undo what is committed
+        log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 
 
 def wake(row_id: int | str, task: str = SCHEDULE) -> None:
@@ -44,3 +56,13 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
     asked = _Wake(row_id, task)
     if not any(callback == asked for _, callback, *_ in connection.run_on_commit):
         transaction.on_commit(asked)
+
+
+def here(row_id: int | str, task: str, act: Callable[[], None]) -> None:
+    """Have wake-ups that this process would send call `act` instead, until `elsewhere`."""
+    _here[row_id, task] = act
+
+
+def elsewhere(row_id: int | str, task: str) -> None:
+    """Send such wake-ups to the workers again."""
+    _here.pop((row_id, task), None)

@@ -25,7 +25,7 @@ from .models import Pod
 LONGEST_BACKOFF_SECONDS = 10
 _BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
-_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id")
+_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -39,6 +39,7 @@ class Waiting(msgspec.Struct, frozen=True):
     state: str
     attempts: int
     decision_id: int | None
+    uid: str = ""
 
 
 def backoff(attempts: int) -> timedelta:

@@ -127,6 +127,8 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 
 # --- The scheduler's own pace -----------------------------------------------------------------------------------------
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
+# Whether whoever follows a live cluster decides and binds too, at once; else the workers do, woken by messages.
+HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.

@@ -31,7 +31,7 @@ from hetsched.journal.audit import record as audit
 from hetsched.policies.models import Policy
 
 from .. import dispatch
-from ..bookings import Booked
+from ..bookings import Booked, parts
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Pod
 from ..queue import Waiting, backoff
@@ -57,9 +57,18 @@ class Result(msgspec.Struct, frozen=True):
     evicted: tuple[Evicted, ...] = ()
 
 
-def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: int | None, snapshot: str) -> int:
+def record(
+    cluster_id: int,
+    results: Sequence[Result],
+    *,
+    revision: int,
+    epoch: int | None,
+    snapshot: str,
+    binding: bool = False,
+) -> int:
     """Write what was decided on `revision` by the leader of `epoch`; return the cluster's new revision.
 
+    `binding`: whoever asks binds what is `bindable` as soon as this is committed, so those pods are *binding* at once.
     `epoch` None: not by the leader, who finds its own decisions void then; what is booked is of its epoch.
     Raises: Conflict, or Contradiction where what is to be held is held already.
     """
@@ -77,14 +86,27 @@ def record(cluster_id: int, results: Sequence[Result], *, revision: int, epoch: 
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
+            begun = [result.waiting.pod_id for result in placed if binding and bindable(result)]
+            _begin_binding(begun)
             change.close(decisions)
             if told and cluster.kind == ClusterKind.KUBERNETES:
                 dispatch.wake(cluster_id, dispatch.TELL)
-            if placed and cluster.kind != ClusterKind.OFFLINE:
+            if len(placed) > len(begun) and cluster.kind != ClusterKind.OFFLINE:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(results)) from error
     return cluster.revision
+
+
+def bindable(result: Result) -> bool:
+    """Tell whether a pod may be bound as soon as its decision is committed: nobody has to leave for it first."""
+    return result.verdict is Verdict.PLACED and not result.evicted
+
+
+def _begin_binding(pod_ids: Sequence[int]) -> None:
+    """Say that these pods, placed just now, are written outside by whoever records them."""
+    for some in parts(pod_ids):
+        Pod.objects.filter(pk__in=some, state=State.PLACED.value).update(state=State.BINDING.value)
 
 
 def _check_policies(results: Sequence[Result]) -> None:

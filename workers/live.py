@@ -1,0 +1,227 @@
+"""Decide and bind in the process that follows a live cluster, a moment after it wrote what came.
+
+Problem: a wake-up through the message store, a worker that takes it and another one that binds take longer than
+kube-scheduler does for the whole way.
+Rule: who follows a cluster also leads it, by the same lease as any worker: between two batches of changes it decides
+what is due, exactly as `schedule` does, and hands what is recorded to threads that bind it. *Binding* is recorded with
+the reservation, before the first call; what came back, as a reply or as an event of the watch, is written for many pods
+at once. The echo of a binding says nothing else, so it is not looked up again.
+No message is needed for any of this. Where this process dies, lags or loses its lease, the sweep has the workers do the
+same: pods are due while nobody leads, and *binding* for longer than `bind.LEFT_AFTER` is left by somebody.
+Invariants: one thread decides and writes; no transaction is open during a call; what is written names the epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import structlog
+from django.conf import settings
+from django.db import Error as DatabaseError
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind
+from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.lease import Lease, leading
+from hetsched.inventory.models import Cluster
+from hetsched.placement import dispatch
+from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
+from hetsched.placement.snapshot import warm
+
+from . import bind
+from .schedule import batch
+
+LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed
+CONFIRM_SECONDS = 0.15
+CONFIRM_AT_ONCE = 200
+MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
+MOST_BINDING = 400
+KEPT_SECONDS = 30.0
+TELL_SECONDS, TELL_AT_THE_LATEST_SECONDS = 1.0, 5.0
+log = structlog.get_logger(__name__)
+
+
+class _OnItsWay:
+    """One binding: whether it was accepted, whether that is written, and since when."""
+
+    __slots__ = ("accepted", "since", "to", "written")
+
+    def __init__(self, to: ToBind, since: float) -> None:
+        self.to = to
+        self.since = since
+        self.accepted = self.written = False
+
+
+class Live:
+    """The deciding half of a follower."""
+
+    def __init__(self, cluster: Cluster, api: Api) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._holder = f"{socket.gethostname()}/{os.getpid()}"
+        self._lease: Lease | None = None
+        self._asked = self._looked = self._confirmed = -settings.HETSCHED_LEASE_SECONDS
+        self._due = True
+        self._most = MOST_AT_ONCE
+        self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
+        self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
+        self._by_uid: dict[str, _OnItsWay] = {}
+        self._by_pod: dict[int, _OnItsWay] = {}
+        self._accepted: list[int] = []
+        self._binding = 0
+        self._untold_since: float | None = None
+        dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
+        dispatch.here(cluster.pk, dispatch.TELL, self._tell_later)
+
+    def look(self) -> None:
+        """Note that the queue may have changed."""
+        self._due = True
+
+    def close(self) -> None:
+        """Finish what was begun, and let others lead."""
+        dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
+        dispatch.elsewhere(self._cluster.pk, dispatch.TELL)
+        self._threads.shutdown(wait=True)
+        self._take_fates()
+        self._confirm()
+        if self._lease is not None:
+            leading.give_up(self._lease)
+
+    def leave_out_echoes(self, changes: Changes) -> None:
+        """Take out of changes what says only that a binding of this process was accepted, and note it."""
+        changes.pods = [seen for seen in changes.pods if not self._is_echo(seen)]
+
+    def turn(self) -> bool:
+        """Decide what is due and write what became of bindings; tell whether more is to be done at once."""
+        self._take_fates()
+        more = self._decide()
+        now = time.monotonic()
+        if self._accepted and (len(self._accepted) >= CONFIRM_AT_ONCE or now - self._confirmed > CONFIRM_SECONDS):
+            self._confirm()
+            self._confirmed = now
+            self._forget(now - KEPT_SECONDS)
+        self._have_told(now, more)
+        return more
+
+    def _tell_later(self) -> None:
+        if self._untold_since is None:
+            self._untold_since = time.monotonic()
+
+    def _have_told(self, now: float, busy: bool) -> None:
+        """Have the workers tell what was decided, once in a while, and not while pods wait for their nodes."""
+        waited = 0.0 if self._untold_since is None else now - self._untold_since
+        if waited > TELL_AT_THE_LATEST_SECONDS or (waited > TELL_SECONDS and not busy and not self._binding):
+            self._untold_since = None
+            dispatch.send(self._cluster.pk, dispatch.TELL)
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> bool:
+        now = time.monotonic()
+        if not self._due and now - self._looked < LOOK_SECONDS:
+            return False
+        if self._binding > MOST_BINDING or not self._leads(now):
+            return False
+        assert self._lease is not None
+        self._looked, self._due = now, False
+        copy = warm(self._cluster.pk)
+        try:
+            recorded = batch(self._lease, copy, self._most, follows=True)
+        except Contradiction as refusal:
+            log.warning("batch refused", cluster=self._cluster.pk, pods=refusal.pods, reason=str(refusal))
+            self._most = max(1, min(self._most, refusal.pods) // 2)
+            self._due = True
+            return True
+        except Conflict as conflict:
+            # Somebody else leads, or wrote meanwhile: who it is shows at the next renewal.
+            log.info("batch lost", cluster=self._cluster.pk, epoch=self._lease.epoch, reason=str(conflict))
+            self._asked, self._due = -settings.HETSCHED_LEASE_SECONDS, True
+            return True
+        except DatabaseError as error:
+            log.warning("nothing decided", cluster=self._cluster.pk, reason=str(error))
+            return False
+        self._most = min(2 * self._most, MOST_AT_ONCE)
+        self._bind([result for result in recorded.results if bindable(result)])
+        self._due = recorded.more
+        return recorded.more
+
+    def _leads(self, now: float) -> bool:
+        """Have the lease, asking for it once in a while."""
+        if now - self._asked < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
+            return self._lease is not None
+        self._asked = now
+        if self._lease is not None and not leading.renew(self._lease):
+            self._lease = None
+        if self._lease is None:
+            self._lease = leading.take(self._cluster.pk, self._holder)
+        return self._lease is not None
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def _bind(self, placed: Sequence[Result]) -> None:
+        assert self._lease is not None
+        now = time.monotonic()
+        for result in placed:
+            waiting = result.waiting
+            held = result.allocation or EMPTY
+            to = bind.binding_of(waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch)
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
+            self._binding += 1
+            self._threads.submit(bind.write, self._api, to).add_done_callback(partial(self._done, to))
+
+    def _done(self, to: ToBind, future: Future[Bound]) -> None:
+        error = future.exception()
+        self._fates.put(Bound(to.pod_id, Fate.UNKNOWN, repr(error)) if error else future.result())
+
+    def _take_fates(self) -> None:
+        """Take what came back; what was not accepted is written at once, as a worker would."""
+        others: list[Bound] = []
+        while not self._fates.empty():
+            fate = self._fates.get()
+            self._binding -= 1
+            one = self._by_pod.get(fate.pod_id)
+            if fate.fate is Fate.BOUND and one is not None:
+                self._accept(one)
+                continue
+            others.append(fate)
+            if one is not None and not one.accepted:
+                self._drop(one)
+        if others:
+            bind.note(self._cluster, others)
+
+    def _is_echo(self, seen: ObservedPod) -> bool:
+        one = self._by_uid.get(seen.uid)
+        if one is None or seen.node_name != one.to.node:
+            return False
+        if seen.ended or seen.deleting or seen.phase not in ("", "Pending"):
+            return False
+        self._accept(one)
+        return True
+
+    def _accept(self, one: _OnItsWay) -> None:
+        if not one.accepted:
+            one.accepted = True
+            self._accepted.append(one.to.pod_id)
+
+    def _confirm(self) -> None:
+        """Write that bindings were accepted, those that were not seen to be on already."""
+        pods, self._accepted = self._accepted, []
+        if pods:
+            bind.act_on(self._cluster, confirm, pods)
+
+    def _forget(self, before: float) -> None:
+        """Let go what was accepted long ago; its echo came, or is looked up as any other event."""
+        for one in [one for one in self._by_pod.values() if one.since < before and one.accepted]:
+            self._drop(one)
+
+    def _drop(self, one: _OnItsWay) -> None:
+        self._by_pod.pop(one.to.pod_id, None)
+        if self._by_uid.get(one.to.uid) is one:
+            del self._by_uid[one.to.uid]
