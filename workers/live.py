@@ -200,7 +200,7 @@ class Live:
         one = self._by_uid.get(seen.uid)
         if one is None or seen.node_name != one.to.node:
             return False
-        if seen.ended or seen.deleting or seen.phase not in ("", "Pending"):
+        if seen.ended or seen.deleting or seen.wait or seen.refusal or seen.phase not in ("", "Pending"):
             return False
         self._accept(one)
         return True
