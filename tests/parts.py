@@ -20,10 +20,11 @@ PROGRAMS = {
     "etcd": ("etcd",),
     "helm": ("helm",),
     "kube-apiserver": ("kube-apiserver",),
+    "kube-scheduler": ("kube-scheduler",),
     "postgres": ("postgres",),
     "redis-server": ("redis-server", "valkey-server"),
 }
-BUILT = {"helm", "kube-apiserver"}
+BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
 PACKAGES = {"etcd": "etcd-server", "postgres": "postgresql"}  # Debian's name, where it differs from ours
 
