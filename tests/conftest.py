@@ -25,6 +25,15 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
         snapshot._warm.clear()
 
 
+_figures: dict[str, object] = {}
+
+
+@pytest.fixture
+def figures() -> dict[str, object]:
+    """Return where a test notes what it measured, shown at the end of the run."""
+    return _figures
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for part in _parts_needed(item):
@@ -39,6 +48,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _figures:
+        terminalreporter.section("figures")
+        for name, figure in _figures.items():
+            terminalreporter.write_line(f"  {name}: {figure}")
     if not parts.skipped:
         return
     terminalreporter.section("NOT TESTED HERE: outside programs are missing", sep="!", yellow=True, bold=True)

@@ -6,22 +6,18 @@ HETSCHED_TEST_NODES and HETSCHED_TEST_PODS set other sizes: multiples of 20 and 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODES, PODS
-from tests.kube import kinds, mixed_fleet
+from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.kube.kubelet import Kubelet
-from tests.system.plane import Plane, served
+from tests.kube.live import listed, node_of, reason, scheduling
 
 pytestmark = [
     pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
@@ -33,32 +29,6 @@ CHECK_SECONDS = 10
 PATIENCE_SECONDS = 900
 
 
-@contextmanager
-def scheduling(plane: ControlPlane) -> Iterator[Plane]:
-    """Run hetsched on the API server."""
-    with ExitStack() as stack:
-        stack.enter_context(kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]))
-        ours = stack.enter_context(served())
-        kubeconfig = ours.folder / "kubeconfig"
-        kubeconfig.write_text(json.dumps(plane.kubeconfig()))
-        ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}")
-        ours.start("watch", "-m", "django", "watch")
-        ours.start_worker()
-        ours.start_beat()
-        yield ours
-
-
-def found(api: Api) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the pods and nodes that the API server has."""
-    return tuple([json.loads(body) for body in api.list_all(kind)[0]] for kind in (PODS, NODES))  # type: ignore[return-value]
-
-
-def reason(pod: dict[str, Any]) -> str:
-    """Return what the pod's own condition says of why it waits."""
-    conditions = pod["status"].get("conditions", ())
-    return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
-
-
 def test_every_pod_is_placed_rightly_or_told_why_not(api: Api, plane: ControlPlane) -> None:
     with scheduling(plane) as ours, Kubelet(api):
         assert ours.driver
@@ -67,9 +37,9 @@ def test_every_pod_is_placed_rightly_or_told_why_not(api: Api, plane: ControlPla
         mixed_fleet.create_pods(api, PODS_COUNT, NODES_COUNT)
         while True:
             assert ours.driver("violations") == []
-            pods, nodes = found(api)
+            pods, nodes = listed(api)
             assert mixed_fleet.wrongs([pod for pod in pods if not _in_a_gang(pod)], nodes) == []
-            waiting = [pod for pod in pods if not pod["spec"].get("nodeName")]
+            waiting = [pod for pod in pods if not node_of(pod)]
             if len(pods) - len(waiting) == mixed_fleet.bindable(PODS_COUNT) and all(map(reason, waiting)):
                 break
             kinds_left = Counter(pod["metadata"]["name"].rpartition("-")[0] for pod in waiting)

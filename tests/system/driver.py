@@ -110,6 +110,22 @@ def booked(workload: str) -> dict[str, int]:
     }
 
 
+def live_states() -> dict[str, int]:
+    """Count all pods by state."""
+    from hetsched.placement.models import Pod
+
+    return dict(Counter(Pod.objects.values_list("state", flat=True)))
+
+
+def held() -> list[list[str]]:
+    """Return the pods that hold something, each with its node, in order."""
+    from hetsched.placement.models import Reservation
+
+    return sorted(
+        [pod, node] for pod, node in Reservation.objects.filter(active=True).values_list("pod__name", "node__name")
+    )
+
+
 def violations() -> list[str]:
     from hetsched.placement.invariants import check_invariants
 
@@ -149,7 +165,8 @@ def let_preempt() -> int:
 
 
 HANDLERS = {
-    handler.__name__: handler for handler in (add_cluster, let_preempt, submit, states, booked, violations, cancel)
+    handler.__name__: handler
+    for handler in (add_cluster, let_preempt, submit, states, live_states, booked, held, violations, cancel)
 }
 
 

@@ -23,7 +23,7 @@ class Plane:
     def __init__(self, env: dict[str, str], folder: Path) -> None:
         self.env = env
         self.folder = folder
-        self._running: list[Process] = []
+        self.running: list[Process] = []
         self.driver: Driver | None = None
 
     def run(self, *words: str) -> str:
@@ -34,7 +34,7 @@ class Plane:
 
     def start(self, name: str, *words: str) -> Process:
         process = Process(python(*words), env=self.env, log=self.folder / f"{name}.log", cwd=self.folder)
-        self._running.append(process)
+        self.running.append(process)
         return process
 
     def start_worker(self) -> Process:
@@ -50,7 +50,7 @@ class Plane:
     def stop(self) -> None:
         if self.driver:
             self.driver.close()
-        for process in reversed(self._running):
+        for process in reversed(self.running):
             process.stop()
 
 

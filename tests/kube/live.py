@@ -1,0 +1,61 @@
+"""The whole product out of real processes on a real API server, and what was made of the pods there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import NODES, PODS
+from tests.kube import kinds
+from tests.kube.control_plane import ControlPlane
+from tests.system.plane import Plane, served
+from tests.system.processes import Process
+
+# Leases and sweeps set how soon somebody else goes on.
+PACE = {"HETSCHED_LEASE_SECONDS": "3", "HETSCHED_SWEEP_SECONDS": "1"}
+Json = dict[str, Any]
+
+
+@contextmanager
+def connected(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
+    """Connect a control plane on PostgreSQL and Redis to an API server that has every kind; no process runs yet."""
+    with ExitStack() as stack:
+        stack.enter_context(kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]))
+        ours = stack.enter_context(served(**settings))
+        kubeconfig = ours.folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+        ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}")
+        yield ours
+
+
+def start_watch(ours: Plane) -> Process:
+    return ours.start("watch", "-m", "django", "watch")
+
+
+@contextmanager
+def scheduling(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
+    """Have one process of each kind run."""
+    with connected(plane, **settings) as ours:
+        start_watch(ours)
+        ours.start_worker()
+        ours.start_beat()
+        yield ours
+
+
+def listed(api: Api) -> tuple[list[Json], list[Json]]:
+    """Return the pods and the nodes that the API server has."""
+    pods, nodes = ([json.loads(body) for body in api.list_all(kind)[0]] for kind in (PODS, NODES))
+    return pods, nodes
+
+
+def node_of(pod: Json) -> str:
+    return str(pod["spec"].get("nodeName", ""))
+
+
+def reason(pod: Json) -> str:
+    """Return what the pod's own condition says of why it waits."""
+    conditions = pod["status"].get("conditions", ())
+    return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
