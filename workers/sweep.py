@@ -26,9 +26,10 @@ from hetsched.placement.actions.creating import due
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
+from hetsched.policies.models import PolicyObject
 
 from .bind import unbound
-from .tell import untold
+from .tell import untold, untold_policies
 
 LOOK_AGAIN = timedelta(seconds=60)
 CALLBACKS_AT_ONCE = 100
@@ -46,7 +47,7 @@ def run() -> dict[str, int]:
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
-        if cluster.kind == ClusterKind.KUBERNETES and Pod.objects.filter(untold(cluster.pk)).exists():
+        if cluster.kind == ClusterKind.KUBERNETES and _to_tell(cluster.pk):
             dispatch.wake(cluster.pk, dispatch.TELL)
         if due(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.CREATE)
@@ -60,6 +61,12 @@ def run() -> dict[str, int]:
     forget_failures(now)
     Session.objects.filter(expire_date__lt=now).delete()
     return found
+
+
+def _to_tell(cluster_id: int) -> bool:
+    if PolicyObject.objects.filter(untold_policies(cluster_id)).exists():
+        return True
+    return Pod.objects.filter(untold(cluster_id)).exists()
 
 
 def _look_again(cluster_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Tell a live cluster what was decided about its pods.
+"""Tell a live cluster what was decided about its pods, and what became of its policies.
 
 Rule: each pod remembers the decision that was told last; what differs from its latest is due, so a message that was
 lost is made up for by the next run. Placements are told once they are bound. No transaction is open during a call.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from celery import shared_task
@@ -16,6 +17,8 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.policy_status import PolicyTold, tell_policy
 from hetsched.adapters.kube.telling import Told, tell
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.times import rfc3339
@@ -25,6 +28,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import HOLDING, UNPLACED, State
 from hetsched.placement.models import Pod
+from hetsched.policies.models import PolicyObject
 
 PODS_PER_STEP = 100
 AT_ONCE = 8
@@ -39,16 +43,24 @@ def untold(cluster_id: int) -> Q:
     return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
 
 
+def untold_policies(cluster_id: int) -> Q:
+    """Return the condition for policies whose object does not know what became of it."""
+    return Q(cluster_id=cluster_id, told=False, gone=False)
+
+
 @shared_task(name=dispatch.TELL)
 def run(cluster_id: int) -> int:
     """Write conditions and events of what was decided; return how many pods were told."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
     if cluster is None:
         return 0
+    policies = list(PolicyObject.objects.filter(untold_policies(cluster_id)))
     some = _due(cluster_id)
-    if not some:
+    if not some and not policies:
         return 0
-    api, instance, now = api_of(cluster), f"{socket.gethostname()}/{os.getpid()}", rfc3339(timezone.now())
+    api = api_of(cluster)
+    _tell_policies(api, policies)
+    instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(timezone.now())
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tell") as threads:
         done = list(threads.map(lambda one: tell(api, one, now=now, instance=instance), some))
     told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
@@ -57,6 +69,14 @@ def run(cluster_id: int) -> int:
     if told and len(some) == PODS_PER_STEP:
         dispatch.wake(cluster_id, dispatch.TELL)
     return len(told)
+
+
+def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
+    for one in policies:
+        since = rfc3339(one.since)[:19] + "Z"
+        if tell_policy(api, PolicyTold(one.name, one.uid, one.generation, one.version, since, one.problem)):
+            # Judged again meanwhile, it is to be told again.
+            PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(told=True)
 
 
 def _due(cluster_id: int) -> list[Told]:

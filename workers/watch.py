@@ -27,17 +27,19 @@ from django.utils import timezone
 from hetsched.adapters.kube.api import Api, ApiFailure, Resource
 from hetsched.adapters.kube.mirror import Mirror
 from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
-from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED
+from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.connecting import check_identity
 from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import warm
+from hetsched.policies.kept import follow_policies
 
 from .live import Live
 from .standing import standing
@@ -78,6 +80,7 @@ class Follower:
         self._lost = False
         self._begun = False
         self._changed = False
+        self._policies_listed = False
         self._renewed = self._told = time.monotonic()
 
     def run(self) -> None:
@@ -100,6 +103,7 @@ class Follower:
         """Take in what comes for a moment, write it, and keep the lease."""
         self._gather()
         if self._begun or self._in_step():
+            self._apply_policies()
             self._apply()
         if self._live is not None:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
@@ -161,6 +165,27 @@ class Follower:
         )
 
     # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _apply_policies(self) -> None:
+        """Take in what the cluster says of policies, before the pods that name them."""
+        known = self._known.get(SCHEDULING_POLICIES)
+        if known is None:
+            return
+        seen = self._mirror.take_policies()
+        listed = None if self._policies_listed or known.synced_at is None else known.keys
+        if not seen and listed is None:
+            return
+        try:
+            changed = follow_policies(self.lease.cluster_id, seen, epoch=self.lease.epoch, listed=listed)
+        except Conflict as conflict:
+            log.info("policies are not followed any more", cluster=self.lease.cluster_id, reason=str(conflict))
+            self._lost = True
+            return
+        self._policies_listed = self._policies_listed or listed is not None
+        if changed:
+            self._mirror.read_pods_of(changed)
+            self._changed = True
+            dispatch.wake(self.lease.cluster_id, dispatch.TELL)
 
     def _apply(self) -> None:
         if not self._changed and self._begun:

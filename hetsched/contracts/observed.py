@@ -9,7 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from .cluster import ClusterContent
+from .errors import Problem
 from .node_report import NodeReport
+from .policy import PolicySpec
 from .workload import PodSpec
 
 
@@ -61,6 +63,17 @@ class ObservedPod(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+
+class ObservedPolicy(msgspec.Struct, frozen=True):
+    """A policy that is kept in a live cluster: its content, or why it cannot be read, or that it is gone."""
+
+    name: str
+    uid: str = ""
+    generation: int = 0
+    spec: PolicySpec | None = None
+    problem: Problem | None = None
+    gone: bool = False
 
 
 class Changes(msgspec.Struct):

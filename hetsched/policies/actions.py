@@ -2,6 +2,7 @@
 
 Rule: `save_draft` adds a revision that decides nothing; `activate` makes one decide, with a reason; `rollback`
 activates what decided before. Workers read the active version before each batch, so a change needs no restart.
+What a cluster keeps is written by `kept` alone.
 """
 
 from __future__ import annotations
@@ -54,29 +55,33 @@ def check(spec: PolicySpec) -> PolicySpec:
 def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "") -> PolicyRevision:
     """Keep a new revision of the policy `spec.name`, which is made if there is none; nothing decides by it yet.
 
-    Raises: InputError, as `check` does.
+    Raises: InputError `PolicyKeptInCluster`, or as `check` does.
     """
     check(spec)
     with transaction.atomic():
         Policy.objects.get_or_create(name=spec.name)
-        policy = Policy.objects.select_for_update().get(name=spec.name)
-        latest = policy.revisions.order_by("-version").values_list("version", flat=True).first() or 0
-        numbered = msgspec.structs.replace(spec, version=latest + 1)
-        revision = PolicyRevision.objects.create(
-            policy=policy, version=latest + 1, spec=numbered, author=actor.name, reason=reason
-        )
-        if not policy.active_version:
-            policy.description = spec.description[:400]
-            policy.save(update_fields=["description"])
-        record(
-            actor=actor.name,
-            role=actor.role,
-            action="policy.draft",
-            obj=policy,
-            reason=reason,
-            details={"version": revision.version},
-        )
-        publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
+        return add_revision(locked(spec.name), spec, actor, reason)
+
+
+def add_revision(policy: Policy, spec: PolicySpec, actor: Actor, reason: str) -> PolicyRevision:
+    """Write the next revision of a locked policy."""
+    latest = policy.revisions.order_by("-version").values_list("version", flat=True).first() or 0
+    numbered = msgspec.structs.replace(spec, version=latest + 1)
+    revision = PolicyRevision.objects.create(
+        policy=policy, version=latest + 1, spec=numbered, author=actor.name, reason=reason
+    )
+    if not policy.active_version:
+        policy.description = spec.description[:400]
+        policy.save(update_fields=["description"])
+    record(
+        actor=actor.name,
+        role=actor.role,
+        action="policy.draft",
+        obj=policy,
+        reason=reason,
+        details={"version": revision.version},
+    )
+    publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
     return revision
 
 
@@ -86,12 +91,12 @@ def activate(
     """Let a revision decide from the next batch on.
 
     `expected_active` is the active version that the caller saw; a different one now is refused.
-    Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyVersionUnknown`, `PolicyChanged`, or what `check`
-    raises when the revision cannot run any more.
+    Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
+    `PolicyChanged`, or what `check` raises when the revision cannot run any more.
     """
     reason = require_reason(reason)
     with transaction.atomic():
-        policy = _locked(name)
+        policy = locked(name)
         if expected_active is not None and policy.active_version != expected_active:
             raise InputError(
                 "PolicyChanged",
@@ -102,23 +107,28 @@ def activate(
         if revision is None:
             raise InputError("PolicyVersionUnknown", f"policy {name} has no version {version}", place="version")
         check(revision.spec)
-        before = policy.active_version
-        policy.revisions.filter(state=RevisionState.ACTIVE).update(state=RevisionState.RETIRED)
-        revision.state, revision.reason, revision.activated_at = RevisionState.ACTIVE, reason, timezone.now()
-        revision.save(update_fields=["state", "reason", "activated_at"])
-        policy.active_version, policy.description = version, revision.spec.description[:400]
-        policy.save(update_fields=["active_version", "description"])
-        record(
-            actor=actor.name,
-            role=actor.role,
-            action="policy.activate",
-            obj=policy,
-            reason=reason,
-            details={"before": before, "after": version},
-        )
-        policy_activated.send(sender=Policy, name=name)
-        publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
+        let_decide(policy, revision, actor, reason)
     return revision
+
+
+def let_decide(policy: Policy, revision: PolicyRevision, actor: Actor, reason: str) -> None:
+    """Make a revision of a locked policy the active one."""
+    before = policy.active_version
+    policy.revisions.filter(state=RevisionState.ACTIVE).update(state=RevisionState.RETIRED)
+    revision.state, revision.reason, revision.activated_at = RevisionState.ACTIVE, reason, timezone.now()
+    revision.save(update_fields=["state", "reason", "activated_at"])
+    policy.active_version, policy.description = revision.version, revision.spec.description[:400]
+    policy.save(update_fields=["active_version", "description"])
+    record(
+        actor=actor.name,
+        role=actor.role,
+        action="policy.activate",
+        obj=policy,
+        reason=reason,
+        details={"before": before, "after": revision.version},
+    )
+    policy_activated.send(sender=Policy, name=policy.name)
+    publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
 
 
 def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | None = None) -> PolicyRevision:
@@ -179,7 +189,9 @@ def ensure_builtins() -> list[str]:
     touched: list[str] = []
     for spec in BUILTIN.values():
         own = PolicyRevision.objects.filter(policy__name=spec.name, author=BUILT_IN.name).order_by("-version").first()
-        if own is not None and _same(own.spec, spec):
+        if own is not None and same(own.spec, spec):
+            continue
+        if is_kept(spec.name):
             continue
         revision = save_draft(spec, actor=BUILT_IN, reason="comes with the product")
         active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
@@ -189,14 +201,27 @@ def ensure_builtins() -> list[str]:
     return touched
 
 
-def _same(one: PolicySpec, other: PolicySpec) -> bool:
+def is_kept(name: str) -> bool:
+    """Tell whether a cluster keeps this policy."""
+    return Policy.objects.filter(name=name, keeper__isnull=False).exists()
+
+
+def same(one: PolicySpec, other: PolicySpec) -> bool:
+    """Tell whether two versions say the same."""
     return msgspec.structs.replace(one, version=0) == msgspec.structs.replace(other, version=0)
 
 
-def _locked(name: str) -> Policy:
+def locked(name: str, *, kept: bool = False) -> Policy:
+    """Return a policy, locked. Raises: InputError `PolicyUnknown`; unless `kept`, `PolicyKeptInCluster`."""
     policy = Policy.objects.select_for_update().filter(name=name).first()
     if policy is None:
         raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+    if policy.keeper is not None and not kept:
+        raise InputError(
+            "PolicyKeptInCluster",
+            f"policy {name} is kept in cluster {policy.keeper.name}, as the SchedulingPolicy of this name",
+            hint="Change it there, or take it over first: POST /api/v1/policies/NAME/owner/",
+        )
     return policy
 
 

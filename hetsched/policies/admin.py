@@ -25,12 +25,13 @@ from hetsched.journal.admin import ReadOnlyAdmin, acting
 
 from .actions import activate, remove_namespace_rule, rollback, save_draft, set_namespace_rule
 from .forms import NamespaceRuleForm, PolicyForm, ReasonForm
+from .kept import keep
 from .models import NamespaceRule, Policy, PolicyRevision
 
 
 @admin.register(Policy)
 class PolicyAdmin(admin.ModelAdmin):
-    list_display = ("name", "active_version", "latest_version", "description")
+    list_display = ("name", "active_version", "latest_version", "keeper", "description")
     search_fields = ("name", "description")
 
     @admin.display(description="latest version")
@@ -45,6 +46,7 @@ class PolicyAdmin(admin.ModelAdmin):
         own = [
             path("<int:pk>/activate/<int:version>/", wrap(self.activate_view), name="policies_policy_activate"),
             path("<int:pk>/rollback/", wrap(self.rollback_view), name="policies_policy_rollback"),
+            path("<int:pk>/take-over/", wrap(self.take_over_view), name="policies_policy_take_over"),
         ]
         return own + super().get_urls()
 
@@ -60,7 +62,7 @@ class PolicyAdmin(admin.ModelAdmin):
             raise PermissionDenied
         if policy is not None and not self.has_view_or_change_permission(request, policy):
             raise PermissionDenied
-        may_change = self.has_change_permission(request, policy) if policy else True
+        may_change = (self.has_change_permission(request, policy) and policy.keeper is None) if policy else True
         shown = _shown(policy, request.GET.get("version")) if policy else None
         form = PolicyForm(load_registry(), request.POST or None, spec=shown.spec if shown else None)
         if request.method == "POST":
@@ -114,6 +116,17 @@ class PolicyAdmin(admin.ModelAdmin):
 
         title = _("Roll %(name)s back to version %(version)d") % {"version": previous.version, "name": policy.name}
         return self._with_reason(request, policy, previous, title, act)
+
+    def take_over_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        policy = get_object_or_404(Policy, pk=pk)
+        active = get_object_or_404(PolicyRevision, policy=policy, version=policy.active_version)
+
+        def act(reason: str, seen: int | None) -> PolicyRevision:
+            keep(policy.name, None, actor=acting(request), reason=reason)
+            return active
+
+        title = _("Take %(name)s over from cluster %(cluster)s") % {"name": policy.name, "cluster": policy.keeper}
+        return self._with_reason(request, policy, active, title, act)
 
     def _with_reason(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hetsched.contracts.times import rfc3339
 
-from .models import Policy, PolicyRevision
+from .models import Policy, PolicyObject, PolicyRevision
 
 TOPIC = "policies"
 
@@ -17,7 +18,29 @@ def policy_document(policy: Policy) -> dict[str, Any]:
         "name": policy.name,
         "description": policy.description,
         "activeVersion": policy.active_version,
+        "keptIn": policy.keeper.name if policy.keeper else None,
+        "objects": {one.cluster.name: object_document(one) for one in objects_of(policy.name)},
         "versions": {str(revision.version): revision_document(revision) for revision in policy.revisions.all()},
+    }
+
+
+def objects_of(name: str) -> list[PolicyObject]:
+    """Return what clusters have under this name, or had and is still known here."""
+    return list(PolicyObject.objects.filter(name=name).select_related("cluster"))
+
+
+def object_document(one: PolicyObject) -> dict[str, Any]:
+    """Return what became of a cluster's object."""
+    problem = one.problem
+    return {
+        "generation": one.generation,
+        "accepted": problem is None,
+        "version": one.version,
+        "gone": one.gone,
+        "judgedAt": rfc3339(one.judged_at),
+        "code": problem.code if problem else "",
+        "place": problem.field if problem else "",
+        "message": problem.message if problem else "",
     }
 
 
@@ -34,4 +57,8 @@ def revision_document(revision: PolicyRevision) -> dict[str, Any]:
 
 def policies_document() -> dict[str, Any]:
     """Return the whole document of the topic."""
-    return {policy.name: policy_document(policy) for policy in Policy.objects.prefetch_related("revisions")}
+    return {policy.name: policy_document(policy) for policy in _all()}
+
+
+def _all() -> Iterable[Policy]:
+    return Policy.objects.select_related("keeper").prefetch_related("revisions")

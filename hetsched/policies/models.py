@@ -2,6 +2,7 @@
 
 Rule: a revision's content is written once; changing a policy adds a revision, activating one moves a pointer. A
 decision cites (name, version), so it can be repeated as long as the row is there.
+A policy is kept in the database, or by one cluster as an object there (`keeper`); nobody else writes it then.
 Invariant: at most one revision of a policy is active, and `Policy.active_version` names it (0: none yet).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.errors import Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.fields import StructField
@@ -21,6 +23,10 @@ class Policy(models.Model):
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     description = models.CharField(_("description"), max_length=400, blank=True)
     active_version = models.IntegerField(_("active version"), default=0)
+    # The cluster whose object of this name says what it is; none: it is kept here.
+    keeper = models.ForeignKey(
+        Cluster, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("kept in cluster")
+    )
 
     class Meta:
         verbose_name = _("policy")
@@ -63,6 +69,32 @@ class PolicyRevision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.policy_id}@{self.version}"
+
+
+class PolicyObject(models.Model):
+    """A SchedulingPolicy as a cluster has it, and what became of it here; no problem means that it is accepted."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="policies", verbose_name=_("cluster"))
+    name = models.CharField(_("name"), max_length=253)
+    uid = models.CharField(_("uid"), max_length=64)
+    generation = models.BigIntegerField(_("generation"))
+    spec = StructField(PolicySpec, verbose_name=_("content"), null=True)
+    problem = StructField(Problem, verbose_name=_("problem"), null=True)
+    version = models.IntegerField(_("latest accepted version"), default=0)
+    gone = models.BooleanField(_("gone"), default=False)
+    judged_at = models.DateTimeField(_("judged"))
+    since = models.DateTimeField(_("accepted or refused since"))
+    # Whether the cluster knows: it is written into the object's status.
+    told = models.BooleanField(_("told"), default=False)
+
+    class Meta:
+        verbose_name = _("policy object")
+        verbose_name_plural = _("policy objects")
+        ordering = ["name", "cluster_id"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="policies_object_once")]
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id}: {self.name}"
 
 
 class NamespaceRule(models.Model):

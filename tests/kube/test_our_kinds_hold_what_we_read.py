@@ -13,6 +13,7 @@ import pytest
 from hetsched.adapters.documents import Document
 from hetsched.adapters.kube.api import Api, ApiFailure, Resource
 from hetsched.adapters.kube.resources import NODE_GPUS, NODE_USAGES
+from hetsched.adapters.kube.resources import SCHEDULING_POLICIES as POLICIES
 from hetsched.adapters.manifests import read_content
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import CardLink, GpuCard
@@ -22,7 +23,6 @@ from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, make_node
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
-POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 CARDS = [
     {
         "index": 0, "uuid": "GPU-a", "model": "A100-SXM4-80GB", "memoryMiB": 81920, "cores": 6912, "fp32Tflops": 19.5,
@@ -166,8 +166,8 @@ def test_a_field_that_does_not_exist_is_named(api: Api) -> None:
     [
         ("nodegpu", "ngpu", NODE_GPUS, node_gpu(), "NAME MODEL MEMORY LAST AGE", "n1 A100-SXM4-80GB 81920 1"),
         ("nodeusage", "nuse", NODE_USAGES, node_usage(), "NAME CPU MEMORY MBIT/S OBSERVED", "n1 3500m 512Mi 40"),
-        ("schedulingpolicy", "spol", POLICIES, policy(description="Cards"), "NAME FIRST TIES DESCRIPTION AGE",
-         "n1 resource-fit Cards"),
+        ("schedulingpolicy", "spol", POLICIES, policy(description="Cards"),
+         "NAME ACCEPTED VERSION FIRST TIES DESCRIPTION AGE", "n1 resource-fit Cards"),
     ],
 )  # fmt: skip
 def test_kubectl_shows_them(

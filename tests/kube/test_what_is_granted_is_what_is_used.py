@@ -14,7 +14,7 @@ import pytest
 from django.conf import LazySettings
 
 from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import OPTIONAL, PODS
+from hetsched.adapters.kube.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.adapters.kube.rights import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kube.submitting import Fate, create, delete, wanted
 from hetsched.contracts.submitted import Wanted
@@ -26,9 +26,10 @@ from hetsched.inventory.models import Cluster, ClusterKind, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
+from hetsched.policies.models import PolicyObject
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell
 from workers.watch import Follower
 
@@ -105,8 +106,9 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     since = len(plane.audited())
     make_node(api, "n1")
     assert [check.detail for check in check_cluster(live) if check.check.startswith("right ")] == []
+    make(api, SCHEDULING_POLICIES, "dense", spec={"plugins": [{"name": "resource-fit"}]})
     follower = a_follower(api_of(live), live)
-    eventually(follower, lambda: Node.objects.count() == 1)
+    eventually(follower, lambda: Node.objects.count() == 1 and PolicyObject.objects.count() == 1)
     make_pod(api, "small")
     make_pod(api, "big", cpu="64")
     make_pod(api, "taken")

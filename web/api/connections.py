@@ -19,9 +19,11 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.contracts.errors import Problem
 from hetsched.inventory.checking import Check, check_cluster
 from hetsched.inventory.connecting import connect, where
 from hetsched.inventory.models import Cluster, Connection, Sync
+from hetsched.policies.models import PolicyObject
 
 from . import bodies, reach
 from .documents import Document, Request
@@ -62,6 +64,18 @@ class Followed(msgspec.Struct, frozen=True, rename="camel"):
     quarantined: list[Odd]
 
 
+class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
+    """A SchedulingPolicy of the cluster: the version that it is here, or what is wrong with it."""
+
+    name: str
+    generation: int
+    accepted: bool
+    version: int
+    code: str
+    place: str
+    message: str
+
+
 class ConnectionDetail(Document, frozen=True):
     """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`."""
 
@@ -71,6 +85,7 @@ class ConnectionDetail(Document, frozen=True):
     failure: str
     follow_epoch: int
     resources: list[Followed]
+    policies: list[PolicyThere]
 
 
 class Tested(Document, frozen=True):
@@ -98,6 +113,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
         failure=connection.failure,
         follow_epoch=connection.follower_epoch,
         resources=[_followed(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
+        policies=[_policy(one) for one in PolicyObject.objects.filter(cluster=cluster, gone=False)],
     )
 
 
@@ -125,6 +141,12 @@ def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:
             if "/" not in odd.name or subject.may_in(odd.name.partition("/")[0])
         ],
     )
+
+
+def _policy(one: PolicyObject) -> PolicyThere:
+    wrong = one.problem or Problem("", "", "")
+    place, message = wrong.field, wrong.message
+    return PolicyThere(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
 
 
 class Replace(ApiView):

@@ -2,6 +2,7 @@
 
 Rule: a version's content never changes. A draft decides nothing; activating and rolling back need a reason and
 If-Match, so that nobody overwrites a change that they have not seen. Built-in policies are policies like any other.
+What a cluster keeps as a SchedulingPolicy is only read here, until somebody takes it over.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import msgspec
+from django.db.models import F
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
@@ -20,14 +22,17 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.documents import policy_document
+from hetsched.policies.kept import keep
 from hetsched.policies.models import Policy, PolicyRevision
 
-from . import bodies, reach
+from . import bodies, connections, reach
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
+
+_ROW = ("name", "description", "active_version")
 
 
 class Draft(Request, frozen=True):
@@ -54,21 +59,27 @@ class VersionDetail(Document, frozen=True):
 
 
 class PolicyRow(Document, frozen=True):
-    """A policy in a list; `activeVersion` 0 means that none decides yet."""
+    """A policy in a list; `activeVersion` 0 means that none decides yet, `keptIn` null that it is kept here."""
 
     name: str
     description: str
     active_version: int
+    kept_in: str | None
 
 
 class PolicyDetail(Document, frozen=True):
-    """A policy, what decides now, and its versions by number."""
+    """A policy, what decides now, and its versions by number.
+
+    `keptIn`: the cluster whose object says what it is; `objects`: what clusters have under this name.
+    """
 
     name: str
     description: str
     active_version: int
     spec: PolicySpec | None
     versions: dict[str, Any]
+    kept_in: str | None
+    objects: dict[str, Any]
 
 
 class Activate(Request, frozen=True):
@@ -84,6 +95,13 @@ class Rollback(Request, frozen=True):
     reason: str
 
 
+class Owner(Request, frozen=True):
+    """Which cluster shall keep the policy as an object, and why; null: it is kept here."""
+
+    reason: str
+    cluster: str | None = None
+
+
 class Policies(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
@@ -91,7 +109,7 @@ class Policies(ApiView):
     @extend_schema(responses=page_of(PolicyRow))
     def get(self, request: Any) -> HttpResponse:
         """List policies by name."""
-        found, following = page(request, Policy.objects.values(*PolicyRow.__struct_fields__), "name")
+        found, following = page(request, Policy.objects.values(*_ROW, kept_in=F("keeper__name")), "name")
         return answer(request, Rows([PolicyRow(**values) for values in found], following))
 
     @extend_schema(
@@ -178,6 +196,22 @@ class Return(ApiView):
         return _told(request, name)
 
 
+class Keeper(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+
+    @extend_schema(request=Owner, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Take a policy over from the cluster that keeps it, or have a cluster's object keep it; needs If-Match."""
+        asked = bodies.read(request, Owner)
+        reach.check_unlimited(self.subject)
+        policy = _find(name)
+        cluster = None if asked.cluster is None else connections.find(asked.cluster)
+        with locked(policy):
+            check_match(request, _etag(_find(name)), required=True)
+            keep(name, cluster, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
 def _read_draft(request: Any, name: str = "") -> Draft:
     if bodies.media_type(request, bodies.JSON, bodies.YAML) == bodies.JSON:
         plain = bodies.plain(bodies.raw(request))
@@ -224,7 +258,10 @@ def _told(request: Any, name: str) -> HttpResponse:
 def _document(policy: Policy) -> PolicyDetail:
     told = policy_document(policy)
     active = next((r.spec for r in policy.revisions.all() if r.version == policy.active_version), None)
-    return PolicyDetail(policy.name, policy.description, policy.active_version, active, told["versions"])
+    return PolicyDetail(
+        policy.name, policy.description, policy.active_version, active, told["versions"], told["keptIn"],
+        told["objects"],
+    )  # fmt: skip
 
 
 def _version(revision: PolicyRevision) -> VersionDetail:
@@ -247,4 +284,5 @@ routes = [
     path("policies/<str:name>/versions/<int:version>/", OneVersion.as_view()),
     path("policies/<str:name>/activate/", Activation.as_view()),
     path("policies/<str:name>/rollback/", Return.as_view()),
+    path("policies/<str:name>/owner/", Keeper.as_view()),
 ]

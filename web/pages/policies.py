@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from hetsched.contracts.policy import PluginUse
 from hetsched.engine.registry import Registry, load_registry
 from hetsched.policies.documents import TOPIC
-from hetsched.policies.models import Policy
+from hetsched.policies.models import Policy, PolicyObject
 
 from .shell import Shell, page
 
@@ -19,11 +19,19 @@ from .shell import Shell, page
 def policies(shell: Shell) -> HttpResponse:
     shell.follow(TOPIC)
     registry = load_registry()
-    rows = Policy.objects.prefetch_related("revisions")
+    rows = Policy.objects.select_related("keeper").prefetch_related("revisions")
     default = shell.cluster.policy_name if shell.cluster else ""
     found = [_policy(policy, registry, default) for policy in rows]
     found.sort(key=lambda row: (not row["default"], row["policy"].name))
-    return shell.render("policies", {"policies": found})
+    names = {policy.name for policy in rows}
+    news = [one for one in PolicyObject.objects.select_related("cluster") if one.gone or one.problem]
+    for row in found:
+        policy = row["policy"]
+        row["objects"] = [
+            one for one in news if one.name == policy.name and (not one.gone or one.cluster_id == policy.keeper_id)
+        ]
+    refused = [one for one in news if one.name not in names and not one.gone]
+    return shell.render("policies", {"policies": found, "refused": refused})
 
 
 def _policy(policy: Policy, registry: Registry, default: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ Invariant: what `take` has given, folded over time, is what reading one list of 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -21,15 +21,15 @@ from hetsched.adapters.fields import View
 from hetsched.adapters.manifests import read_content
 from hetsched.adapters.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, Quarantined
+from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, ObservedPolicy, Quarantined
 from hetsched.contracts.workload import PodSpec
 
 from .api import Resource
 from .reflector import Gone, Seen
 from .refusing import refusal, waiting
-from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED
+from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
@@ -52,6 +52,9 @@ class Mirror:
         self._reader = PodReader(Names.of(self._definitions))
         # Pods that name what was not there when they were read are read again when names change.
         self._wanting: dict[str, bytes] = {}
+        # Pods that name a policy and have no node: what the name means may change.
+        self._by_policy: dict[str, tuple[str, bytes]] = {}
+        self._dirty_policies: dict[str, bytes | None] = {}
 
     def feed(self, resource: Resource, event: Seen | Gone) -> None:
         """Take in one event of a reflector."""
@@ -59,6 +62,7 @@ class Mirror:
         self.quarantined.pop((resource.plural, event.key), None)
         if resource is PODS:
             self._wanting.pop(event.key, None)
+            self._by_policy.pop(event.key, None)
             self._dirty_pods.pop(event.key, None)  # the latest news comes last
             if body is None:
                 self._dirty_pods[event.key] = None
@@ -67,6 +71,8 @@ class Mirror:
         elif resource is NODES:
             _put(self._nodes, event.key, body)
             self._dirty[event.key] = None
+        elif resource is SCHEDULING_POLICIES:
+            self._dirty_policies[event.key] = body
         elif resource in OF_NODES:
             _put(self._describing.setdefault(event.key, {}), _id(resource), body)
             self._dirty[event.key] = None
@@ -97,6 +103,17 @@ class Mirror:
         self._dirty = {}
         return changes
 
+    def take_policies(self) -> list[ObservedPolicy]:
+        """Return the policies that changed, and start anew with them."""
+        some, self._dirty_policies = self._dirty_policies, {}
+        return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
+
+    def read_pods_of(self, policies: Collection[str]) -> None:
+        """Read waiting pods again that name one of these policies: whoever came before it was refused."""
+        for key, (policy, body) in list(self._by_policy.items()):
+            if policy in policies and key not in self._dirty_pods:
+                self._read_pod(key, body)
+
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def _read_pod(self, key: str, body: bytes) -> None:
@@ -107,6 +124,8 @@ class Mirror:
         except (InputError, ValueError, RecursionError) as error:
             self._quarantine(PODS.plural, key, error)
             return
+        if spec is not None and spec.policy and not spec.node_name:
+            self._by_policy[key] = spec.policy, body
         if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):
             self._wanting[key] = body
 
@@ -192,6 +211,20 @@ def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, 
     """Return the object that an error names by its place."""
     place = (error.place or "").split("#", 1)[0]
     return next((key for key in among if f"{key[0]}/{key[1]}" == place), None)
+
+
+def _policy(key: str, body: bytes) -> ObservedPolicy:
+    """Read a policy as files are read; an odd one says what is wrong with which field."""
+    meta = View(json.loads(body)).view("metadata")
+    told = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
+    try:
+        (spec,) = read_content([_document(_id(SCHEDULING_POLICIES), key, body)], workload=False).policies
+    except (InputError, RecursionError) as error:
+        code, place, message = _PROBLEM, "", str(error)
+        if isinstance(error, InputError):
+            code, place, message = error.code, error.place.partition(" ")[2], error.message
+        return msgspec.structs.replace(told, problem=Problem(code, place, message[:500]))
+    return msgspec.structs.replace(told, spec=spec)
 
 
 def _observed(root: View, spec: PodSpec | None) -> ObservedPod:

@@ -22,6 +22,7 @@ TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologie
 CRANE_TOPOLOGIES = Resource("topology.crane.io", "v1alpha1", "noderesourcetopologies", "NodeResourceTopology")
 NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
+SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 # Kubernetes' own groups and workloads, in the versions that have what a pod of that version names.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
@@ -33,7 +34,8 @@ REQUIRED = (
     NODES, PODS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES, BUDGETS, VOLUMES, CLAIMS, STORAGE_CLASSES, CSI_NODES,
 )  # fmt: skip
 OPTIONAL = (
-    TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, POD_GROUPS, NATIVE_GROUPS, NATIVE_WORKLOADS, QUOTAS,
+    TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, SCHEDULING_POLICIES, POD_GROUPS, NATIVE_GROUPS,
+    NATIVE_WORKLOADS, QUOTAS,
 )  # fmt: skip
 # What describes a node further, joined to it by name.
 OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)

@@ -13,7 +13,7 @@ import msgspec
 
 from .api import Api, ApiFailure, Resource
 from .electing import NAME, NAMESPACE
-from .resources import CLAIMS, LEASES, NAMESPACES, OPTIONAL, PODS, REQUIRED, VOLUMES
+from .resources import CLAIMS, LEASES, NAMESPACES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES, VOLUMES
 from .telling import EVENTS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
@@ -55,6 +55,7 @@ RIGHTS = (
     Right("bind", "get", PODS),
     *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
     Right("explain", "patch", PODS, "status"),
+    Right("explain", "patch", SCHEDULING_POLICIES, "status"),
     Right("explain", "create", EVENTS),
     Right("evict", "create", PODS, "eviction"),
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),

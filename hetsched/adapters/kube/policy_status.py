@@ -1,0 +1,61 @@
+"""Tell a policy's own object what became of it.
+
+Rule: one condition, `Accepted`: True with the version that it is here, or False with a code and the field that is
+wrong. `observedGeneration` is the generation that was judged. The object is named by its uid, so one that was made
+anew under the name is told nothing of the old one.
+Source: Kubernetes API conventions, "Typical status properties".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.errors import Problem
+
+from .api import Api, ApiFailure
+from .resources import SCHEDULING_POLICIES
+
+_LONGEST = 1024  # characters of a message
+_FOR_NOTHING = (400, 403, 404, 409, 422)
+
+
+class PolicyTold(msgspec.Struct, frozen=True):
+    """What one object is told; `version` is the one that decides by now, 0 where none was accepted yet."""
+
+    name: str
+    uid: str
+    generation: int
+    version: int
+    since: str
+    problem: Problem | None = None
+
+
+def tell_policy(api: Api, one: PolicyTold) -> bool:
+    """Write the status of one object; False where it should be tried again."""
+    condition = {
+        "type": "Accepted",
+        "status": "True" if one.problem is None else "False",
+        "reason": "Accepted" if one.problem is None else one.problem.code,
+        "message": _message(one),
+        "observedGeneration": one.generation,
+        "lastTransitionTime": one.since,
+    }
+    status = {"observedGeneration": one.generation, "version": one.version or None, "conditions": [condition]}
+    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": status}
+    path = SCHEDULING_POLICIES.path(name=one.name, part="status")
+    try:
+        api.send("PATCH", path, json.dumps(body).encode(), content="application/merge-patch+json")
+    except ApiFailure as failure:
+        return failure.status in _FOR_NOTHING
+    return True
+
+
+def _message(one: PolicyTold) -> str:
+    if one.problem is None:
+        return f"version {one.version} decides"
+    text = f"{one.problem.field}: {one.problem.message}" if one.problem.field else one.problem.message
+    goes_on = f"; version {one.version} goes on" if one.version else ""
+    return f"{text[: _LONGEST - len(goes_on)]}{goes_on}"

@@ -1,0 +1,173 @@
+"""An object in a cluster becomes versions here; a wrong one never replaces a good one; owners change only by an act."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.observed import ObservedPolicy
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
+from hetsched.policies.effective import active_specs
+from hetsched.policies.kept import follow_policies, keep
+from hetsched.policies.models import Policy, PolicyObject
+from tests.scenes import ALICE
+
+pytestmark = pytest.mark.django_db
+EPOCH = 3
+
+
+def live(name: str) -> Cluster:
+    cluster = create_cluster(name=name, kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=cluster, follower_epoch=EPOCH)
+    return cluster
+
+
+@pytest.fixture
+def west(db: None) -> Cluster:
+    return live("west")
+
+
+def spec(weight: float = 1.0, plugin: str = "least-allocated", name: str = "mine") -> PolicySpec:
+    return PolicySpec(name, (PluginUse("resource-fit"), PluginUse(plugin, weight)))
+
+
+def see(cluster: Cluster, content: PolicySpec | None, generation: int = 1, **more: object) -> list[str]:
+    told = ObservedPolicy("mine", "uid", generation, content, **more)  # type: ignore[arg-type]
+    return follow_policies(cluster.pk, [told], epoch=EPOCH)
+
+
+def decides(name: str = "mine") -> tuple[int, float]:
+    """Return the active version and the weight of its score."""
+    found = active_specs({name})[name]
+    return found.version, found.plugins[1].weight
+
+
+def problem_in(cluster: Cluster) -> Problem | None:
+    return PolicyObject.objects.get(cluster=cluster, name="mine").problem
+
+
+def test_each_new_content_is_a_version_that_decides(west: Cluster) -> None:
+    assert see(west, spec(1.0)) == ["mine"]
+    assert decides() == (1, 1.0)
+    assert Policy.objects.get(name="mine").keeper == west
+    assert see(west, spec(2.0), 2) == ["mine"]
+    assert decides() == (2, 2.0)
+    entry = AuditEntry.objects.filter(action="policy.activate", object_name="mine").first()
+    assert entry is not None
+    assert (entry.actor, entry.reason) == ("cluster west", "generation 2 of the object in cluster west")
+
+
+def test_what_says_again_what_it_said_is_no_version(west: Cluster) -> None:
+    see(west, spec())
+    PolicyObject.objects.update(told=True)
+    assert see(west, spec()) == []
+    assert PolicyObject.objects.get().told
+    assert see(west, spec(), 2) == ["mine"]  # another generation of the same content is told, no more
+    assert (decides(), PolicyObject.objects.get().told) == ((1, 1.0), False)
+
+
+def test_a_wrong_one_is_refused_at_its_field_and_the_good_one_goes_on(west: Cluster) -> None:
+    see(west, spec())
+    see(west, spec(plugin="no-such-plugin"), 2)
+    found = problem_in(west)
+    assert found is not None
+    assert (found.code, found.field) == ("PolicyPluginUnknown", "spec.plugins[1]")
+    assert decides() == (1, 1.0)
+    unreadable = Problem("PolicyMalformed", "spec.plugins", "must have at least one plugin")
+    see(west, None, 3, problem=unreadable)
+    assert problem_in(west) == unreadable
+    assert decides() == (1, 1.0)
+    see(west, spec(4.0), 4)
+    assert (problem_in(west), decides()) == (None, (2, 4.0))
+
+
+def test_a_refused_one_makes_no_policy(west: Cluster) -> None:
+    see(west, spec(plugin="no-such-plugin"))
+    assert not Policy.objects.filter(name="mine").exists()
+
+
+def test_a_name_of_the_database_is_refused_until_it_is_handed_over(west: Cluster) -> None:
+    save_draft(spec(5.0), actor=ALICE)
+    activate("mine", 1, actor=ALICE, reason="first")
+    see(west, spec(1.0))
+    found = problem_in(west)
+    assert found is not None
+    assert (found.code, found.field) == ("PolicyNameTaken", "metadata.name")
+    assert found.message.startswith("policy mine is kept in the database")
+    assert decides() == (1, 5.0)
+    keep("mine", west, actor=ALICE, reason="into git")
+    assert (problem_in(west), decides()) == (None, (2, 1.0))
+
+
+def test_the_first_cluster_keeps_a_name_until_somebody_decides_otherwise(west: Cluster) -> None:
+    east = live("east")
+    see(west, spec(1.0))
+    see(east, spec(2.0))
+    found = problem_in(east)
+    assert found is not None
+    assert "cluster west" in found.message
+    follow_policies(west.pk, [ObservedPolicy("mine", gone=True)], epoch=EPOCH)
+    see(east, spec(3.0), 2)
+    assert decides() == (1, 1.0)
+    keep("mine", east, actor=ALICE, reason="moved")
+    assert decides() == (2, 3.0)
+
+
+def test_an_object_that_is_gone_leaves_its_version_until_it_comes_again(west: Cluster) -> None:
+    see(west, spec())
+    assert follow_policies(west.pk, [], epoch=EPOCH, listed=()) == ["mine"]
+    assert (decides(), PolicyObject.objects.get().gone) == ((1, 1.0), True)
+    with pytest.raises(InputError, match="PolicyKeptInCluster"):
+        save_draft(spec(2.0), actor=ALICE)
+    see(west, spec(3.0), 1)
+    assert (decides(), PolicyObject.objects.get().gone) == ((2, 3.0), False)
+
+
+def test_what_a_cluster_keeps_is_not_written_here_until_it_is_taken_over(west: Cluster) -> None:
+    see(west, spec(1.0))
+    see(west, spec(2.0), 2)
+    for act in (
+        lambda: save_draft(spec(9.0), actor=ALICE),
+        lambda: activate("mine", 1, actor=ALICE, reason="x"),
+        lambda: rollback("mine", actor=ALICE, reason="x"),
+    ):
+        with pytest.raises(InputError, match="kept in cluster west") as refused:
+            act()
+        assert refused.value.code == "PolicyKeptInCluster"
+    keep("mine", None, actor=ALICE, reason="the cluster is lost")
+    rollback("mine", actor=ALICE, reason="better")
+    assert decides() == (1, 1.0)
+    found = problem_in(west)
+    assert found is not None
+    assert found.code == "PolicyNameTaken"
+    see(west, spec(7.0), 3)
+    assert decides() == (1, 1.0)
+
+
+def test_a_wrong_object_is_not_handed_a_policy(west: Cluster) -> None:
+    save_draft(spec(5.0), actor=ALICE)
+    with pytest.raises(InputError, match="PolicyObjectMissing"):
+        keep("mine", west, actor=ALICE, reason="into git")
+    see(west, spec(plugin="no-such-plugin"))
+    with pytest.raises(InputError, match="PolicyPluginUnknown"):
+        keep("mine", west, actor=ALICE, reason="into git")
+    assert Policy.objects.get(name="mine").keeper is None
+
+
+def test_built_in_policies_of_a_release_leave_what_a_cluster_keeps(west: Cluster) -> None:
+    content = spec(3.0, name="spread")
+    follow_policies(west.pk, [ObservedPolicy("spread", "uid", 1, content)], epoch=EPOCH)
+    assert "spread" not in ensure_builtins()
+    assert decides("spread") == (1, 3.0)
+
+
+def test_a_follower_that_was_replaced_writes_nothing(west: Cluster) -> None:
+    with pytest.raises(Conflict):
+        follow_policies(west.pk, [ObservedPolicy("mine", "uid", 1, spec())], epoch=EPOCH - 1)
+    assert not PolicyObject.objects.exists()
