@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
+from hetsched.journal.rows import insert
 
 from .actions import FACT_COLUMNS, describe, total_up
 from .ledger import write_columns
@@ -47,7 +48,7 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
             report = msgspec.structs.replace(node.report, ready=False, unschedulable=True)
             changed.append(_described(node, report, cluster, gone=True))
     empty = [node.pk for node in leaving if not node.pods]
-    Node.objects.bulk_create(added, batch_size=200)
+    insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "gone"))
     Node.objects.filter(pk__in=empty).delete()
     anew = bool(added or empty or changes.definitions is not None)

@@ -13,6 +13,7 @@ import msgspec
 from django.db import models
 
 from .models import AuditEntry
+from .rows import insert
 
 
 class Actor(Protocol):
@@ -54,7 +55,7 @@ def record_many(
 ) -> None:
     """Add one entry for each object and its details, all of one action."""
     entries = [_entry(actor.name, actor.role, action, obj, "", details) for obj, details in about]
-    AuditEntry.objects.bulk_create(entries, batch_size=500)
+    insert(entries)
 
 
 def _entry(

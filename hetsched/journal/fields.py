@@ -13,6 +13,11 @@ import msgspec
 from django.db import models
 
 
+def written(value: Any) -> str | None:
+    """Return a value as the column holds it."""
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
 class StructField(models.JSONField):
     """A JSON column holding one msgspec type; None is SQL NULL."""
 
@@ -33,9 +38,7 @@ class StructField(models.JSONField):
         return self._decode(value)
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
-        if value is None or hasattr(value, "as_sql"):
-            return value
-        return msgspec.json.encode(value).decode()
+        return value if hasattr(value, "as_sql") else written(value)
 
     def to_python(self, value: Any) -> Any:
         return value

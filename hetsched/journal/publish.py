@@ -22,6 +22,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from .models import OutboxEvent, Topic
+from .rows import insert
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
@@ -51,7 +52,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
         for name in names
         for patch in (patches[name],)
     ]
-    OutboxEvent.objects.bulk_create(events)
+    insert(events)
     transaction.on_commit(lambda: _send_and_mark(events))
     return revisions
 

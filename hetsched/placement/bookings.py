@@ -19,6 +19,7 @@ from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
+from hetsched.journal import rows
 
 from .models import Reservation, ReservedCard, ReservedCpu
 
@@ -50,26 +51,24 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
 
     Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
     """
-    reservations = Reservation.objects.bulk_create(
-        [
-            Reservation(
-                pod_id=booked.pod_id,
-                node_id=booked.node_id,
-                cluster=cluster,
-                requests=dict(booked.spec.shape.requests),
-                allocation=booked.allocation,
-                revision=cluster.revision,
-                leader_epoch=epoch,
-                created_at=now,
-            )
-            for booked in bookings
-        ],
-        batch_size=_IDS_PER_QUERY,
-    )
+    reservations = [
+        Reservation(
+            pod_id=booked.pod_id,
+            node_id=booked.node_id,
+            cluster=cluster,
+            requests=dict(booked.spec.shape.requests),
+            allocation=booked.allocation,
+            revision=cluster.revision,
+            leader_epoch=epoch,
+            created_at=now,
+        )
+        for booked in bookings
+    ]
+    rows.insert(reservations)
     cards = [card for pair in zip(reservations, bookings, strict=True) for card in _cards(*pair)]
     cpus = [cpu for pair in zip(reservations, bookings, strict=True) for cpu in _cpus(*pair)]
-    ReservedCard.objects.bulk_create(cards, batch_size=_IDS_PER_QUERY)
-    ReservedCpu.objects.bulk_create(cpus, batch_size=_IDS_PER_QUERY)
+    rows.insert(cards)
+    rows.insert(cpus)
     _refuse_overfull_cards(sorted({card.node_id for card in cards}))
     return reservations
 
@@ -115,10 +114,10 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
                 raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
 
 
-def end(rows: QuerySet[Reservation], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
+def end(active: QuerySet[Reservation], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
     """End active reservations at the cluster's present revision and return them, with their pods' names."""
     wanted = ("node_id", "requests", "allocation", "pod__namespace", "pod__name")
-    held = list(rows.filter(active=True).select_related("pod").only(*wanted))
+    held = list(active.filter(active=True).select_related("pod").only(*wanted))
     ids = [reservation.pk for reservation in held]
     Reservation.objects.filter(pk__in=ids).update(
         active=False, released_revision=cluster.revision, released_at=now, release_reason=reason[:60]

@@ -28,6 +28,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
+from hetsched.journal.rows import insert
 
 from .. import dispatch
 from ..callbacks import refuse_foreign
@@ -215,7 +216,7 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
         pods = prepare(change.cluster, groups[workload.pk], workload.policy, None, Pod.WATCHED)
         for pod in pods:
             pod.workload, pod.created_at = workload, change.now
-        Pod.objects.bulk_create(pods, batch_size=500)
+        insert(pods)
         count = Pod.objects.filter(workload=workload).count()
         Workload.objects.filter(pk=workload.pk, pod_count__lt=count).update(pod_count=count)
         change.touch(pods)

@@ -34,6 +34,7 @@ from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import publish_many
+from hetsched.journal.rows import insert
 
 from .. import dispatch
 from ..bookings import Booked, parts
@@ -222,7 +223,7 @@ class _Batch:
             spec = msgspec.structs.replace(seen.spec, allocation=None)
             node_id = node_ids.get(seen.node_name)
             pods.append(Pod.charged(self.cluster, spec, node_id, self._taken(spec), self.change.now))
-        Pod.objects.bulk_create(pods, batch_size=500)
+        insert(pods)
         booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)
         return len(pods)

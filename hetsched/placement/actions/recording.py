@@ -28,6 +28,7 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
+from hetsched.journal.rows import insert
 from hetsched.policies.models import Policy
 
 from .. import dispatch
@@ -208,7 +209,8 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
         )
         for result in results
     ]
-    return Decision.objects.bulk_create(rows, batch_size=500)
+    insert(rows)
+    return rows
 
 
 def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int]) -> None:

@@ -24,6 +24,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
+from hetsched.journal.rows import insert
 from hetsched.policies.effective import Chooser
 
 from .. import dispatch
@@ -207,11 +208,11 @@ def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **
 
 def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
     """Write workloads with their pods and what the audit trail says of them."""
-    Workload.objects.bulk_create([workload for workload, _ in groups], batch_size=500)
+    insert([workload for workload, _ in groups])
     for workload, pods in groups:
         for pod in pods:
             pod.workload, pod.created_at = workload, workload.created_at
-    Pod.objects.bulk_create([pod for _, pods in groups for pod in pods], batch_size=500)
+    insert([pod for _, pods in groups for pod in pods])
     record_many(
         actor,
         "workload.submit",
