@@ -4,7 +4,7 @@ Rule: pods are taken in queue order, each under the active revision of its own p
 the earlier ones. What the engine cannot decide because it fails is *not now* with the failure as its reason: one odd
 pod never stops the others. A batch ends between gangs, never inside one: what is held does not outlast it, so whoever
 is held at its end is given back. Pods that have to leave for another leave with its decision; one that this very
-batch had placed is not placed after all.
+batch had placed is not placed after all. On a live cluster nobody leaves at once: the pod is nominated and waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ import structlog
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.engine.booking import Booking
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.evictions import evictions
 from hetsched.engine.explain import Diagnosis, best, diagnose
 from hetsched.engine.gangs import gang_key, together
 from hetsched.engine.policy import Policy
-from hetsched.placement.actions import Result
+from hetsched.engine.status import Spared
+from hetsched.placement.actions import Nominated, Result
+from hetsched.placement.actions.evicting import spared
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
+
+from .nominating import Nominees, waits_for, was_refused
 
 _SCORE_DIGITS = 6
 _MOST_NAMED = 5
@@ -49,6 +54,16 @@ class Batch:
         self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
+        self._nominees = Nominees(loaded)
+        self._refused_for: dict[int, list[Reason]] = defaultdict(list)
+        if loaded.nominates:
+            self._spare(spared(warm.cluster_id))
+
+    def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
+        """Have those stay whose eviction was refused a moment ago."""
+        self.loaded.state.spared = Spared(frozenset(refused), foreign=True)
+        for victim, (pod_id, message) in refused.items():
+            self._refused_for[pod_id].append(was_refused(victim, message))
 
     def decide(self, waiting: Sequence[Waiting], policy: Policy | None, seconds: float, most: int) -> list[Result]:
         """Decide for about `most` of these pods, in the order of `policy`, or as many as the time allows.
@@ -114,19 +129,65 @@ class Batch:
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
             scheduler.expire(time.monotonic())  # gangs whose back-off is over wake up
+        nominated = self._nominees.take_off(pod)
+        going = self._nominees.left_to_go(nominated[0]) if nominated else []
+        waits = bool(nominated and going and self._nominees.comes_true(scheduler, pod, nominated[0], going))
         top = best(scheduler, pod, self.top_nodes)
-        outcome = scheduler.schedule(pod)
+        outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._holds(booking.pod.key) for booking in outcome.evicted):
             scheduler.undo(outcome)  # under another policy it may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
-            reasons = (*diagnosis.reasons, *_candidates(outcome))
+            if nominated is not None and waits:
+                found = self._nominees.put_back(*nominated)
+                return self._nominated(waiting, spec, found, diagnosis, going, ())
+            reasons = (*diagnosis.reasons, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
             return self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, reasons)
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
         self._booked.append((position, outcome, scheduler))
+        if outcome.evicted and self.loaded.nominates:
+            return self._have_leave(waiting, spec, outcome, top, evicted, scheduler)
         return self._placed(waiting, spec, outcome, top, evicted)
+
+    def _have_leave(
+        self,
+        waiting: Waiting,
+        spec: PolicySpec,
+        outcome: Outcome,
+        top: tuple[NodeOutcome, ...],
+        evicted: tuple[Evicted, ...],
+        scheduler: Scheduler,
+    ) -> Result:
+        """Nominate a pod for the node on which it fits once others have left."""
+        before = {booking.pod.key: booking for booking in outcome.evicted}
+        found, gave_way = self._nominees.settle(outcome, evicted)
+        if found is None:
+            return msgspec.structs.replace(self._placed(waiting, spec, outcome, top, ()), overridden=gave_way)
+        state = scheduler.state
+        own = state.forget(outcome.pod.key)
+        assert own is not None
+        diagnosis = self._diagnose(scheduler, spec, outcome.pod)
+        state.restore(own)
+        leaving = tuple(one for one in evicted if one.pod not in gave_way)
+        going = [before[one.pod] for one in leaving]
+        result = self._nominated(waiting, spec, found, diagnosis, going, leaving)
+        return msgspec.structs.replace(result, overridden=gave_way)
+
+    def _nominated(
+        self,
+        waiting: Waiting,
+        spec: PolicySpec,
+        found: Nominated,
+        diagnosis: Diagnosis,
+        going: Sequence[Booking],
+        evicted: tuple[Evicted, ...],
+    ) -> Result:
+        reason = waits_for(found.node_name, going)
+        summary = f"{waiting.spec.key} waits: {reason.message}"
+        result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.reasons))
+        return msgspec.structs.replace(result, evicted=evicted, nominated=found)
 
     def _holds(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].held
@@ -188,6 +249,8 @@ class Batch:
         for position, outcome, scheduler in self._booked:
             if outcome.node is None:
                 waiting, evicted = results[position].waiting, results[position].evicted
+                if results[position].nominated is not None:
+                    evicted = ()  # nobody was told yet
                 gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
                 # Whoever left for it has left all the same: its place was taken by the next.
                 results[position] = msgspec.structs.replace(gone, evicted=evicted)

@@ -23,6 +23,7 @@ from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
+from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -51,6 +52,8 @@ def run() -> dict[str, int]:
             dispatch.wake(cluster.pk, dispatch.TELL)
         if due(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.CREATE)
+        if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
+            dispatch.wake(cluster.pk, dispatch.EVICT)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))

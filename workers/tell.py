@@ -85,6 +85,7 @@ def _due(cluster_id: int) -> list[Told]:
         Told(
             pod.pk, pod.decision_id or 0, pod.namespace, pod.name, pod.uid, Verdict(pod.decision.verdict),
             pod.decision.summary, pod.node.name if pod.node else "",
+            pod.decision.nominated_node,
         )
         for pod in rows.defer("spec", "node__report")[:PODS_PER_STEP]
         if pod.decision is not None

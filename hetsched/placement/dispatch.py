@@ -22,6 +22,7 @@ DEMO = "workers.demo.tick"
 CALLBACK = "workers.callback.run"
 TELL = "workers.tell.run"
 CREATE = "workers.create.run"
+EVICT = "workers.evict.run"
 
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}

@@ -56,9 +56,13 @@ def scheduler_before(decision: Decision) -> Scheduler:
     # One that is not placed after all, because it had to leave itself, made others leave all the same.
     told = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in told.select_related("pod").order_by("id"):
-        _let_go(state, other)
+        state.forget(other.pod.spec.key)  # it was nominated before
+        if not other.nominated_node:
+            _let_go(state, other)
         if other.allocation is not None:
-            state.assume(state.compile(other.pod.spec), state.row_of[other.node_name], other.allocation)
+            row = state.row_of[other.nominated_node or other.node_name]
+            state.assume(state.compile(other.pod.spec), row, other.allocation)
+    state.forget(decision.pod.spec.key)
     _let_go(state, decision)
     return Scheduler(state, compiled)
 

@@ -30,8 +30,8 @@ from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 
 from .bookings import EXCLUSIVE_CPU_POLICIES
-from .lifecycle import HOLDING, State, workload_state
-from .models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from .lifecycle import HOLDING, QUEUED, State, workload_state
+from .models import IdempotencyKey, Nomination, Pod, Reservation, ReservedCard, ReservedCpu, Workload
 from .zones import alone
 
 _GUARDS = (
@@ -210,7 +210,8 @@ def _offered(text: str) -> Isa:
 
 
 def _held(cluster: Cluster) -> Iterator[Violation]:
-    """I8: a pod is placed if and only if it has exactly one active reservation, on the same node."""
+    """I8: a pod is placed if and only if it has exactly one active reservation, on the same node; or it may wait for
+    one node that is kept for it."""
     holding = [state.value for state in HOLDING]
     pods = Pod.objects.filter(cluster=cluster)
     counted = pods.annotate(n=Count("reservations", filter=Q(reservations__active=True)))
@@ -223,6 +224,9 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
         yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
     for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decision__verdict="placed"):
         yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
+    nominated = Nomination.objects.filter(cluster=cluster, active=True)
+    for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
+        yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} and still nominated")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
     )

@@ -26,6 +26,21 @@ from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
 
 from .lifecycle import CHOICES, LIVE, State
+from .nominations import Eviction, Nomination
+
+__all__ = [
+    "Decision",
+    "Eviction",
+    "ForgottenDecision",
+    "IdempotencyKey",
+    "Nomination",
+    "Pod",
+    "Reservation",
+    "ReservedCard",
+    "ReservedCpu",
+    "SubmittedObject",
+    "Workload",
+]
 
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 _live = sorted(state.value for state in LIVE)
@@ -232,6 +247,8 @@ class Decision(AppendOnly):
     reasons = StructField(tuple[Reason, ...], verbose_name=_("reasons"), default=tuple)
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
+    # Where the pod will go once those have left whom nobody can take off at once.
+    nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))
 
     class Meta:

@@ -164,6 +164,7 @@ CELERY_IMPORTS = [
     "workers.schedule",
     "workers.bind",
     "workers.create",
+    "workers.evict",
     "workers.tell",
     "workers.callback",
     "workers.sweep",

@@ -28,6 +28,7 @@ def test_periodic_tasks_exist() -> None:
         (dispatch.SWEEP, "io"),
         (dispatch.DEMO, "io"),
         (dispatch.CREATE, "io"),
+        (dispatch.EVICT, "io"),
     ],
 )
 def test_queue(task: str, queue: str) -> None:

@@ -27,15 +27,18 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 class ApiFailure(Exception):
     """The API server answered with a refusal (`status` 4xx or 5xx) or not at all (`status` 0).
 
-    `retry_after_seconds`: how long it asks to be left alone, 0 where it does not.
+    `retry_after_seconds`: how long it asks to be left alone, 0 where it does not. `causes`: what its details name.
     """
 
-    def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0) -> None:
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0, causes: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after_seconds = retry_after_seconds
+        self.causes = causes
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -63,9 +66,18 @@ class Resource(msgspec.Struct, frozen=True):
         return "/".join([root, *steps, *([part] if part else [])])
 
 
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
 class _Status(msgspec.Struct):
     reason: str = ""
     message: str = ""
+    details: _Details | None = None
 
 
 class _ListMeta(msgspec.Struct):
@@ -194,8 +206,14 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
     except msgspec.DecodeError:
         said = _Status(message="the answer is not an API server's")  # whoever it is, what it says is not passed on
     wait = answer.headers.get("Retry-After", "")
-    # It may be a date as well; API servers send seconds.
-    return ApiFailure(answer.status, said.reason or "Refused", said.message, float(wait) if wait.isdecimal() else 0.0)
+    causes = said.details.causes if said.details is not None else None
+    return ApiFailure(
+        answer.status,
+        said.reason or "Refused",
+        said.message,
+        float(wait) if wait.isdecimal() else 0.0,  # it may be a date as well; API servers send seconds
+        tuple(cause.reason for cause in causes or ()),
+    )
 
 
 def _unreachable(error: Exception) -> ApiFailure:

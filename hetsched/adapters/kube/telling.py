@@ -1,8 +1,9 @@
 """Tell people who ask the API server: the PodScheduled condition and events of a pod.
 
 Rule: a pod that does not get a node carries the condition `PodScheduled` false with our reason and sentence, as
-kube-scheduler's would, and one event each time the answer changes; a bound pod gets the event that says where. An event
-is news for people: one that cannot be written is let go.
+kube-scheduler's would, and one event each time the answer changes; a bound pod gets the event that says where. With the
+condition goes `nominatedNodeName`: the node that is kept for the pod, or none any more. An event is news for people:
+one that cannot be written is let go.
 Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 """
 
@@ -20,7 +21,7 @@ from .resources import PODS
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CONTROLLER = "hetsched.io/scheduler"
-_LONGEST = 1024  # characters of an event's note
+LONGEST_NOTE = 1024  # characters
 _REASONS = {
     Verdict.NOT_NOW: "Unschedulable",
     Verdict.NEVER_FITS: "NeverFits",
@@ -29,7 +30,10 @@ _REASONS = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one pod is told: `node` where it was bound, else the verdict; `decision_id` makes events distinct."""
+    """What one pod is told: `node` where it was bound, else the verdict; `decision_id` makes events distinct.
+
+    `nominated`: the node that is kept for it while it waits.
+    """
 
     pod_id: int
     decision_id: int
@@ -39,6 +43,7 @@ class Told(msgspec.Struct, frozen=True):
     verdict: Verdict
     sentence: str
     node: str = ""
+    nominated: str = ""
 
 
 def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
@@ -62,10 +67,11 @@ def _condition(api: Api, one: Told, now: str) -> None:
         "status": "False",
         # `Unschedulable` is what autoscalers look for; our own words for the other verdicts stand in the message.
         "reason": "Unschedulable",
-        "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:_LONGEST],
+        "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
-    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
+    status = {"conditions": [condition], "nominatedNodeName": one.nominated or None}
+    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": status}
     path = PODS.path(namespace=one.namespace, name=one.name, part="status")
     api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
 
@@ -82,7 +88,7 @@ def _event(api: Api, one: Told, now: str, instance: str) -> None:
         "action": "Binding" if one.node else "Scheduling",
         "reason": "Scheduled" if one.node else "FailedScheduling",
         "type": "Normal" if one.node else "Warning",
-        "note": note[:_LONGEST],
+        "note": note[:LONGEST_NOTE],
         "regarding": {
             "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.name, "uid": one.uid,
         },

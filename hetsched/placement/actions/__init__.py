@@ -10,7 +10,7 @@ from .creating import submit_there
 from .extending import book_asked
 from .following import Followed, follow
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
-from .recording import Result, bindable, record
+from .recording import Nominated, Result, bindable, record
 from .retention import forget_finished, forget_summaries
 from .submitting import Submission, submit
 from .transfer import export_cluster, import_cluster
@@ -19,6 +19,7 @@ __all__ = [
     "Conflict",
     "Contradiction",
     "Followed",
+    "Nominated",
     "Result",
     "Submission",
     "begin_binding",

@@ -28,7 +28,7 @@ from hetsched.journal.publish import Patch, publish_many
 from .. import dispatch
 from ..bookings import Booked, end, insert, parts
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Pod, Reservation, SubmittedObject, Workload
+from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
 from ..topics import (
     DECISIONS,
     NOT_SHOWN,
@@ -83,6 +83,8 @@ class Change:
             moved += rows.update(state=to.value, **columns)
         if moved != len(pods):
             raise Conflict(f"{len(pods) - moved} of {len(pods)} pods may not become {to.value} any more")
+        if to is State.CANCELLED:
+            self.end_nominations([pod.pk for pod in pods], "the pod is gone")
         self.touch(pods)
 
     def book(self, bookings: Sequence[Booked], epoch: int) -> None:
@@ -109,6 +111,20 @@ class Change:
                 milli = sum(card.milli for card in reservation.allocation.gpus)
                 self._loads[reservation.node_id].add(reservation.requests, milli, -1)
                 self._held[reservation.node_id][reservation.pod.key] = None
+
+    def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
+        """End what is kept for these pods, and ask nobody else to leave for them; return how many had something."""
+        ended = 0
+        for some in parts(sorted(pod_ids)):
+            rows = Nomination.objects.filter(pod_id__in=some, active=True)
+            ids = list(rows.values_list("id", flat=True))
+            if ids:
+                wanted = Eviction.objects.filter(nomination_id__in=ids, state=Eviction.WANTED)
+                wanted.update(state=Eviction.DROPPED)
+                ended += Nomination.objects.filter(pk__in=ids).update(
+                    active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason[:300]
+                )
+        return ended
 
     def requeue(self) -> None:
         """Have the scheduler look again, after their back-off, at pods that did not fit."""

@@ -43,6 +43,7 @@ from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
 from .creating import join
+from .evicting import tell_who_left, wake_nominees
 from .submitting import prepare, take_in
 
 SCHEDULER_NAME = "hetsched"
@@ -188,6 +189,9 @@ class _Batch:
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
         if ended or cancelled:
+            over = [row.pk for row in (*ended, *cancelled)]
+            tell_who_left(over)
+            wake_nominees(over)
             change.requeue()
         change.close()
         self._submit()
@@ -211,6 +215,7 @@ class _Batch:
                     continue
                 asked = {name: getattr(now, name) for name in _ASKED}
                 Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
+                self.change.end_nominations([pk], "it asks for something else by now")
                 self.change.touch([row])
 
     def _charge(self) -> int:

@@ -5,10 +5,12 @@ epoch that decided;
 the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
 inserted in bulk, the unique indexes judge, node columns follow.
 Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
-import brought end. That they still run is part of the comparison.
+import brought end. That they still run is part of the comparison. On a live cluster nobody can be let go here: the pod
+is nominated for the node, and waits while the others are asked to leave; a nomination that this decision does not
+repeat is over.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 Other kinds of reasons, or another policy, are news after a minute: what waits long does not show what was long ago.
-That others left for it is always news.
+That others left for it, or are to leave no more, is always news.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
 """
@@ -34,15 +36,27 @@ from hetsched.policies.models import Policy
 from .. import dispatch
 from ..bookings import Booked, parts
 from ..lifecycle import HOLDING, QUEUED, State
-from ..models import Decision, Pod
+from ..models import Decision, Eviction, Nomination, Pod
 from ..queue import Waiting, backoff
 from .change import BACK_IN_QUEUE, Change
 
 NEWS_AFTER = timedelta(minutes=1)
 
 
+class Nominated(msgspec.Struct, frozen=True):
+    """Where a pod that waits will go, and with what, once those have left whom nobody can take off at once."""
+
+    node_id: int
+    node_name: str
+    allocation: Allocation
+
+
 class Result(msgspec.Struct, frozen=True):
-    """What was decided for one waiting pod. `node_id` is None unless it was placed; `evicted` left for it."""
+    """What was decided for one waiting pod. `node_id` is None unless it was placed; `evicted` left for it.
+
+    With `nominated` it waits, and `evicted` are those who have to leave; none: they were told so before. `overridden`
+    are pods whose nomination gives way to it.
+    """
 
     waiting: Waiting
     verdict: Verdict
@@ -56,6 +70,12 @@ class Result(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     top: tuple[NodeOutcome, ...] = ()
     evicted: tuple[Evicted, ...] = ()
+    nominated: Nominated | None = None
+    overridden: tuple[str, ...] = ()
+
+    @property
+    def nominated_node(self) -> str:
+        return "" if self.nominated is None else self.nominated.node_name
 
 
 def record(
@@ -82,6 +102,8 @@ def record(
             decisions = _insert_decisions(change, told, revision, snapshot)
             for result in results:
                 _evict(change, result)
+            if cluster.kind == ClusterKind.KUBERNETES:
+                _nominate(change, results)
             _move(change, results, {d.pod_id: d.pk for d in decisions})
             placed = [result for result in told if result.verdict is Verdict.PLACED]
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
@@ -127,30 +149,79 @@ def _evict(change: Change, result: Result) -> None:
 
     Raises: Conflict when one of them holds nothing any more.
     """
-    if not result.evicted:
+    if not result.evicted or result.nominated is not None:
         return
-    by, keys = result.waiting.spec.key, {item.pod for item in result.evicted}
-    names = [key.partition("/")[2] for key in keys]
-    held = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
-    victims = [pod for pod in held.defer("spec").order_by("id") if pod.key in keys]
-    if len(victims) != len(keys):
-        raise Conflict(f"{len(keys) - len(victims)} of {len(keys)} pods that should leave for {by} hold nothing")
-    reason = f"Preempted by {by}"
+    victims = _victims(change, result)
+    reason = f"Preempted by {result.waiting.spec.key}"
     change.free(victims, reason)
     change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
     ended = [pod for pod in victims if pod.origin == Pod.IMPORTED]
     change.move(ended, State.FAILED, queued=False, finished_at=change.now, message=reason)
     change.requeue()
     for pod in victims:
-        details = {"node": result.node_name, "workload": pod.workload_id}
-        audit(
-            actor=SYSTEM.name,
-            role=SYSTEM.role,
-            action="pod.preempt",
-            obj=("pod", pod.key),
-            reason=reason,
-            details=details,
+        _audit(pod, reason, result.node_name)
+
+
+def _victims(change: Change, result: Result) -> list[Pod]:
+    """Return those who have to leave for one pod.
+
+    Raises: Conflict when one of them holds nothing any more.
+    """
+    keys = {item.pod for item in result.evicted}
+    names = [key.partition("/")[2] for key in keys]
+    held = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
+    victims = [pod for pod in held.defer("spec").order_by("id") if pod.key in keys]
+    if len(victims) != len(keys):
+        gone, by = len(keys) - len(victims), result.waiting.spec.key
+        raise Conflict(f"{gone} of {len(keys)} pods that should leave for {by} hold nothing")
+    return victims
+
+
+def _audit(victim: Pod, reason: str, node: str) -> None:
+    audit(
+        actor=SYSTEM.name,
+        role=SYSTEM.role,
+        action="pod.preempt",
+        obj=("pod", victim.key),
+        reason=reason,
+        details={"node": node, "workload": victim.workload_id},
+    )
+
+
+def _nominate(change: Change, results: Sequence[Result]) -> None:
+    """Begin the nominations that were decided, and end those that were not repeated or gave way.
+
+    Raises: Conflict when one who has to leave holds nothing any more.
+    """
+    over = [result for result in results if result.nominated is None or result.evicted]
+    change.end_nominations([result.waiting.pod_id for result in over], "decided anew")
+    overridden = {key: result for result in results for key in result.overridden}
+    if overridden:
+        rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
+        for pod in [row.pod for row in rows if row.pod.key in overridden]:
+            change.end_nominations([pod.pk], f"{overridden[pod.key].waiting.spec.key} needs the place")
+            Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None)
+    fresh = [result for result in results if result.nominated is not None and result.evicted]
+    for result in fresh:
+        nominated = result.nominated
+        assert nominated is not None
+        victims, budgets = _victims(change, result), {item.pod: item.pdb or "" for item in result.evicted}
+        nomination = Nomination.objects.create(
+            pod_id=result.waiting.pod_id,
+            node_id=nominated.node_id,
+            cluster=change.cluster,
+            allocation=nominated.allocation,
+            revision=change.cluster.revision,
+            created_at=change.now,
         )
+        Eviction.objects.bulk_create(
+            Eviction(nomination=nomination, victim=pod, budget=budgets[pod.key][:320]) for pod in victims
+        )
+        for pod in victims:
+            _audit(pod, f"To be preempted by {result.waiting.spec.key}", nominated.node_name)
+    if fresh:
+        change.decide_anew()
+        dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 
 def _booked(result: Result) -> Booked:
@@ -166,14 +237,17 @@ def _news(results: Sequence[Result], now: datetime) -> list[Result]:
         for result in results
         if result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
     ]
-    rows = Decision.objects.filter(pk__in=again).values_list("pk", "policy_name", "reasons", "created_at")
-    known = {pk: (_kinds(policy, reasons), at) for pk, policy, reasons, at in rows} if again else {}
+    columns = ("pk", "policy_name", "reasons", "nominated_node", "created_at")
+    rows = Decision.objects.filter(pk__in=again).values_list(*columns)
+    known = {pk: (_kinds(policy, reasons), node, at) for pk, policy, reasons, node, at in rows} if again else {}
 
     def told(result: Result) -> bool:
         last = known.get(result.waiting.decision_id or 0)
         if last is None or result.evicted:
             return True
-        kinds, at = last
+        kinds, nominated_node, at = last
+        if nominated_node or result.nominated is not None:
+            return nominated_node != result.nominated_node
         return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, result.reasons)
 
     return [result for result in results if told(result)]
@@ -201,10 +275,11 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
             inventory_revision=change.cluster.inventory_revision,
             score=result.score,
             summary=result.summary,
-            allocation=result.allocation,
+            allocation=result.allocation if result.nominated is None else result.nominated.allocation,
             reasons=result.reasons,
             top=result.top,
             evictions=result.evicted,
+            nominated_node=result.nominated_node,
             created_at=change.now,
         )
         for result in results

@@ -1,0 +1,175 @@
+"""Have pods of a live cluster leave for a nominated one, and give nominations up that will not come true.
+
+Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. A victim that is
+placed and not bound yet goes back to the queue at once: only we know of it. One that is refused is spared for `SPARED`,
+and the nomination ends with it: the pod looks for others. So does one whose victims were asked and did not go within
+`PATIENCE`; they hold what they hold until they are seen to be gone. Of a nomination with several victims none is asked
+before the API server said of each that it may leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from hetsched.inventory.ledger import advance
+
+from .. import dispatch
+from ..lifecycle import HOLDING, QUEUED, State
+from ..models import Eviction, Nomination, Pod
+from .change import BACK_IN_QUEUE, Change
+
+CLAIM = timedelta(seconds=60)
+SPARED = timedelta(minutes=2)
+PATIENCE = timedelta(minutes=15)
+LONGEST_WAIT_SECONDS = 60
+_HOLDING = [state.value for state in HOLDING]
+_QUEUED = [state.value for state in QUEUED]
+
+
+class Leaving(msgspec.Struct):
+    """One eviction that somebody claimed, with its victim and whom it makes room for."""
+
+    eviction: Eviction
+    victim: Pod
+    nominee: Pod
+    node: str
+
+    @property
+    def sentence(self) -> str:
+        """Who needs the place of the victim, and why it is this one's."""
+        whose = f"{self.nominee.key} (priority {self.nominee.priority})"
+        return f"Preempted by {whose}, which needs room on {self.node}; this pod has priority {self.victim.priority}"
+
+
+def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
+    """Return the evictions of a cluster that somebody should ask for now."""
+    now = Q(not_before=None) | Q(not_before__lte=timezone.now())
+    return Eviction.objects.filter(
+        now, state=Eviction.WANTED, nomination__cluster_id=cluster_id, nomination__active=True
+    )
+
+
+def claim_evictions(cluster_id: int) -> list[list[Leaving]]:
+    """Take what is due, so that nobody else asks meanwhile, one list for each nomination."""
+    taken: dict[int, list[Leaving]] = {}
+    until = timezone.now() + CLAIM
+    rows = due_evictions(cluster_id).select_related("victim", "nomination__pod", "nomination__node")
+    for one in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
+        same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
+        if same.update(not_before=until, attempts=F("attempts") + 1):
+            one.attempts += 1
+            nomination = one.nomination
+            leaving = Leaving(one, one.victim, nomination.pod, nomination.node.name)
+            taken.setdefault(nomination.pk, []).append(leaving)
+    return list(taken.values())
+
+
+def is_still_wanted(one: Leaving) -> bool:
+    """Tell whether the nomination still holds."""
+    return Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED, nomination__active=True).exists()
+
+
+def asked(one: Leaving) -> None:
+    """Note that the API server takes the victim off, or has it no more."""
+    Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED).update(state=Eviction.ASKED, not_before=None)
+
+
+def ask_again(one: Leaving, seconds: float = 0.0) -> None:
+    """Note that nobody knows yet; it is asked again later."""
+    wait = timedelta(seconds=max(seconds, min(2**one.eviction.attempts, LONGEST_WAIT_SECONDS)))
+    rows = Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED)
+    rows.update(not_before=timezone.now() + wait)
+
+
+def refuse(cluster_id: int, one: Leaving, message: str) -> None:
+    """Note that the victim stays: it is spared for a while, and the pod it should make room for looks for others."""
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
+        Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
+        _give_up(change, [one.nominee.pk], f"{one.victim.key} may not be evicted: {message}")
+        change.close()
+        dispatch.wake(cluster_id)
+
+
+def displace(cluster_id: int, one: Leaving) -> bool:
+    """Send a victim back to the queue that nobody has begun to bind; False where somebody has."""
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        rows = Pod.objects.filter(pk=one.victim.pk, state=State.PLACED.value).defer("spec")
+        victims = list(rows)
+        if not victims:
+            return False
+        reason = f"Preempted by {one.nominee.key}"
+        change.free(victims, reason)
+        change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=reason)
+        asked(one)
+        wake_nominees([one.victim.pk])
+        change.requeue()
+        change.close()
+        dispatch.wake(cluster_id)
+    return True
+
+
+def late_nominations(cluster_id: int) -> QuerySet[Nomination]:
+    """Return the nominations that did not come true in time."""
+    late = timezone.now() - PATIENCE
+    return Nomination.objects.filter(cluster_id=cluster_id, active=True, created_at__lt=late)
+
+
+def give_up_late(cluster_id: int) -> int:
+    """End the nominations whose victims do not go; return how many."""
+    with transaction.atomic():
+        rows = late_nominations(cluster_id)
+        if not rows.exists():
+            return 0
+        change = Change(advance(cluster_id))
+        staying = Eviction.objects.filter(nomination__in=rows, victim__state__in=_HOLDING)
+        pods = sorted(rows.values_list("pod_id", flat=True))
+        minutes = int(PATIENCE.total_seconds() // 60)
+        message = f"it did not leave within {minutes} minutes"
+        staying.update(state=Eviction.REFUSED, not_before=change.now + PATIENCE, message=message)
+        _give_up(change, pods, f"who should leave did not within {minutes} minutes")
+        change.close()
+        dispatch.wake(cluster_id)
+    return len(pods)
+
+
+def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
+    """Return who may not be evicted for the time being, with the pod for which that was asked and what was said."""
+    rows = Eviction.objects.filter(
+        state=Eviction.REFUSED, not_before__gt=timezone.now(), nomination__cluster_id=cluster_id
+    )
+    found = rows.order_by("id").values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
+    return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
+
+
+def wake_nominees(victim_ids: Iterable[int]) -> None:
+    """Have those looked at again at once for whom these pods left."""
+    rows = Eviction.objects.filter(victim_id__in=list(victim_ids), nomination__active=True)
+    pods = list(rows.values_list("nomination__pod_id", flat=True))
+    if pods:
+        Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None)
+
+
+def tell_who_left(victim_ids: Iterable[int]) -> None:
+    """Say of pods that are over for whom they left, if they did."""
+    rows = Eviction.objects.filter(victim_id__in=list(victim_ids), state=Eviction.ASKED).select_related(
+        "nomination__pod", "victim"
+    )
+    for one in rows.defer("nomination__pod__spec", "victim__spec").order_by("id"):
+        left = f"Preempted by {one.nomination.pod.key}"
+        more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
+        Pod.objects.filter(pk=one.victim_id).update(message=left + more)
+
+
+def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:
+    change.end_nominations(pod_ids, reason)
+    Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None)
+    change.requeue()

@@ -1,0 +1,379 @@
+"""Preemption on a real API server: victims are asked to leave, budgets are heard, no room is given away early.
+
+Real here: evictions, budgets and their refusals, graceful deletion. Not here: the controller that counts who is
+healthy, so tests write the status of budgets; and kubelets, so a pod that was asked to leave goes when a test says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import BUDGETS, PODS
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import dispatch
+from hetsched.placement.actions import evicting
+from hetsched.placement.explain import matrix_of
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Reservation
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import activate, save_draft
+from tests.kube.faults import refusal, replies
+from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.test_from_a_waiting_pod_to_its_node import events_of
+from workers import bind, evict, schedule, sweep, tell
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node of 8 CPUs."""
+    for worker in (bind, evict, tell):
+        monkeypatch.setattr(worker, "api_of", lambda _: api)
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+    plane.call("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets")
+
+
+def decide(follower: Follower) -> int:
+    """Have everything due decided and bound, as the watch knows it now."""
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    follower._tell()
+    done = schedule.run(follower.lease.cluster_id)
+    bind.run(follower.lease.cluster_id)
+    return done
+
+
+def running(api: Api, follower: Follower, *names: str, **spec: Any) -> None:
+    """Have pods of ours run, each with 4 CPUs unless said otherwise."""
+    for name in names:
+        make_pod(api, name, **{"cpu": "4", **spec})
+    eventually(follower, lambda: set(names) <= states().keys())
+    decide(follower)
+    for name in names:
+        run_on(api, name)
+    eventually(follower, lambda: all(states()[name] == "running" for name in names))
+
+
+def run_on(api: Api, name: str) -> None:
+    path = PODS.path(namespace="default", name=name, part="status")
+    body = json.dumps({"status": {"phase": "Running"}}).encode()
+    api.send("PATCH", path, body, content="application/merge-patch+json")
+
+
+def urgent(
+    api: Api, follower: Follower, name: str = "urgent", *, cpu: str = "4", class_name: str = "system-node-critical"
+) -> None:
+    """Have a pod come that is more important than all others, and be decided."""
+    make_pod(api, name, cpu=cpu, priorityClassName=class_name)
+    eventually(follower, lambda: name in states())
+    decide(follower)
+
+
+def kubelet_ends(api: Api, name: str) -> None:
+    """End a pod that is being deleted, as its kubelet would."""
+    api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
+
+
+def budget(api: Api, name: str, app: str, *, allowed: int, healthy: int = 0) -> None:
+    """Have a budget for pods labelled `app`, which allows so many to leave and wants so many healthy."""
+    selector = {"matchLabels": {"app": app}}
+    make(api, BUDGETS, name, "default", spec={"selector": selector, "minAvailable": 1})
+    status = {
+        "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": healthy,
+        "expectedPods": 1,
+    }  # fmt: skip
+    path = BUDGETS.path(namespace="default", name=name, part="status")
+    api.send("PATCH", path, json.dumps({"status": status}).encode(), content="application/merge-patch+json")
+
+
+def is_leaving(api: Api, name: str) -> bool:
+    return "deletionTimestamp" in pod_of(api, name)["metadata"]
+
+
+def nominated(api: Api, name: str = "urgent") -> str:
+    found: str = pod_of(api, name)["status"].get("nominatedNodeName", "")
+    return found
+
+
+def consistent(cluster: Cluster) -> None:
+    assert check_invariants() == []
+    with warm(cluster.pk).held() as kept:
+        rebuilt = load_state(cluster.pk)
+        assert kept.state.digest() == rebuilt.state.digest()
+        assert (kept.state.columns.load == rebuilt.state.columns.load).all()
+        assert kept.nominees == rebuilt.nominees
+
+
+def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    running(api, followed, "low", "other", terminationGracePeriodSeconds=120)
+    urgent(api, followed)
+    assert states() == {"low": "running", "other": "running", "urgent": "not-now"}
+    decision = Decision.objects.filter(pod_name="urgent").latest("id")
+    assert (decision.nominated_node, decision.node_name) == ("n1", "")
+    (victim,) = [one.pod.partition("/")[2] for one in decision.evictions]
+    stays = ({"low", "other"} - {victim}).pop()
+    assert decision.reasons[0].code == "PreemptionPending"
+    assert [(row.name, row.feasible) for row in matrix_of(decision)] == [("n1", True)]
+    consistent(cluster)
+
+    assert evict.run(cluster.pk) == 1
+    assert (is_leaving(api, victim), is_leaving(api, stays)) == (True, False)
+    assert pod_of(api, victim)["metadata"]["deletionGracePeriodSeconds"] == 120  # its own
+    tell.run(cluster.pk)
+    assert nominated(api) == "n1"
+    (condition,) = [one for one in pod_of(api, "urgent")["status"]["conditions"] if one["type"] == "PodScheduled"]
+    assert f"once default/{victim} (priority 0) left" in condition["message"]
+
+    # It only goes: it holds what it held. What is as small as the gap it will leave must not slip in.
+    make_pod(api, "late", cpu="4")
+    eventually(followed, lambda: "late" in states())
+    for _ in range(2):
+        decide(followed)
+        assert (states()[victim], states()["urgent"], states()["late"]) == ("running", "not-now", "not-now")
+        assert Reservation.objects.filter(active=True).count() == 2
+    assert Nomination.objects.count() == 1
+    consistent(cluster)
+
+    kubelet_ends(api, victim)
+    eventually(followed, lambda: states()[victim] == "cancelled")
+    assert Pod.objects.get(name=victim).message == "Preempted by default/urgent"
+    consistent(cluster)
+    Pod.objects.filter(name="late").update(queued=True, not_before=None)
+    assert decide(followed) == 2
+    assert (states()["urgent"], states()["late"]) == ("bound", "not-now")
+    assert pod_of(api, "urgent")["spec"]["nodeName"] == "n1"
+    assert not Nomination.objects.filter(active=True).exists()
+    consistent(cluster)
+
+
+def test_a_victim_is_told_by_whom_and_why(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed)
+    evict.run(cluster.pk)
+    (condition,) = [one for one in pod_of(api, "low")["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    sentence = "Preempted by default/urgent (priority 2000001000), which needs room on n1; this pod has priority 0"
+    assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", f"hetsched: {sentence}")
+    assert ("Preempted", sentence) in events_of(api, "low")
+    entry = AuditEntry.objects.get(action="pod.preempt")
+    assert (entry.object_name, entry.reason) == ("default/low", "To be preempted by default/urgent")
+
+
+def test_pods_whose_leaving_breaks_no_budget_leave_first(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "guarded", labels={"app": "guarded"})
+    running(api, followed, "low")
+    budget(api, "guard", "guarded", allowed=0, healthy=1)
+    eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
+    urgent(api, followed)
+    assert evict.run(cluster.pk) == 1
+    assert (is_leaving(api, "low"), is_leaving(api, "guarded")) == (True, False)
+
+
+def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    # By what is booked the budget would allow it: only the API server knows that nobody may leave now.
+    running(api, followed, "first")
+    running(api, followed, "second", labels={"app": "guarded"})
+    budget(api, "guard", "guarded", allowed=0)
+    eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
+    urgent(api, followed)
+    (chosen,) = Decision.objects.filter(pod_name="urgent").latest("id").evictions
+    assert chosen.pod == "default/second"  # it runs for the shortest time, or comes last by name
+    assert evict.run(cluster.pk) == 0
+    assert not is_leaving(api, "second")
+    refused = Eviction.objects.get(state=Eviction.REFUSED)
+    assert "disruption budget" in refused.message
+    assert not Nomination.objects.filter(active=True).exists()
+    consistent(cluster)
+    decide(followed)
+    assert evict.run(cluster.pk) == 1
+    assert (is_leaving(api, "first"), is_leaving(api, "second")) == (True, False)
+
+
+def test_who_may_not_leave_at_all_is_not_asked_again_at_once_and_the_pod_says_so(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    running(api, followed, "low", cpu="8", labels={"app": "guarded"})
+    budget(api, "guard", "guarded", allowed=0)
+    eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
+    urgent(api, followed)
+    tell.run(cluster.pk)
+    assert nominated(api) == "n1"
+    evict.run(cluster.pk)
+    decide(followed)
+    tell.run(cluster.pk)
+    assert nominated(api) == ""
+    assert Decision.objects.filter(pod_name="urgent").latest("id").reasons[-1].code == "PreemptionRefused"
+    assert (evict.run(cluster.pk), Nomination.objects.count()) == (0, 1)
+    # When the pause is over and the budget allows it, the same pod is asked again, and goes.
+    Eviction.objects.update(not_before=timezone.now() - timedelta(seconds=1))
+    path = BUDGETS.path(namespace="default", name="guard", part="status")
+    status = json.dumps({"status": {"disruptionsAllowed": 1}}).encode()
+    api.send("PATCH", path, status, content="application/merge-patch+json")
+    decide(followed)
+    assert evict.run(cluster.pk) == 1
+    assert is_leaving(api, "low")
+
+
+def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "free")
+    running(api, followed, "guarded", labels={"app": "guarded"})
+    budget(api, "guard", "guarded", allowed=0)
+    eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
+    urgent(api, followed, cpu="8")
+    assert Eviction.objects.count() == 2
+    assert evict.run(cluster.pk) == 0
+    assert not is_leaving(api, "free")
+    assert sorted(Eviction.objects.values_list("state", flat=True)) == ["dropped", "refused"]
+
+
+def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed)
+    api.send("DELETE", PODS.path(namespace="default", name="urgent"), query={"gracePeriodSeconds": "0"})
+    eventually(followed, lambda: states()["urgent"] == "cancelled")
+    assert not Nomination.objects.filter(active=True).exists()
+    assert evict.run(cluster.pk) == 0
+    assert not is_leaving(api, "low")
+    consistent(cluster)
+    kubelet_ends(api, "low")
+    make_pod(api, "next", cpu="8")
+    eventually(followed, lambda: states().get("next") == "pending" and states()["low"] == "cancelled")
+    decide(followed)
+    assert states()["next"] == "bound"
+
+
+def test_a_place_that_comes_free_elsewhere_is_taken_and_nobody_has_to_leave(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed)
+    make_node(api, "n2")
+    eventually(followed, lambda: Node.objects.count() == 2)
+    decide(followed)
+    assert states() == {"low": "running", "urgent": "bound"}
+    assert pod_of(api, "urgent")["spec"]["nodeName"] == "n2"
+    assert (evict.run(cluster.pk), is_leaving(api, "low")) == (0, False)
+    consistent(cluster)
+
+
+def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed, "second", cpu="8", class_name="system-cluster-critical")
+    evict.run(cluster.pk)
+    kubelet_ends(api, "low")
+    eventually(followed, lambda: states()["low"] == "cancelled")
+    make_pod(api, "first", cpu="8", priorityClassName="system-node-critical")
+    eventually(followed, lambda: "first" in states())
+    decide(followed)
+    assert states() == {"low": "cancelled", "second": "not-now", "first": "bound"}
+    assert not Nomination.objects.filter(active=True).exists()
+    consistent(cluster)
+    tell.run(cluster.pk)
+    assert nominated(api, "second") == ""
+
+
+def test_victims_that_do_not_go_are_given_up_after_a_while(
+    api: Api, cluster: Cluster, followed: Follower, woken: list[Any]
+) -> None:
+    running(api, followed, "one", "two")
+    urgent(api, followed)
+    evict.run(cluster.pk)
+    victim = Eviction.objects.get().victim
+    Nomination.objects.update(created_at=timezone.now() - evicting.PATIENCE - timedelta(seconds=1))
+    sweep.run()
+    assert (cluster.pk, dispatch.EVICT) in woken
+    evict.run(cluster.pk)
+    assert Pod.objects.get(pk=victim.pk).state == "running"  # it holds what it holds
+    consistent(cluster)
+    decide(followed)
+    (other,) = {"one", "two"} - {victim.name}
+    assert Nomination.objects.get(active=True).evictions.get().victim.name == other
+    consistent(cluster)
+
+
+def test_pods_of_other_schedulers_leave_only_where_the_policy_says_so(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    make_pod(api, "theirs", cpu="8", schedulerName="default-scheduler", nodeName="n1")
+    eventually(followed, lambda: states() == {"theirs": "running"})
+    urgent(api, followed)
+    assert not Nomination.objects.exists()
+    plugins = (PluginUse("resource-fit"), PluginUse("preemption", params={"foreign": True}))
+    version = save_draft(PolicySpec("hetsched", plugins), actor=SYSTEM).version
+    activate("hetsched", version, actor=SYSTEM, reason="test")
+    decide(followed)
+    assert evict.run(cluster.pk) == 1
+    kubelet_ends(api, "theirs")
+    eventually(followed, lambda: states()["theirs"] == "cancelled")
+    decide(followed)
+    assert states()["urgent"] == "bound"
+    consistent(cluster)
+
+
+@pytest.mark.parametrize("status", [0, 429, 503])
+def test_an_eviction_whose_fate_is_unknown_is_asked_for_again(
+    api: Api, cluster: Cluster, followed: Follower, status: int
+) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed)
+
+    def say(call: int, real: Any) -> Any:
+        if call == 1:
+            if status == 0:
+                real()  # it came through; the answer was lost
+            raise refusal(status)
+        return real()
+
+    with replies(api, to="/low/eviction", say=say):
+        assert evict.run(cluster.pk) == 0
+        assert evict.run(cluster.pk) == 0  # not at once
+        assert Nomination.objects.filter(active=True).exists()
+        Eviction.objects.update(not_before=None)
+        assert evict.run(cluster.pk) == 1
+    assert is_leaving(api, "low")
+
+
+def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluster, followed: Follower) -> None:
+    running(api, followed, "low", cpu="8")
+    urgent(api, followed)
+    api.send("DELETE", PODS.path(namespace="default", name="low"), query={"gracePeriodSeconds": "0"})
+    make_pod(api, "low", cpu="8")
+    evict.run(cluster.pk)
+    assert not is_leaving(api, "low")
+
+
+def test_a_victim_that_nobody_has_begun_to_bind_just_waits_again(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    make_pod(api, "low", cpu="8")
+    eventually(followed, lambda: states() == {"low": "pending"})
+    followed._tell()
+    schedule.run(cluster.pk)
+    make_pod(api, "urgent", cpu="4", priorityClassName="system-node-critical")
+    eventually(followed, lambda: "urgent" in states())
+    followed._tell()
+    schedule.run(cluster.pk)
+    assert evict.run(cluster.pk) == 1
+    assert (states()["low"], Pod.objects.get(name="low").message) == ("pending", "Preempted by default/urgent")
+    decide(followed)
+    assert states() == {"low": "not-now", "urgent": "bound"}
+    assert not is_leaving(api, "low")
+    consistent(cluster)

@@ -1,0 +1,112 @@
+"""Ask the API servers of live clusters to evict pods that have to leave for more important ones.
+
+Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. Of several
+victims of one pod, none is asked before the API server said, without effect, that each of them may leave; the first
+refusal ends the nomination. A victim that is on its way to its node is asked for when it is there. What was asked is
+no proof of anything: the watch tells who is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+import structlog
+from celery import shared_task
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.evicting import Answer, Fate, ToEvict, evict, tell_victim
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.connecting import api_of
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement import dispatch
+from hetsched.placement.actions import Conflict
+from hetsched.placement.actions.evicting import (
+    Leaving,
+    ask_again,
+    asked,
+    claim_evictions,
+    displace,
+    give_up_late,
+    is_still_wanted,
+    refuse,
+)
+from hetsched.placement.lifecycle import State
+
+MOST_TRIES = 8
+_THERE = (State.BOUND.value, State.RUNNING.value)
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.EVICT)
+def run(cluster_id: int) -> int:
+    """Ask for what is due in a live cluster; return how many pods leave."""
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    if cluster is None:
+        return 0
+    give_up_late(cluster_id)
+    leave = 0
+    claimed = claim_evictions(cluster_id)
+    if claimed:
+        api = api_of(cluster)
+        for group in claimed:
+            leave += _ask(api, cluster, group)
+    return leave
+
+
+def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
+    """Have the victims of one nomination leave; return how many do."""
+    there = [one for one in group if one.victim.state in _THERE]
+    for one in there if len(group) > 1 else ():
+        answer = evict(api, _to_evict(one), only_ask=True)
+        if not _goes_on(cluster, one, answer):
+            return 0
+        if answer.fate is Fate.UNKNOWN:
+            for other in group:
+                ask_again(other, answer.retry_after_seconds)
+            return 0
+    leave = 0
+    for one in group:
+        try:
+            if one.victim.state == State.PLACED and displace(cluster.pk, one):
+                leave += 1
+                continue
+        except Conflict:
+            pass  # somebody has moved it on
+        if one.victim.state in (State.PLACED, State.BINDING):
+            ask_again(one)
+            continue
+        if one not in there:
+            asked(one)  # it holds nothing any more
+            continue
+        if not is_still_wanted(one):
+            return leave
+        answer = evict(api, _to_evict(one))
+        if not _goes_on(cluster, one, answer):
+            return leave
+        if answer.fate in (Fate.ASKED, Fate.GONE):
+            asked(one)
+            leave += 1
+        if answer.fate is Fate.ASKED:
+            instance = f"{socket.gethostname()}/{os.getpid()}"
+            tell_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
+    return leave
+
+
+def _goes_on(cluster: Cluster, one: Leaving, answer: Answer) -> bool:
+    """Note an answer that keeps the victim, or that nobody knows; tell whether the others are still to be asked."""
+    late = answer.fate is Fate.UNKNOWN and one.eviction.attempts >= MOST_TRIES
+    if answer.fate is Fate.REFUSED or late:
+        log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)
+        refuse(cluster.pk, one, answer.message)
+        return False
+    if answer.fate is Fate.UNKNOWN:
+        ask_again(one, answer.retry_after_seconds)
+    return True
+
+
+def _to_evict(one: Leaving) -> ToEvict:
+    victim = one.victim
+    return ToEvict(one.eviction.pk, victim.namespace, victim.name, victim.uid, one.sentence)
