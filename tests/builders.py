@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
+from hetsched.adapters.images.facts import with_demand
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.cards import vendor_of
 from hetsched.contracts.errors import Problem
@@ -22,6 +23,7 @@ from hetsched.contracts.workload import (
     GangMember,
     GpuDemand,
     HostPort,
+    ImageFacts,
     IsaDemand,
     LabelSelector,
     NodeTerm,
@@ -113,6 +115,16 @@ class PodBuilder:
     def isa(self, native: str = "", *, emulated: str = "", cross: str = "", qemu: str = "") -> Self:
         source = "annotation hetsched.io/isa" if native else ""
         return self._shape(isa=IsaDemand(native, emulated, cross, qemu, source))
+
+    def images(self, *images: str | tuple[str, ...]) -> Self:
+        """Have images built for these platforms; a text instead says why nobody knows."""
+        names = tuple(f"image-{number}" for number in range(len(images)))
+        facts = tuple(
+            ImageFacts(name, unknown=said) if isinstance(said, str) else ImageFacts(name, said)
+            for name, said in zip(names, images, strict=True)
+        )
+        shape = with_demand(self._pod.shape, facts)
+        return self.having(images=names, image_facts=facts, shape=shape)
 
     def numa(self, aware: bool | None = True, cpu_policy: str = "none") -> Self:
         return self._shape(numa=NumaDemand(aware, cpu_policy))

@@ -117,6 +117,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
         cross=tuple(dict.fromkeys(cross + either)),
         source=source if native is not None else "",
         complete=complete,
+        arch=labels.get(keys.KUBERNETES_ARCH, "") if native is None else "",
     )
 
 

@@ -54,6 +54,8 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["schedulingGates"] = [{"name": gate} for gate in pod.gates]
     if pod.gang is not None and pod.gang.name != pod.labels.get(keys.GANG_NAME, pod.labels.get(keys.POD_GROUP)):
         spec["schedulingGroup"] = {"podGroupName": pod.gang.name}
+    if pod.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pod.pull_secrets]
     if volumes := pod_volumes(pod):
         spec["volumes"] = volumes
     spec |= _constraints(shape)
@@ -154,6 +156,9 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
             found[keys.TOPOLOGY_RESULT] = result
     if templates := unwritten_templates(pod):
         found[keys.EXPORT_CLAIMS] = msgspec.json.encode(templates).decode()
+    if pod.image_facts:
+        known = {facts.image: facts.unknown or facts.platforms for facts in pod.image_facts}
+        found[keys.IMAGE_PLATFORMS] = msgspec.json.encode(known).decode()
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
         for problem in pod.problems:

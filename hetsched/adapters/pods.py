@@ -33,6 +33,7 @@ from hetsched.contracts.workload import (
 from . import demands, keys, selectors, storage
 from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
+from .images.facts import stated_facts, with_demand
 from .requests import pod_amounts
 
 MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
@@ -154,6 +155,10 @@ class PodReader:
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
         node_name = spec.name("nodeName") if spec.text("nodeName") else ""
+        images = tuple(dict.fromkeys(_images(spec)))
+        image_facts = stated_facts(annotations, images, problems)
+        if image_facts:
+            shape = with_demand(shape, image_facts)
         return PodSpec(
             namespace=namespace,
             name=name,
@@ -171,7 +176,9 @@ class PodReader:
             node_name=node_name,
             allocation=_allocation(annotations, problems) if node_name else None,
             container_names=names,
-            images=tuple(dict.fromkeys(_images(spec))),
+            images=images,
+            image_facts=image_facts,
+            pull_secrets=tuple(secret.text("name") for secret in spec.views("imagePullSecrets") if "name" in secret),
             problems=_with_exported(problems, annotations),
         )
 

@@ -83,7 +83,7 @@ class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
 
     `native` None is unknown. `source` says where the native string was read. Where `complete` is false the native
     string is a lower bound (an architecture label, a feature label set with a deny list): what it names is there, what
-    it does not name is unknown.
+    it does not name is unknown. `arch` is the architecture by its Kubernetes name where nothing else is known of it.
     """
 
     native: str | None = None
@@ -91,6 +91,7 @@ class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
     cross: tuple[str, ...] = ()
     source: str = ""
     complete: bool = True
+    arch: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel"):

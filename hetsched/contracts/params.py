@@ -32,7 +32,7 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
     try:
         return msgspec.convert(values, declaration, strict=True)
     except msgspec.ValidationError as error:
-        known = ", ".join(declaration.__struct_fields__) or "none"
+        known = ", ".join(declaration.__struct_encode_fields__) or "none"
         hint = _choices(declaration, str(error)) or f"Known parameters: {known}"
         raise InputError("PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=hint) from None
 

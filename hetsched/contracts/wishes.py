@@ -11,6 +11,7 @@ QEMU = "QEMU"
 KUBERNETES_ARCH = "kubernetes.io/arch"
 EMULATED_ISA = "hetsched.io/emulated-isa"
 CROSS_ISA = "hetsched.io/cross-isa"
+IMAGE_PLATFORMS = "hetsched.io/image-platforms"
 
 GPU_NUMBER = ("oks/gpu-number", "oks/gpunumber")
 GPU_MEMORY = "oks/gpu-memory"

@@ -10,6 +10,8 @@ What runs natively on the chosen node is granted as native, whichever pass found
 RISC-V labels and looks for other labels inside the node's, as published, and asks the lattice about what the
 publication has no rule for (profiles, levels, other spellings of an architecture).
 A node whose ISA nobody stated is unknown, not "no"; so is what lies beyond a lower bound (`complete` false).
+Whatever a pod states, its images have to run the same way (`image_fit`): natively, or by the emulator; beside a cross
+toolchain they run natively. A pod that states nothing runs natively wherever its images do.
 Source: public contract section 1; ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)), Algorithm 1.
 """
 
@@ -23,14 +25,15 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import IsaGrant
-from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import IsaDemand
-from hetsched.isa import Isa, match, parse
+from hetsched.isa import Isa, match
 from hetsched.isa.paper import is_letters, modules, paper_affinity
 
 from .columns import Ints
+from .image_fit import emulator_covers, image_gap
+from .isa_strings import offered_isa, required_isa
 from .status import Refusal
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> R
     native, emulated = _native(mode, passes, demand, offer), _emulated(mode, demand, offer)
     order = (native, emulated)
     if passes == "qemu-first":
-        order = (emulated and _as_it_runs(mode, emulated, offer), native)
+        order = (emulated and _as_it_runs(mode, emulated, demand, offer), native)
     for rank, found in zip((FIRST, SECOND), order, strict=True):
         if found is not None:
             return found._replace(rank=rank)
@@ -100,17 +103,22 @@ def _ranks(mode: Mode, passes: Passes, offers: tuple[IsaReport, ...], demand: Is
 
 def grant_of(run: Run) -> IsaGrant:
     """Return the grant of a demand that runs."""
+    if run.mode == "any":
+        return IsaGrant("any")
     required = required_isa(run.required).canonical
     return IsaGrant(run.mode, required, run.offered)
 
 
 def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Refusal:
     """Say why `demand` does not run on a node with `offer`."""
+    gap = _images_gap(demand, offer)
+    if gap is not None:
+        return gap
     if run_on(mode, passes, demand, offer).rank == UNKNOWN_ISA:
         return IS_UNKNOWN
     needs = _native_needs(passes, demand)
     if not needs:
-        asked = next(text for text, _ in _emulated_needs(demand, offer) if text)
+        asked = next(text for text, _, _ in _emulated_needs(demand, offer) if text)
         message = f"the node emulates no {asked}, and the pod states no native need{_emulators_gap(demand, offer)}"
         return Refusal("IsaNotEmulated", message, missing=(asked,))
     required, native = required_isa(needs[0]), offered_isa(offer.native or "")
@@ -124,10 +132,19 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
     return Refusal("IsaMissingExtension", message, missing=missing)
 
 
+def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
+    """Say why the pod's images do not run on a node, natively or by an emulator that the pod allows."""
+    gap = None if demand.images is None else image_gap(demand.images, offer)
+    if gap is None or demand.images is None:
+        return None
+    emulators = offer.emulated if demand.emulated or demand.qemu else ()
+    return None if any(emulator_covers(demand.images, offered) for offered in emulators) else gap
+
+
 def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> str:
     """Say what the emulator or toolchain that comes nearest lacks, nothing where none is for that architecture."""
     gaps: list[tuple[int, str]] = []
-    for text, offers in _emulated_needs(demand, offer):
+    for text, offers, _ in _emulated_needs(demand, offer):
         for offered in map(offered_isa, offers if text else ()):
             required = required_isa(text)
             missing = match(required, offered).missing
@@ -145,6 +162,10 @@ def same_isa(mode: Mode, offered: str) -> Hashable:
 
 
 def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Run | None:
+    if not _images_run_natively(demand, offer):
+        return None
+    if not demand.is_stated:
+        return Run(NO, "any")
     if offer.native is None:
         return None
     for text in _native_needs(passes, demand):
@@ -157,17 +178,29 @@ def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> 
 def _emulated(mode: Mode, demand: IsaDemand, offer: IsaReport) -> Run | None:
     """Return the closest of the emulators or toolchains that do, the first of equals."""
     found: Run | None = None
-    for text, offers in _emulated_needs(demand, offer):
+    for text, offers, runs_images in _emulated_needs(demand, offer):
         for offered in offers if text else ():
+            if not (
+                emulator_covers(demand.images, offered)
+                if runs_images and demand.images is not None
+                else _images_run_natively(demand, offer)
+            ):
+                continue
             affinity = _affinity(mode, text, offered)
             if affinity is not None and (found is None or affinity > found.affinity):
                 found = Run(NO, "emulated", text, offered, affinity)
     return found
 
 
-def _as_it_runs(mode: Mode, emulated: Run, offer: IsaReport) -> Run:
+def _images_run_natively(demand: IsaDemand, offer: IsaReport) -> bool:
+    return demand.images is None or image_gap(demand.images, offer) is None
+
+
+def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
     """Return the run as native where the node needs no emulator for it."""
-    if offer.native is None or _affinity(mode, emulated.required, offer.native) is None:
+    if offer.native is None or not _images_run_natively(demand, offer):
+        return emulated
+    if _affinity(mode, emulated.required, offer.native) is None:
         return emulated
     return emulated._replace(mode="native", offered=offer.native)
 
@@ -199,28 +232,16 @@ def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
     return [text for text in (demand.emulated, demand.cross, demand.qemu) if text]
 
 
-def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...]]]:
+def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...], bool]]:
+    """Return what may be met by which offers, and whether these run the pod's images too, as toolchains do not."""
     return [
-        (demand.emulated, offer.emulated),
-        (demand.cross, offer.cross),
-        (demand.qemu, offer.emulated + offer.cross),
+        (demand.emulated, offer.emulated, True),
+        (demand.cross, offer.cross, False),
+        (demand.qemu, offer.emulated, True),
+        (demand.qemu, offer.cross, False),
     ]
 
 
 def _machine(native: Isa) -> str:
     """Name the kind of machine in a word: rv64, x86, arm."""
     return f"rv{native.xlen}" if native.arch == "riscv" else native.arch
-
-
-@lru_cache(maxsize=65536)
-def required_isa(text: str) -> Isa:
-    return parse(text, source="pod-label")
-
-
-@lru_cache(maxsize=65536)
-def offered_isa(text: str) -> Isa:
-    """Read a node's string; adapters have checked it, machine sources may hold names that only they accept."""
-    try:
-        return parse(text, source="node-label")
-    except InputError:
-        return parse(text, source="cpuinfo")

@@ -21,7 +21,7 @@ from hetsched.isa import label_value, match, parse
 from hetsched.isa.lowering import covered_part
 
 from .columns import Rows
-from .isa_fit import offered_isa, required_isa
+from .isa_strings import offered_isa, required_isa
 from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
 from .relaxed_rules import MOST_OPTIONS
 from .state import ClusterState

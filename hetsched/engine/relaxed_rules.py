@@ -94,7 +94,7 @@ def _with_selector(shape: Shape, kept: tuple[tuple[str, str], ...]) -> Shape:
     isa = shape.isa
     if isa is not None and isa.source == KUBERNETES_ARCH and KUBERNETES_ARCH not in dict(kept):
         isa = msgspec.structs.replace(isa, native="", source="")
-        isa = isa if isa.emulated or isa.cross or isa.qemu else None
+        isa = isa if isa.is_stated or isa.images else None
     return msgspec.structs.replace(shape, node_selector=kept, isa=isa)
 
 

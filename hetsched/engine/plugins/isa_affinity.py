@@ -55,7 +55,7 @@ class IsaAffinity:
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip | Alone:
         demand, mode = request.shape.isa, self.params.mode
-        if demand is None:
+        if demand is None or not demand.is_stated:
             return SKIP
         runs = [run_on(mode, self.params.passes, demand, offer) for offer in state.offers.values]
         known: Vocabulary[object] = Vocabulary()

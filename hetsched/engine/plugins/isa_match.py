@@ -6,6 +6,8 @@ it fits by emulation when the pod allows that and an emulator (or, for `cross-is
 offers the requirement. What comes first scores 100: native, or with `passes: qemu-first` emulated. A node whose ISA
 nobody stated is unknown, not "no": it is refused, and never makes the pod *never fits*; so is what lies beyond a lower
 bound (`complete` false). `hetsched.engine.isa_fit` has the rule in full, and what `mode: paper` compares instead.
+Where the platforms of the pod's images are known, they narrow the nodes besides (`hetsched.engine.image_fit`); where an
+index could not be read, `unknownImage` decides: refuse the pod until it can be, or warn and go by the rest.
 Nodes share few distinct ISA strings, so the lattice is asked once per distinct offer, and a node's answer is a look-up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
 """
@@ -13,13 +15,17 @@ Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels A
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import Allocation, IsaGrant
 from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.waits import Event
+from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.columns import Bools, Floats, Ints, Window
+from hetsched.engine.image_fit import UNKNOWN_IMAGE
 from hetsched.engine.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 from hetsched.engine.points import Reads
 from hetsched.engine.registry import plugin
@@ -28,6 +34,18 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 ANY = Allocation(isa=IsaGrant("any"))
+
+
+class IsaMatchParams(IsaParams, frozen=True):
+    """How instruction sets are compared, and what an image counts of which nobody knows the platforms."""
+
+    unknown_image: Annotated[
+        Literal["refuse", "warn"],
+        msgspec.Meta(
+            title="Unreadable image",
+            description="refuse: no node, until its index can be read. warn: as if the image said nothing.",
+        ),
+    ] = msgspec.field(default="warn", name="unknownImage")
 
 
 class _Known(NamedTuple):
@@ -40,11 +58,12 @@ class _Known(NamedTuple):
 @plugin(
     "isa-match",
     summary="Only nodes whose instruction set covers the pod's need; native before emulated.",
-    params=IsaParams,
+    params=IsaMatchParams,
     reads=Reads.STATIC,
+    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_LABELS, Event.NODE_ISA, Event.IMAGE_READ}),
 )
 class IsaMatch:
-    params: IsaParams
+    params: IsaMatchParams
 
     def static_key(self, request: Request) -> Hashable:
         return request.shape.isa
@@ -65,6 +84,9 @@ class IsaMatch:
         assert demand is not None
         known: _Known = request.memo["isa-match"]
         distinct = nodes.static("isa_offer")
+        if self._refuses_unknown(demand):
+            yield UNKNOWN_IMAGE, np.ones(len(distinct), np.bool_)
+            return
         by_refusal: dict[Refusal, list[int]] = {}
         for offer in np.unique(distinct).tolist():
             if known.ranks[offer] < SECOND:
@@ -72,6 +94,15 @@ class IsaMatch:
                 by_refusal.setdefault(refusal, []).append(offer)
         for refusal, ids in by_refusal.items():
             yield refusal, np.isin(distinct, ids)
+
+    def waits(self, request: Request) -> str:
+        demand = request.shape.isa
+        if demand is None:
+            return "a node that runs its images"
+        native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross
+        ways = [f"has {native}"] if native else []
+        ways += [f"emulates or compiles for {emulated}"] if emulated else []
+        return f"a node that {' or '.join(ways)}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.isa
@@ -98,4 +129,9 @@ class IsaMatch:
     def _remember(self, request: Request, state: ClusterState) -> None:
         assert request.shape.isa is not None
         by_offer = ranks(state, self.params.mode, self.params.passes, request.shape.isa)
+        if self._refuses_unknown(request.shape.isa):
+            by_offer = np.zeros_like(by_offer)
         request.memo["isa-match"] = _Known(by_offer, state.offers.values)
+
+    def _refuses_unknown(self, demand: IsaDemand) -> bool:
+        return self.params.unknown_image == "refuse" and demand.images is not None and demand.images.unknown

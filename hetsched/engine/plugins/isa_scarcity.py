@@ -24,7 +24,8 @@ import numpy as np
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.params import Params
 from hetsched.engine.columns import Floats, Window
-from hetsched.engine.isa_fit import SECOND, offered_isa, run_on
+from hetsched.engine.isa_fit import SECOND, run_on
+from hetsched.engine.isa_strings import offered_isa
 from hetsched.engine.points import Reads
 from hetsched.engine.registry import plugin
 from hetsched.engine.request import Request
@@ -59,7 +60,7 @@ class IsaScarcity:
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.isa
-        if demand is None:
+        if demand is None or not demand.is_stated:
             return SKIP
         offers = tuple(state.offers.values)
         nodes = tuple(np.bincount(state.all_rows.static("isa_offer"), minlength=len(offers)).tolist())

@@ -49,6 +49,7 @@ POD_ANNOTATIONS = st.fixed_dictionaries(
         "hetsched.io/expected-watts": st.sampled_from(["0", "350", "-1", "350W"]),
         "hetsched.io/expected-usage": st.sampled_from(['{"cpu": "1500m", "memory": 7}', "{}", "no"]),
         "hetsched.io/policy": st.sampled_from(["binpack", "No", ""]),
+        "hetsched.io/image-platforms": st.sampled_from(['{"a:1": ["linux/amd64"], "b:2": "x"}', "{}", "no"]),
         "hetsched.io/allocation": st.sampled_from(
             [
                 '{"v":1,"gpus":[{"index":0,"milli":500,"memoryMiB":100}],"zones":[{"name":"node-0","cpus":"0-3"}],'

@@ -72,7 +72,9 @@ def test_taints_and_cordon() -> None:
 def test_the_first_place_that_states_an_isa_wins(
     labels: dict[str, str], annotations: dict[str, str], native: str | None, source: str, complete: bool
 ) -> None:
-    assert node(labels=labels, annotations=annotations).isa == IsaReport(native, (), (), source, complete)
+    arch = "" if native else labels.get("kubernetes.io/arch", "")
+    isa = node(labels=labels, annotations=annotations).isa
+    assert isa == IsaReport(native, (), (), source, complete, arch)
 
 
 def test_emulators_and_toolchains() -> None:

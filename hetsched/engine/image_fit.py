@@ -1,0 +1,67 @@
+"""Whether a pod's images have something that runs on a node.
+
+Problem: an image without a build for the node's architecture, or with one for a newer core only, ends in a crash loop.
+Rule: the node's architecture is one that all images offer, and the node has what they need there (the floor). What a
+program without a variant needs (x86-64-v1, armv8.0-a, rv64gc) is there also where a node of that architecture states a
+lower bound only: the kubelet that reports it is such a program. Everything else beyond a lower bound is unknown. An
+emulator runs the images where it covers their floor of its architecture. Architectures outside the lattice are
+compared by name.
+Source: public contract section 1; opencontainers/image-spec image-index.md; GORISCV64=rva20u64 of the Go toolchain.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.workload import ImageDemand
+from hetsched.isa import match
+
+from .isa_strings import architecture, offered_isa, required_isa
+from .status import Refusal
+
+_BASES = {name: required_isa(text).canonical for name, text in (
+    ("amd64", "x86-64-v1"), ("arm64", "armv8.0-a"), ("riscv64", "rv64gc"),
+)}  # fmt: skip
+UNKNOWN_IMAGE = Refusal("ImageUnknown", "the platforms of its images are not known", unknown=True)
+NONE_IN_COMMON = Refusal("ImagesDisagree", "there is no Linux architecture that all its images offer")
+
+
+@lru_cache(maxsize=65536)
+def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
+    """Say why the images do not run natively on a node, None where they do or nothing is known of them."""
+    if images.floors is None:
+        return None
+    floors = dict(images.floors)
+    if not floors:
+        return NONE_IN_COMMON
+    arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
+    if not arch:
+        return Refusal("ImagePlatformUnknown", "the node's architecture is unknown, its images need one", unknown=True)
+    if arch not in floors:
+        message = f"its images are built for {', '.join(floors)} and the node is {arch}"
+        return Refusal("ImagePlatformMissing", message, missing=(arch,))
+    floor, base = floors[arch], _BASES.get(arch)
+    if base is None or (floor == base and not (offer.complete and offer.native)):
+        return None
+    if not floor:
+        message = f"what its images need on {arch} is not known: they are built for a variant that nobody here knows"
+        return Refusal("ImageVariantUnknown", message, unknown=True)
+    missing = match(required_isa(floor), offered_isa(offer.native)).missing if offer.native else (floor,)
+    if not missing:
+        return None
+    if not offer.complete or not offer.native:
+        message = f"its images need {floor} on {arch}, and nobody said whether the node has it"
+        return Refusal("ImageVariantUnknown", message, missing=missing, unknown=True)
+    message = f"its images need {floor} on {arch}, the node lacks {', '.join(missing)}"
+    return Refusal("ImageVariantMissing", message, missing=missing)
+
+
+@lru_cache(maxsize=65536)
+def emulator_covers(images: ImageDemand, offered: str) -> bool:
+    """Tell whether an emulator with this instruction set runs the images."""
+    if images.floors is None:
+        return True
+    isa = offered_isa(offered)
+    floor = dict(images.floors).get(architecture(isa), "")
+    return bool(floor) and match(required_isa(floor), isa).satisfied

@@ -1,0 +1,86 @@
+"""What a pod says of its images, and what follows for where it may run."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.images.facts import with_facts
+from hetsched.contracts.workload import ImageDemand, ImageFacts, PodSpec
+from tests.unit.adapters.reading import content, pod_text
+
+RV64GC = "rv64imafdc_zicsr_zifencei"
+TWO = "containers: [{name: a, image: one}]\ninitContainers: [{name: b, image: two}]"
+
+
+def pod(platforms: Any, spec: str = TWO) -> PodSpec:
+    annotations = {"hetsched.io/image-platforms": platforms if isinstance(platforms, str) else json.dumps(platforms)}
+    return content(pod_text(spec, annotations=annotations)).pending[0]
+
+
+def images(of: PodSpec) -> ImageDemand | None:
+    return of.shape.isa.images if of.shape.isa else None
+
+
+def test_every_container_and_init_container_narrows() -> None:
+    found = pod({"one": ["linux/amd64", "linux/arm64/v8", "linux/riscv64"], "two": ["linux/amd64/v3", "linux/riscv64"]})
+    assert images(found) == ImageDemand((("amd64", "x86-64-v3"), ("riscv64", RV64GC)))
+
+
+def test_an_image_that_nobody_speaks_of_narrows_nothing() -> None:
+    assert images(pod({"other": ["linux/amd64"]})) is None
+    assert images(pod({"one": ["linux/amd64"]})) == ImageDemand((("amd64", "x86-64-v1"),))
+
+
+def test_an_unknown_image_is_said_to_be_unknown() -> None:
+    found = pod({"one": ["linux/amd64"], "two": "its registry is not read"})
+    assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
+    assert found.image_facts[1] == ImageFacts("two", unknown="its registry is not read")
+    assert images(pod({"one": "gone"})) == ImageDemand(None, unknown=True)
+
+
+def test_attestations_and_entries_with_features_of_a_system_are_nothing_to_run() -> None:
+    found = pod({"one": ["linux/amd64", "unknown/unknown", "linux(x)/arm64"]})
+    assert images(found) == ImageDemand((("amd64", "x86-64-v1"),))
+
+
+def test_images_without_a_common_architecture_leave_none() -> None:
+    assert images(pod({"one": ["linux/amd64"], "two": ["linux/arm64"]})) == ImageDemand(())
+    assert images(pod({"one": ["windows/amd64"]})) == ImageDemand(())
+
+
+def test_a_32_bit_build_goes_to_the_64_bit_sibling() -> None:
+    found = pod({"one": ["linux/386", "linux/arm/v7"]})
+    expected = (("386", ""), ("amd64", "x86-64-v1"), ("arm", ""), ("arm64", "armv8.0-a"))
+    assert images(found) == ImageDemand(expected)
+
+
+def test_pods_for_another_system_are_left_alone() -> None:
+    spec = "nodeSelector: {kubernetes.io/os: windows}\ncontainers: [{name: a, image: one}]"
+    assert images(pod({"one": ["windows/amd64"]}, spec)) is None
+
+
+def test_a_stated_need_stands_beside_the_images() -> None:
+    annotations = {"hetsched.io/isa": "rv64gcv", "hetsched.io/image-platforms": '{"one": ["linux/riscv64"]}'}
+    (found,) = content(pod_text(TWO, annotations=annotations)).pending
+    assert found.shape.isa is not None
+    assert (found.shape.isa.native, images(found)) == ("rv64gcv", ImageDemand((("riscv64", RV64GC),)))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "no", "[]", '{"one": 7}', '{"one": ""}', '{"one": ["linux"]}', '{"one": [7]}', '{"one": {}}']
+)
+def test_a_wrong_statement_is_the_pods_own_mistake(wrong: str) -> None:
+    found = pod(wrong)
+    assert [problem.code for problem in found.problems] in (["ImagePlatformsInvalid"], ["PlatformMalformed"])
+    assert images(found) is None
+
+
+def test_what_was_read_counts_more_than_what_was_stated() -> None:
+    stated = pod({"one": ["linux/amd64"], "two": ["linux/amd64"]})
+    read = with_facts(stated, {"one": ImageFacts("one", ("linux/riscv64", "linux/amd64/v2"))})
+    assert images(read) == ImageDemand((("amd64", "x86-64-v2"),))
+    failed = with_facts(stated, {"one": ImageFacts("one", unknown="the registry does not answer")})
+    assert failed == stated
+    asked = with_facts(pod({}), {"one": ImageFacts("one", unknown="later"), "two": ImageFacts("two", unknown="x")})
+    assert [facts.unknown for facts in asked.image_facts] == ["later", "x"]

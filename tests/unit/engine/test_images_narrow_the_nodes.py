@@ -1,0 +1,120 @@
+"""The isa-match plugin: nodes on which all images of a pod have something that runs."""
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.node_report import IsaReport
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import ask, policy_of, scheduler
+
+AMD = a_node("amd").arch("amd64")
+ARM = a_node("arm").arch("arm64")
+RISCV = a_node("riscv").arch("riscv64")
+IBM = a_node("ibm").having(isa=IsaReport(arch="s390x"))
+FLEET = [AMD, ARM, RISCV, IBM]
+EVERYWHERE = ("linux/amd64", "linux/arm64/v8", "linux/riscv64", "linux/s390x")
+
+
+@pytest.mark.parametrize(
+    ("images", "nodes"),
+    [
+        ([("linux/amd64",)], ["amd"]),
+        ([EVERYWHERE], ["amd", "arm", "ibm", "riscv"]),
+        ([("linux/riscv64", "linux/s390x")], ["ibm", "riscv"]),
+        ([EVERYWHERE, ("linux/arm64", "linux/amd64")], ["amd", "arm"]),
+        ([("linux/386",)], ["amd"]),
+        ([("linux/arm/v7",)], ["arm"]),
+        ([("linux/amd64",), ("linux/arm64",)], []),
+        ([("windows/amd64",)], []),
+    ],
+)
+def test_only_nodes_whose_architecture_every_image_offers(images: list[tuple[str, ...]], nodes: list[str]) -> None:
+    assert ask("isa-match", a_pod().images(*images), FLEET).feasible == nodes
+
+
+def test_a_pod_that_states_nothing_runs_as_any_does() -> None:
+    found = scheduler(FLEET, policy=policy_of("isa-match")).schedule(a_pod().images(("linux/riscv64",)).build())
+    assert found.node == "riscv"
+    assert found.allocation.isa is not None
+    assert found.allocation.isa.mode == "any"
+
+
+def test_reasons_name_what_is_offered_and_what_the_node_is() -> None:
+    pod = a_pod().images(("linux/arm64", "linux/amd64/v3"))
+    answer = ask("isa-match", pod, [AMD, RISCV, a_node("old").isa("x86-64-v2")])
+    (riscv,), (unknown,), (old,) = (answer.reasons[name] for name in ("riscv", "amd", "old"))
+    assert riscv.code == "ImagePlatformMissing"
+    assert riscv.message == "its images are built for amd64, arm64 and the node is riscv64"
+    assert (unknown.code, unknown.unknown) == ("ImageVariantUnknown", True)
+    assert old.code == "ImageVariantMissing"
+    assert old.message.startswith("its images need x86-64-v3 on amd64, the node lacks abm, avx, avx2")
+    (none,) = ask("isa-match", a_pod().images(("linux/amd64",), ("linux/arm64",)), [AMD]).reasons["amd"]
+    assert none.code == "ImagesDisagree"
+
+
+@pytest.mark.parametrize(
+    ("image", "node", "fits"),
+    [
+        ("linux/amd64/v2", "x86-64-v3", True),
+        ("linux/amd64/v3", "x86-64-v3", True),
+        ("linux/amd64/v4", "x86-64-v3", False),
+        ("linux/arm64/v8.2", "armv8.4-a", True),
+        ("linux/arm64/v9", "armv8.4-a", False),
+        ("linux/riscv64", "rv64gcv", True),
+        ("linux/riscv64", "rv64i", False),
+        ("linux/riscv64", "rv32gc", False),
+        ("linux/riscv64/rva22u64", "rv64gc", False),
+        ("linux/riscv64/rva22u64", "rva23u64", True),
+        ("linux/riscv64/rva99u64", "rva23u64", False),
+    ],
+)
+def test_variants_are_levels_of_the_lattice(image: str, node: str, fits: bool) -> None:
+    assert ask("isa-match", a_pod().images((image,)), [a_node("n").isa(node)]).fits == {"n": fits}
+
+
+def test_a_stated_need_and_the_images_both_hold() -> None:
+    nodes = [RISCV, a_node("vector").isa("rv64gcv"), AMD]
+    assert ask("isa-match", a_pod().isa("rv64gcv").images(EVERYWHERE), nodes).feasible == ["vector"]
+    answer = ask("isa-match", a_pod().isa("rv64gcv").images(("linux/amd64",)), nodes)
+    assert answer.feasible == []
+    assert answer.codes("vector") == ["ImagePlatformMissing"]
+    assert answer.codes("amd") == ["IsaArchMismatch"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "images", "fits"),
+    [
+        ({"emulated": "rv64gc"}, ("linux/riscv64",), True),
+        ({"qemu": "rv64gc"}, ("linux/riscv64",), True),
+        ({}, ("linux/riscv64",), False),  # emulation only where the pod allows it
+        ({"emulated": "rv64gc"}, ("linux/arm64",), False),
+        ({"emulated": "rv64gc"}, ("linux/riscv64/rva23u64",), False),
+        ({"cross": "rv64gc"}, ("linux/riscv64",), False),  # a toolchain compiles for it, and runs nothing of it
+        ({"cross": "rv64gc"}, ("linux/amd64",), True),
+        ({"qemu": "rv64gc"}, ("linux/amd64",), True),  # by the toolchain
+        ({"emulated": "rv64gc"}, ("linux/amd64",), False),  # nothing in it to emulate
+    ],
+)
+def test_an_emulator_runs_the_images_where_the_pod_allows_it(
+    wish: dict[str, Any], images: tuple[str, ...], fits: bool
+) -> None:
+    pod = a_pod().isa(**wish).images(images) if wish else a_pod().images(images)
+    node = a_node("n").isa("x86-64-v3", emulated=("rv64gcb",), cross=("rv64gcb",))
+    assert ask("isa-match", pod, [node]).fits == {"n": fits}
+
+
+def test_the_policy_says_what_an_unreadable_image_counts() -> None:
+    pod = a_pod().images(("linux/amd64",), "the registry does not answer")
+    assert ask("isa-match", pod, FLEET).feasible == ["amd"]
+    answer = ask("isa-match", pod, FLEET, params={"unknownImage": "refuse"})
+    assert answer.feasible == []
+    (refusal,) = answer.reasons["amd"]
+    assert (refusal.code, refusal.unknown) == ("ImageUnknown", True)
+    assert ask("isa-match", a_pod().images("unread"), FLEET).feasible == ["amd", "arm", "ibm", "riscv"]
+
+
+def test_a_node_of_which_nothing_is_known_is_no_no() -> None:
+    silent = a_node("silent").isa(None)
+    (refusal,) = ask("isa-match", a_pod().images(("linux/amd64",)), [silent]).reasons["silent"]
+    assert (refusal.code, refusal.unknown) == ("ImagePlatformUnknown", True)
