@@ -22,6 +22,7 @@ _NODES_PER_ROUND, _PODS_PER_ROUND = 20, 50
 _ARCHES = ("amd64",) * 8 + ("arm64",) * 5 + ("riscv64",) * 4 + ("amd64",) * 3
 _IMPOSSIBLE = 2
 AWARE = "topology.crane.io/topology-awareness"
+PODS_PATH = PODS.path(namespace="default")
 Json = dict[str, Any]
 
 
@@ -127,7 +128,7 @@ def create_fleet(api: Api, count: int) -> None:
 
 
 def create_pods(api: Api, count: int, nodes: int) -> None:
-    create(api, pods(count, nodes), PODS.path(namespace="default"))
+    create(api, pods(count, nodes), PODS_PATH)
 
 
 def _kind(name: str) -> int:

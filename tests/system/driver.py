@@ -117,6 +117,14 @@ def live_states() -> dict[str, int]:
     return dict(Counter(Pod.objects.values_list("state", flat=True)))
 
 
+def follower() -> dict[str, Any]:
+    """Return who follows the live cluster, under which epoch."""
+    from hetsched.inventory.models import Connection
+
+    (found,) = Connection.objects.all()
+    return {"id": found.follower_id, "epoch": found.follower_epoch}
+
+
 def held() -> list[list[str]]:
     """Return the pods that hold something, each with its node, in order."""
     from hetsched.placement.models import Reservation
@@ -166,7 +174,7 @@ def let_preempt() -> int:
 
 HANDLERS = {
     handler.__name__: handler
-    for handler in (add_cluster, let_preempt, submit, states, live_states, booked, held, violations, cancel)
+    for handler in (add_cluster, let_preempt, submit, states, live_states, follower, booked, held, violations, cancel)
 }
 
 

@@ -1,0 +1,117 @@
+"""Two of each process on one database: when the one that follows dies or sleeps, the other goes on, and once only.
+
+Real here: kube-apiserver, PostgreSQL, Redis, processes and signals. HETSCHED_TEST_ALLOCATIONS sets how many pods are
+bound before the leader goes (a multiple of 50).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from tests.kube import mixed_fleet
+from tests.kube.control_plane import ControlPlane
+from tests.kube.live import PACE, listed, node_of, scheduling, start_watch
+from tests.system.plane import Plane
+from tests.system.processes import Process, wait_until
+
+pytestmark = [
+    pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
+    pytest.mark.timeout(1200),
+]
+ALLOCATIONS = int(os.environ.get("HETSCHED_TEST_ALLOCATIONS", "200"))
+LOT = 50
+NODES = 200
+PATIENCE_SECONDS = 180
+
+
+@pytest.fixture
+def ours(api: Api, plane: ControlPlane) -> Iterator[Plane]:
+    """Give a control plane with a warm standby of each process, after its first allocations."""
+    with scheduling(plane, **PACE) as ours:
+        start_watch(ours)
+        ours.start_worker()
+        mixed_fleet.create_fleet(api, NODES)
+        mixed_fleet.create_pods(api, ALLOCATIONS, NODES)
+        _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS))
+        yield ours
+
+
+def test_a_killed_leader_is_replaced_before_anything_is_given_twice(
+    api: Api, ours: Plane, figures: dict[str, object]
+) -> None:
+    before = _bound(api)
+    _follower(ours).kill_group()
+    began = time.monotonic()
+    _create_more(api)
+    wait_until(lambda: len(_bound(api)) > len(before), what=ours.last_words, seconds=PATIENCE_SECONDS)
+    first = time.monotonic() - began
+    _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + LOT))
+    _nothing_is_wrong(api, ours)
+    figures["failover with a warm standby"] = (
+        f"after {len(before)} allocations and leases of {PACE['HETSCHED_LEASE_SECONDS']} s the next pod was bound "
+        f"{first:.1f} s after the leader was killed; 0 given twice"
+    )
+
+
+def test_a_leader_that_slept_writes_nothing_when_it_wakes(api: Api, ours: Plane) -> None:
+    sleeper = _follower(ours)
+    assert ours.driver
+    epoch = ours.driver("follower")["epoch"]
+    os.killpg(sleeper.popen.pid, signal.SIGSTOP)
+    try:
+        _create_more(api)
+        wait_until(
+            lambda: ours.driver and ours.driver("follower")["epoch"] > epoch,
+            what=ours.last_words,
+            seconds=PATIENCE_SECONDS,
+        )
+        _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + LOT))
+        now = ours.driver("follower")
+    finally:
+        os.killpg(sleeper.popen.pid, signal.SIGCONT)
+    # It wakes with pods to decide and a whole world that it takes for the present one.
+    mixed_fleet.create(api, list(mixed_fleet.pods(ALLOCATIONS + 2 * LOT, NODES))[-LOT:], mixed_fleet.PODS_PATH)
+    _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + 2 * LOT))
+    _nothing_is_wrong(api, ours)
+    after = ours.driver("follower")
+    assert after["epoch"] >= now["epoch"]
+    assert sleeper.running
+
+
+def _create_more(api: Api) -> None:
+    mixed_fleet.create(api, list(mixed_fleet.pods(ALLOCATIONS + LOT, NODES))[-LOT:], mixed_fleet.PODS_PATH)
+
+
+def _follower(ours: Plane) -> Process:
+    """Return the process that follows the cluster."""
+    assert ours.driver
+    pid = int(ours.driver("follower")["id"].rpartition("/")[2])
+    (process,) = [one for one in ours.running if one.popen.pid == pid]
+    return process
+
+
+def _bound(api: Api) -> dict[str, str]:
+    return {pod["metadata"]["name"]: node for pod in listed(api)[0] if (node := node_of(pod))}
+
+
+def _wait_for(api: Api, ours: Plane, count: int) -> None:
+    wait_until(
+        lambda: len(_bound(api)) == count,
+        what=lambda: f"{len(_bound(api))} of {count}\n{ours.last_words()}",
+        seconds=PATIENCE_SECONDS,
+    )
+
+
+def _nothing_is_wrong(api: Api, ours: Plane) -> None:
+    assert ours.driver
+    pods, nodes = listed(api)
+    assert mixed_fleet.wrongs(pods, nodes) == []
+    there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
+    wait_until(lambda: ours.driver and ours.driver("held") == there, what=ours.last_words, seconds=PATIENCE_SECONDS)
+    assert ours.driver("violations") == []
