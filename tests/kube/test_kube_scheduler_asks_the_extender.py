@@ -1,0 +1,195 @@
+"""A stock kube-scheduler that asks hetsched places pods as hetsched's own cycle would, and falls as it is told to.
+
+Real here: etcd, kube-apiserver, kube-scheduler, and the product's own processes with their door.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.allocation import parse_allocation
+from hetsched.adapters.documents import Document
+from hetsched.adapters.fields import View
+from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.resources import NODE_GPUS, NODES, PODS, TOPOLOGIES
+from hetsched.adapters.manifests import read_content
+from hetsched.adapters.pods import Names, PodReader
+from hetsched.contracts.allocation import Allocation
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.policies import BUILTIN, DEFAULT
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from tests.kube import extended, kinds, mixed_fleet
+from tests.kube.control_plane import ControlPlane, free_port
+from tests.kube.scene import make, make_node, make_pod, pod_of
+from tests.system.processes import ROOT, Process, children_of, plain_environment, python, wait_until
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver", "kube-scheduler"), pytest.mark.timeout(400)]
+FLEET = 20
+LONG = 120
+
+
+@contextmanager
+def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]:
+    """Run `hetsched scheduler --extender`; gives the port of its door."""
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    port = free_port()
+    env = plain_environment() | {
+        "HETSCHED_EXTENDER_CLIENTS": "kube-scheduler=live",
+        "HETSCHED_EXTENDER_CERTIFICATES": str(folder / "certificates" / "server"),
+        "HETSCHED_EXTENDER_PORT": str(port),
+        "HETSCHED_EXTENDER_PROBE_PORT": "0",
+        # A busy machine takes its time; what is placed is looked at here, not how fast.
+        "HETSCHED_EXTENDER_SECONDS": "30",
+    }
+    words = ("scheduler", "--no-web", "--extender", f"--data={folder / 'data'}", "--name=live")
+    command = python("-m", "hetsched.cli", *words, f"--kubeconfig={kubeconfig}")
+    run = Process(command, env=env, log=folder / "hetsched.log", cwd=ROOT)
+    try:
+        wait_until(lambda: "is running" in run.said() or not run.running, what=run.said, seconds=LONG)
+        assert run.running, run.said()
+        yield port, run
+    finally:
+        below = children_of(run.popen.pid)
+        run.stop(signal.SIGINT)
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def logs(folder: Path) -> str:
+    files = [*folder.glob("data/logs/extender.log"), *folder.glob("data/logs/watch.log"), folder / "kube-scheduler.log"]
+    return "\n".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in files if log.exists())
+
+
+def wanted() -> list[dict[str, Any]]:
+    """Return pods of all kinds that one cycle decides: 22 anywhere, 8 RISC-V, 7 with cards, 3 with CPUs, 4 pinned."""
+    left_out = {"gang", "impossible"}
+    pods = [pod for pod in mixed_fleet.pods(50, FLEET) if kind_of(pod["metadata"]["name"]) not in left_out]
+    for pod in pods:
+        pod["spec"]["schedulerName"] = extended.NAME
+    return pods
+
+
+def kind_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def asked_for(log: Path) -> list[str]:
+    """Return the pods in the order in which kube-scheduler last took each of them up."""
+    found = re.findall(r'"Attempting to schedule pod" pod="default/([^"]+)"', log.read_text())
+    return list(dict.fromkeys(reversed(found)))[::-1]
+
+
+def decided_here(api: Api, pods: list[dict[str, Any]]) -> dict[str, tuple[str, Allocation]]:
+    """Decide the same pods in the same order, in this process, on what the API server has of the nodes."""
+
+    def documents(kind: Resource) -> list[Document]:
+        return [
+            Document(kind.plural, number, {**json.loads(body), "apiVersion": kind.api_version, "kind": kind.kind})
+            for number, body in enumerate(api.list_all(kind)[0], start=1)
+        ]
+
+    content = read_content([*documents(NODES), *documents(NODE_GPUS), *documents(TOPOLOGIES)], workload=False)
+    policy = compile_policy(BUILTIN[DEFAULT], load_registry())
+    scheduler = Scheduler(ClusterState.of(content), policy)
+    reader = PodReader(Names.of(content))
+    found = {}
+    for pod in pods:
+        spec = reader.pod(View(pod))
+        assert spec is not None
+        outcome = scheduler.schedule(spec)
+        assert outcome.node is not None, spec.key
+        found[spec.name] = (outcome.node, outcome.allocation)
+    return found
+
+
+def bound(api: Api) -> dict[str, dict[str, Any]]:
+    """Return the pods that have a node, by name."""
+    pods = [json.loads(body) for body in api.list_all(PODS)[0]]
+    return {pod["metadata"]["name"]: pod for pod in pods if pod["spec"].get("nodeName")}
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_pods_go_where_our_own_cycle_would_put_them(
+    api: Api, plane: ControlPlane, tmp_path: Path, by_name: bool
+) -> None:
+    extended.certificates(tmp_path / "certificates")
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]):
+        mixed_fleet.create_fleet(api, FLEET)
+        pods = {pod["metadata"]["name"]: pod for pod in wanted()}
+        for pod in pods.values():
+            api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode())
+        with (
+            hetsched(plane, tmp_path) as (port, _),
+            extended.kube_scheduler(plane, tmp_path, port, nodeCacheCapable=by_name, httpTimeout="60s") as log,
+        ):
+            wait_until(
+                lambda: len(bound(api)) == len(pods),
+                what=lambda: f"waiting: {sorted(set(pods) - set(bound(api)))}\n{logs(tmp_path)}",
+                seconds=LONG,
+            )
+        there = bound(api)
+        nodes = [json.loads(body) for body in api.list_all(NODES)[0]]
+        assert mixed_fleet.wrongs(list(there.values()), nodes) == []
+        expected = decided_here(api, [pods[name] for name in asked_for(log)])
+        assert {name: pod["spec"]["nodeName"] for name, pod in there.items()} == {
+            name: node for name, (node, _) in expected.items()
+        }
+        for name, (_, allocation) in expected.items():
+            told = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
+            assert (told.gpus, told.zones) == (allocation.gpus, allocation.zones), name
+        assert {"shared", "whole", "pinned", "riscv", "affine", "plain"} == {kind_of(name) for name in there}
+
+
+def conditions(api: Api, name: str) -> str:
+    found = pod_of(api, name)["status"].get("conditions", ())
+    return " ".join(one.get("message", "") for one in found)
+
+
+def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    extended.certificates(tmp_path / "certificates")
+    make_node(api, "n1")
+    make_pod(api, "first", schedulerName=extended.NAME)
+    nobody = free_port()
+    with extended.kube_scheduler(plane, tmp_path, nobody, ignorable=False):
+        wait_until(lambda: "connection refused" in conditions(api, "first"), what=lambda: logs(tmp_path), seconds=LONG)
+    assert "nodeName" not in pod_of(api, "first")["spec"]
+    with extended.kube_scheduler(plane, tmp_path, nobody, ignorable=True):
+        wait_until(lambda: pod_of(api, "first")["spec"].get("nodeName"), what=lambda: logs(tmp_path), seconds=LONG)
+    assert "hetsched.io/allocation" not in pod_of(api, "first")["metadata"].get("annotations", {})
+
+
+def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in_words(
+    api: Api, plane: ControlPlane, tmp_path: Path
+) -> None:
+    extended.certificates(tmp_path / "certificates")
+    classes = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+    make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
+    make(api, classes, "urgent", value=1000)
+    try:
+        with hetsched(plane, tmp_path) as (port, _), extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"):
+            # 3 + 3 of 8 CPUs; 4 more need one of them to leave.
+            for name in ("a", "b"):
+                make_pod(api, name, cpu="3", schedulerName=extended.NAME)
+            wait_until(lambda: len(bound(api)) == 2, what=lambda: logs(tmp_path), seconds=LONG)
+            make_pod(api, "vector", schedulerName=extended.NAME, labels={"hetsched.io/isa": "rv64gcv"})
+            wait_until(lambda: "rv64" in conditions(api, "vector"), what=lambda: logs(tmp_path), seconds=LONG)
+            assert "0/1 nodes are available: 1 " in conditions(api, "vector")
+            make_pod(api, "c", cpu="4", schedulerName=extended.NAME, priorityClassName="urgent")
+            wait_until(lambda: "c" in bound(api), what=lambda: logs(tmp_path), seconds=LONG)
+        assert len(set(bound(api)) & {"a", "b"}) == 1
+        assert "hetsched.io/allocation" in pod_of(api, "c")["metadata"]["annotations"]
+    finally:
+        api.send("DELETE", classes.path(name="urgent"))

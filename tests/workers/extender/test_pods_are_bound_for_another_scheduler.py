@@ -1,0 +1,173 @@
+"""From the question to the binding: what was chosen is booked, written with what it holds, and never booked twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import ApiFailure
+from hetsched.adapters.kube.binding import bind as write
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.models import Cluster, Sync
+from hetsched.placement.actions import follow
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.queue import due_pods
+from hetsched.placement.snapshot import load_state, warm
+from tests.builders import a_pod
+from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
+from workers import bind
+from workers.extender.answers import Extender
+
+ALL = ("amd", "card", "risc")
+
+
+def refused(act: Any, *arguments: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        act(*arguments)
+    return caught.value.code
+
+
+def offered(api: ApiServer, name: str, **more: Any) -> dict[str, Any]:
+    pod = a_plain_pod(name, **more)
+    api.pods[name] = pod
+    return pod
+
+
+def test_a_shared_card_is_booked_and_told_in_the_binding(extender: Extender, api: ApiServer, live: Cluster) -> None:
+    pod = offered(api, "half", metadata={"annotations": {"hetsched.io/gpu-milli": "500"}})
+    told = extender.filter(asked(pod, *ALL))
+    assert told.node_names == ["card"]
+    assert set(told.failed_and_unresolvable_nodes) == {"amd", "risc"}
+    extender.bind(to(pod, "card"))
+    (binding,) = api.bound
+    allocation = json.loads(binding["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert [(card["index"], card["milli"]) for card in allocation["gpus"]] == [(0, 500)]
+    assert (binding["metadata"]["uid"], allocation["node"]) == ("uid-half", "card")
+    row = Pod.objects.get()
+    assert (row.state, row.origin, row.policy) == ("bound", "asked", "hetsched")
+    assert Decision.objects.get().summary.startswith("default/half placed on card, chosen by scheduler other")
+    assert not due_pods(live.pk).exists()
+    with warm(live.pk).held() as loaded:
+        assert loaded.state.digest() == load_state(live.pk).state.digest()
+    assert check_invariants() == []
+
+
+def test_the_next_answer_knows_what_the_last_one_took(extender: Extender, api: ApiServer) -> None:
+    for number in range(2):
+        pod = offered(api, f"whole-{number}", metadata={"annotations": {"oks/gpu-number": "1"}})
+        assert extender.filter(asked(pod, *ALL)).node_names == ["card"]
+        extender.bind(to(pod, "card"))
+    third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
+    told = extender.filter(asked(third, *ALL))
+    assert told.node_names == []
+    assert set(told.failed_nodes) == {"card"}  # somebody may leave
+    assert refused(extender.bind, to(third, "card")) == "NodeRefused"
+    assert Reservation.objects.filter(active=True).count() == 2
+
+
+def test_ten_is_for_the_node_of_our_own_cycle_alone(extender: Extender, api: ApiServer) -> None:
+    pod = offered(api, "plain")
+    scores = {one.host: one.score for one in extender.prioritize(asked(pod, *ALL, "nowhere"))}
+    assert set(scores) == {*ALL, "nowhere"}
+    assert [name for name, score in scores.items() if score == 10] == ["amd"]
+    assert scores["nowhere"] == 0
+    assert all(0 <= score <= 10 for score in scores.values())
+
+
+def test_the_same_binding_again_is_the_same_binding(extender: Extender, api: ApiServer) -> None:
+    pod = offered(api, "p")
+    api.refuses = ApiFailure(0, "Unreachable", "no answer")
+    assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
+    assert Pod.objects.get().state == "binding"  # it may come yet: it holds what it holds
+    assert extender.filter(asked(pod, *ALL)).node_names == ["amd"]
+    assert refused(extender.bind, to(pod, "card")) == "PodBookedElsewhere"
+    api.refuses = None
+    extender.bind(to(pod, "amd"))
+    assert Pod.objects.get().state == "bound"
+    assert Reservation.objects.filter(active=True).count() == 1
+    extender.bind(to(pod, "amd"))
+    assert len(api.bound) == 2
+
+
+def test_a_refused_binding_frees_what_was_booked_and_the_pod_may_come_again(extender: Extender, api: ApiServer) -> None:
+    pod = offered(api, "p")
+    api.refuses = ApiFailure(422, "Invalid", "no such node")
+    assert refused(extender.bind, to(pod, "amd")) == "BindingRefused"
+    assert [row.state for row in Pod.objects.all()] == ["cancelled"]
+    assert not Reservation.objects.filter(active=True).exists()
+    api.refuses = None
+    extender.bind(to(pod, "amd"))
+    assert [row.state for row in Pod.objects.order_by("id")] == ["cancelled", "bound"]
+    assert check_invariants() == []
+
+
+def test_what_an_extender_left_half_way_is_bound_by_the_workers(
+    extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = offered(api, "p")
+    monkeypatch.setattr(extender, "_write", lambda *_: pytest.fail("it died here"))
+    with pytest.raises(BaseException, match="it died here"):
+        extender.bind(to(pod, "amd"))
+    assert Pod.objects.get().state == "binding"
+    bind.note(live, [write(api, bind.to_bind([Pod.objects.get().pk])[0])])  # type: ignore[arg-type]
+    assert Pod.objects.get().state == "bound"
+    assert [binding["target"]["name"] for binding in api.bound] == ["amd"]
+
+
+def test_pods_that_another_scheduler_bound_meanwhile_are_left_alone(extender: Extender, api: ApiServer) -> None:
+    pod = offered(api, "p")
+    api.pods["p"]["spec"]["nodeName"] = "risc"
+    assert refused(extender.bind, to(pod, "amd")) == "PodBoundElsewhere"
+    extender.bind(to(pod, "risc"))  # as it is already
+    api.pods["p"] = {**pod, "metadata": {**pod["metadata"], "uid": "another"}}
+    assert refused(extender.bind, to(pod, "amd")) == "PodGone"
+    del api.pods["p"]
+    assert refused(extender.bind, to(pod, "amd")) == "PodGone"
+    assert api.bound == []
+    assert not Pod.objects.exists()
+
+
+def test_a_node_that_filled_up_meanwhile_is_refused(extender: Extender, api: ApiServer, live: Cluster) -> None:
+    pod = offered(api, "p", cpu="4")
+    assert "amd" in (extender.filter(asked(pod, *ALL)).node_names or ())
+    spec = a_pod("theirs").cpu(6).having(uid="u", node_name="amd").build()
+    seen = ObservedPod("default", "theirs", "u", scheduler_name="x", node_name="amd", phase="Running", spec=spec)
+    follow(live.pk, Changes(pods=[seen]), epoch=1)
+    assert refused(extender.bind, to(pod, "amd")) == "NodeRefused"
+    extender.bind(to(pod, "card"))
+    assert check_invariants() == []
+
+
+def test_nothing_is_answered_about_a_cluster_out_of_step(extender: Extender, api: ApiServer) -> None:
+    Sync.objects.update(synced_at=None)
+    pod = offered(api, "p")
+    for ask in (extender.filter, extender.prioritize):
+        assert refused(ask, asked(pod, *ALL)) == "ClusterNotInStep"
+    assert refused(extender.bind, to(pod, "amd")) == "ClusterNotInStep"
+    assert api.bound == []
+
+
+def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender, api: ApiServer) -> None:
+    ours = offered(api, "ours", schedulerName="hetsched")
+    assert refused(extender.filter, asked(ours, *ALL)) == "PodIsOurs"
+    labels = {
+        "pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "2",
+    }  # fmt: skip
+    told = extender.filter(asked(offered(api, "member", metadata={"labels": labels}), *ALL))
+    assert told.node_names == []
+    assert "schedulerName hetsched places gangs whole" in told.failed_and_unresolvable_nodes["amd"]
+
+
+def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiServer) -> None:
+    extender.turns._patience_seconds = 0.01
+    first, second = offered(api, "first"), offered(api, "second")
+    extender.filter(asked(first, *ALL))
+    extender.filter(asked(second, *ALL))  # patience is over
+    assert extender.turns._missed == 1
+    extender.bind(to(second, "amd"))
+    extender.filter(asked(first, *ALL))
+    assert extender.turns._missed == 0
