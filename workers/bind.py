@@ -11,6 +11,7 @@ most `PATIENCE`; then it goes back to the queue.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.lifecycle import State
@@ -93,7 +95,7 @@ def _bind_all(cluster: Cluster) -> int:
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods in chain(_claimed(cluster), _left(cluster)):
-            fates = list(threads.map(partial(write, api), to_bind(pods)))
+            fates = list(threads.map(partial(write, api, cluster.name), to_bind(pods)))
             bound += note(cluster, fates)
     return bound
 
@@ -120,9 +122,12 @@ def _left(cluster: Cluster) -> Iterator[list[int]]:
         yield pods
 
 
-def write(api: Api, one: ToBind) -> Bound:
-    """Have the pod's volumes, then bind it; say what became of it."""
-    return provide(api, one) or bind(api, one)
+def write(api: Api, name: str, one: ToBind) -> Bound:
+    """Have the pod's volumes, then bind it; say what became of it. `name` is the cluster's."""
+    began = time.perf_counter()
+    bound = provide(api, one) or bind(api, one)
+    tally.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
+    return bound
 
 
 def to_bind(pod_ids: Sequence[int]) -> list[ToBind]:

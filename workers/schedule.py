@@ -17,15 +17,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import msgspec
 import structlog
 from celery import shared_task
 from django.conf import settings
 
 from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.policy import Policy
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
+from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.queue import Waiting, due_pods, next_pods
@@ -59,17 +62,20 @@ def run(cluster_id: int) -> int:
 def _lead(lease: Lease) -> tuple[int, bool]:
     """Decide batch after batch under one lease; return how many were recorded, and whether too many were lost."""
     copy = warm(lease.cluster_id)
+    name = Cluster.objects.values_list("name", flat=True).get(pk=lease.cluster_id)
     decided = conflicts = 0
     most = settings.HETSCHED_BATCH
     while True:
         try:
-            recorded = len(batch(lease, copy, most).results)
+            recorded = len(batch(lease, copy, name, most).results)
         except Contradiction as refusal:
+            tally.add(figures.BATCHES, name, "refused")
             log.warning("batch refused", cluster=lease.cluster_id, pods=refusal.pods, reason=str(refusal))
             most = max(1, min(most, refusal.pods) // 2)
             continue
         except Conflict as conflict:
             conflicts += 1
+            tally.add(figures.BATCHES, name, "lost")
             log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
             if conflicts > MOST_CONFLICTS or not leading.renew(lease):
                 return decided, True
@@ -89,7 +95,7 @@ class Recorded(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-def batch(lease: Lease, copy: Warm, most: int, *, follows: bool = False) -> Recorded:
+def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = False) -> Recorded:
     """Decide and record a batch of about `most` pods.
 
     `follows`: whoever asks follows the cluster, knows that it is in step, and binds itself what was placed.
@@ -125,7 +131,19 @@ def batch(lease: Lease, copy: Warm, most: int, *, follows: bool = False) -> Reco
         finally:
             if not done:
                 copy.forget()
+    _count(name, results, decided.took_seconds)
     return Recorded(results, len(results) < len(pods) or len(pods) >= settings.HETSCHED_BATCH)
+
+
+def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
+    """Count what was recorded."""
+    tally.add(figures.BATCHES, name, "recorded")
+    for seconds in took_seconds:
+        tally.observe(figures.DECISION_SECONDS, seconds, name)
+    for result in results:
+        tally.add(figures.DECISIONS, name, result.verdict.value)
+        for reason in result.reasons:
+            tally.add(figures.REASONS, name, reason.plugin, reason.code)
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
@@ -134,7 +152,9 @@ def _set_aside(result: Result, refusal: Contradiction) -> Result:
     message = "the ledger does not admit its placement: what it would hold is held already, unseen by the scheduler"
     reason = Reason("LedgerRefused", "ledger", 0, message)
     waiting, summary = result.waiting, f"{result.waiting.spec.key} waits: {message}"
-    return Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
+    refused = Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
+    waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), "whoever holds what it would hold to leave")
+    return msgspec.structs.replace(refused, waits_for=(waits,))
 
 
 def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:

@@ -20,6 +20,7 @@ from datetime import datetime
 
 import structlog
 from django.conf import settings
+from django.db import Error as DatabaseError
 from django.db import connection as database
 from django.db import connections
 from django.utils import timezone
@@ -34,6 +35,7 @@ from hetsched.inventory.connecting import check_identity
 from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.journal import pulse, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.lifecycle import HOLDING, QUEUED
@@ -50,6 +52,9 @@ MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 LOOK_SECONDS = 5.0
 MOST_CONFLICTS = 20
+STUCK_SECONDS = 120.0
+# When each cluster's follower last turned; a process with one that does not is not alive.
+_turned: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
 News = tuple[Resource, Event]
@@ -107,7 +112,7 @@ class Follower:
             self._apply()
         if self._live is not None:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
-        now = time.monotonic()
+        now = _turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed, self._lost = now, not following.renew(self.lease)
         if now - self._told > TELL_SECONDS and not self._lost:
@@ -194,6 +199,7 @@ class Follower:
         self._changed = False
         if not self._begun:
             changes.nodes_gone, changes.pods_gone = self._left_behind()
+            changes.bound = set()  # on a state that nobody has
         elif self._live is not None:
             self._live.leave_out_echoes(changes)
         if not changes and self._begun:
@@ -224,7 +230,7 @@ class Follower:
         if nodes:
             follow(self.lease.cluster_id, nodes, epoch=self.lease.epoch)
         with warm(self.lease.cluster_id).held() as loaded:
-            pods = Changes(pods=changes.pods, pods_gone=changes.pods_gone)
+            pods = Changes(pods=changes.pods, pods_gone=changes.pods_gone, bound=changes.bound)
             follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())
 
     def _left_behind(self) -> tuple[list[str], list[str]]:
@@ -265,6 +271,7 @@ class Follower:
         Sync.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
         )
+        tally.flush()
 
 
 class _Known:
@@ -299,20 +306,32 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     threads: dict[int, threading.Thread] = {}
     holder = f"{socket.gethostname()}/{os.getpid()}"
     while not ended.is_set():
-        for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
-            thread = threads.get(cluster.pk)
-            if thread is not None and thread.is_alive():
-                continue
-            lease = following.take(cluster.pk, holder)
-            if lease is not None:
-                threads[cluster.pk] = threading.Thread(
-                    target=_follow, args=(lease, cluster, api_of, ended), name=f"follow {cluster.name}"
-                )
-                threads[cluster.pk].start()
+        try:
+            _look(threads, holder, api_of, ended)
+        except DatabaseError as error:
+            log.warning("clusters cannot be looked up", reason=str(error))
         database.close()
+        if all(time.monotonic() - turned < STUCK_SECONDS for turned in list(_turned.values())):
+            pulse.beat("watch")
         ended.wait(LOOK_SECONDS)
     for thread in threads.values():
         thread.join()
+
+
+def _look(
+    threads: dict[int, threading.Thread], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
+) -> None:
+    """Follow what nobody follows."""
+    for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
+        thread = threads.get(cluster.pk)
+        if thread is not None and thread.is_alive():
+            continue
+        lease = following.take(cluster.pk, holder)
+        if lease is not None:
+            threads[cluster.pk] = threading.Thread(
+                target=_follow, args=(lease, cluster, api_of, ended), name=f"follow {cluster.name}"
+            )
+            threads[cluster.pk].start()
 
 
 def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
@@ -333,6 +352,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
         log.exception("a cluster is not followed any more", cluster=cluster.name)
         ended.wait(LOOK_SECONDS)
     finally:
+        _turned.pop(cluster.pk, None)
         following.give_up(lease)
         connections.close_all()
 

@@ -23,6 +23,7 @@ from . import (
     decisions,
     docs,
     experiment,
+    health,
     isa,
     resources,
     scheduler,
@@ -125,6 +126,7 @@ app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)
 app.command(rich_help_panel=_HERE)(certs.certs)
+app.command(rich_help_panel=_HERE)(health.health)
 app.add_typer(token.app, name="token", rich_help_panel=_HERE)
 
 

@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError
+from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.sealed import seal, unseal
 
@@ -116,9 +117,11 @@ def api_of(cluster: Cluster) -> Api:
         return known[1]
     if made_of:
         _refuse_foreign(connection.server)
-        api = Api(from_kubeconfig(msgspec.json.decode(unseal(made_of, purpose=_purpose(cluster)))))
+        configuration = from_kubeconfig(msgspec.json.decode(unseal(made_of, purpose=_purpose(cluster))))
     else:
-        api = Api(inside())
+        configuration = inside()
+    name = cluster.name
+    api = Api(configuration, told=lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status)))
     _apis[cluster.pk] = (made_of, api)
     return api
 

@@ -1,4 +1,4 @@
-"""Topics, the outbox and the audit trail.
+"""Topics, the outbox, the audit trail, and figures that processes counted.
 
 Rule: a topic's revision rises by exactly 1 with each event; an event is written in the transaction of the change that
 it tells and sent after the commit, so it is told at least once and never for a change that did not happen. Audit
@@ -48,6 +48,22 @@ class OutboxEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.revision}"
+
+
+class Figure(models.Model):
+    """One number for `/metrics`: of a figure, some labels, and of a histogram one part; see `tally.py`."""
+
+    name = models.CharField(max_length=100)
+    labels = models.CharField(max_length=400)
+    part = models.CharField(max_length=20, blank=True)
+    value = models.FloatField()
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["name", "labels", "part"], name="journal_figure_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.labels} {self.part}"
 
 
 class AppendOnly(models.Model):

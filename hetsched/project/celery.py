@@ -11,7 +11,14 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import setup_logging, task_postrun, task_prerun
+from celery.signals import (
+    beat_init,
+    before_task_publish,
+    heartbeat_sent,
+    setup_logging,
+    task_postrun,
+    task_prerun,
+)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
@@ -40,3 +47,31 @@ def bind_task(task_id: str, task: Any, **_: Any) -> None:
 @task_postrun.connect
 def unbind_task(**_: Any) -> None:
     structlog.contextvars.unbind_contextvars("task", "task_id")
+
+
+@task_postrun.connect
+def tell_counts(**_: Any) -> None:
+    """Write what the task counted; it is done, so nothing else would."""
+    from hetsched.journal import pulse, tally
+
+    tally.flush()
+    pulse.beat("worker")
+
+
+@heartbeat_sent.connect
+def worker_lives(**_: Any) -> None:
+    """Leave a sign of life, every two seconds while the message store answers."""
+    from hetsched.journal import pulse
+
+    pulse.beat("worker")
+
+
+@beat_init.connect
+def beat_lives(**_: Any) -> None:
+    """Leave a sign of life whenever this process rings a bell."""
+    from hetsched.journal import pulse
+
+    def rung(**_: Any) -> None:
+        pulse.beat("beat")
+
+    before_task_publish.connect(rung, weak=False)

@@ -15,7 +15,7 @@ import structlog
 from django.http import HttpRequest, HttpResponse
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
-QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+QUIET_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
 log = structlog.get_logger(__name__)
 
 

@@ -131,6 +131,9 @@ HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
+# How often the ledger is checked for broken invariants; never for 0.
+HETSCHED_CHECK_SECONDS = ENV.number("HETSCHED_CHECK_SECONDS", 60, least=0, most=86_400)
+CANARY_SECONDS = 10
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
 HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
 # Which API servers clusters may be connected to, as host or host:port; any where none is named.
@@ -168,18 +171,27 @@ CELERY_IMPORTS = [
     "workers.tell",
     "workers.callback",
     "workers.sweep",
+    "workers.canary",
     "workers.demo",
 ]
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
-def _every(task: str, seconds: int) -> dict[str, Any]:
+def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
     """Send `task` periodically; a tick that no worker took before the one after next is dropped."""
-    return {"task": task, "schedule": timedelta(seconds=seconds), "options": {"expires": 2 * seconds}}
+    options = {"expires": 2 * seconds, "queue": queue}
+    return {"task": task, "schedule": timedelta(seconds=seconds), "options": options, "args": args}
 
 
-CELERY_BEAT_SCHEDULE = {"sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS)}
+CELERY_BEAT_SCHEDULE = {
+    "sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS),
+    **{
+        f"canary-{queue}": _every("workers.canary.run", CANARY_SECONDS, queue, (queue,)) for queue in CELERY_TASK_QUEUES
+    },
+}
+if HETSCHED_CHECK_SECONDS:
+    CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)
 if HETSCHED_DEMO:
     CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 
@@ -189,6 +201,8 @@ HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, 
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
+# What scrapers of /metrics may present instead of a token of a viewer; without either only this machine may scrape.
+HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)
 # Open live sockets of one person or token, in one web process.
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
 # Pods that may wait in one cluster; above that, submissions are told to come back later.
@@ -268,7 +282,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _secure
 SESSION_COOKIE_NAME = "__Host-hetsched" if _secure else "hetsched"
 CSRF_COOKIE_NAME = "__Host-csrftoken" if _secure else "csrftoken"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _secure else 0
-SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]  # asked by probes inside the deployment, without TLS
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|livez|readyz|metrics)$"]  # asked by probes inside the deployment, without TLS
 # Whether sub-domains use TLS, and preloading, are decisions of whoever owns the domain.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 if HTTPS == "proxy":

@@ -7,13 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetsched.journal.models import OutboxEvent
-from hetsched.placement.models import Decision, Pod
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.journal import figures, tally
+from hetsched.journal.models import Figure, OutboxEvent
+from hetsched.placement.models import Decision, Pod, Reservation
 from web.api import health
 from web.api.prometheus import REQUESTS
+from workers import canary
 
 from .conftest import POD, Api
 
@@ -26,14 +30,25 @@ def ready(caller: Api) -> Any:
     return caller("GET", "/readyz")
 
 
+@pytest.fixture(autouse=True)
+def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what earlier tests of this process counted."""
+    monkeypatch.setattr(tally, "_counted", {})
+
+
 @pytest.fixture
 def probe(api: Callable[..., Api], cluster: Any) -> Api:
+    """Return a prober of a server whose workers do their work."""
+    for queue in ("schedule", "io"):
+        canary.run(queue)
+    tally.flush()
     return api("anonymous")
 
 
 def test_a_process_is_alive_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_CHECKS", {"database": away})
-    assert Api()("GET", "/healthz", status=200).json() == {"status": "ok"}
+    for address in ("/healthz", "/livez"):
+        assert Api()("GET", address, status=200).json() == {"status": "ok"}
 
 
 def test_everything_works(probe: Api) -> None:
@@ -41,7 +56,9 @@ def test_everything_works(probe: Api) -> None:
     assert answer.status_code == 200
     document = answer.json()
     assert document["status"] == "ok"
-    assert set(document["components"]) == {"database", "broker", "outbox", "scheduler"}
+    assert set(document["components"]) == {
+        "database", "migrations", "broker", "outbox", "scheduler", "workers", "watch",
+    }  # fmt: skip
     assert document["clusters"]["lab"]["syncAgeSeconds"] >= 0
 
 
@@ -78,6 +95,53 @@ def test_a_long_queue_that_moves_is_no_failure(probe: Api, operator: Api, decide
     assert ready(probe).json()["components"]["scheduler"]["ok"] is True
 
 
+def test_a_queue_that_nobody_works_on_is_seen(probe: Api) -> None:
+    Figure.objects.filter(labels='["io"]').update(at=timezone.now() - timedelta(minutes=5))
+    workers = ready(probe).json()["components"]["workers"]
+    assert (workers["ok"], workers["ageSeconds"] >= 300) == (False, True)
+    assert "io" in workers["detail"]
+    Figure.objects.all().delete()
+    assert "io, schedule" in ready(probe).json()["components"]["workers"]["detail"]
+
+
+def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(health._CHECKS, "broker", away)
+    assert probe("GET", "/readyz?component=broker", status=503).json()["detail"] == "OSError"
+    assert probe("GET", "/readyz?component=workers", status=200).json()["ok"] is True
+    assert probe("GET", "/readyz?component=mood", status=404).json()["code"] == "NotFound"
+
+
+def test_a_live_cluster_that_nobody_follows_is_seen(probe: Api) -> None:
+    live = followed("live")
+    followed("other")
+    assert (
+        probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "0 of 2 live clusters are not followed"
+    )
+    Sync.objects.filter(cluster=live).update(alive_at=timezone.now() - timedelta(minutes=5))
+    assert probe("GET", "/readyz?component=watch", status=503).json()["ageSeconds"] >= 300
+    assert probe("GET", "/readyz?component=watch&cluster=live", status=503)
+    assert probe("GET", "/readyz?component=watch&cluster=other", status=200)
+    assert probe("GET", "/readyz?component=watch&cluster=lab", status=404)
+    document = ready(probe).json()
+    assert document["status"] == "degraded"
+    assert {name: one["inStep"] for name, one in document["clusters"].items()} == {
+        "lab": True, "live": False, "other": True,
+    }  # fmt: skip
+
+
+def followed(name: str) -> Cluster:
+    cluster = Cluster.objects.create(name=name, kind=ClusterKind.KUBERNETES)
+    now = timezone.now()
+    Connection.objects.create(
+        cluster=cluster, follower_epoch=3, follower_id="watch/1", follower_until=now + timedelta(seconds=10)
+    )
+    for resource, objects in (("pods", 70), ("nodes", 5)):
+        Sync.objects.create(
+            cluster=cluster, resource=resource, epoch=3, synced_at=now, alive_at=now, objects_count=objects
+        )
+    return cluster
+
+
 def test_methods_that_askers_invent_are_counted_as_one(probe: Api) -> None:
     for method in ("FROB", "BREW"):
         probe("GET", "nodes/")
@@ -87,7 +151,7 @@ def test_methods_that_askers_invent_are_counted_as_one(probe: Api) -> None:
     assert not counted & {"FROB", "BREW"}
 
 
-def figures(caller: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def figures_of(caller: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = caller("GET", "/metrics", status=200).content.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -97,7 +161,7 @@ def figures(caller: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def test_figures_for_prometheus(probe: Api, decided: str) -> None:
-    found = figures(probe)
+    found = figures_of(probe)
     lab = ("cluster", "lab")
     assert found["hetsched_nodes", (lab, ("ready", "true"))] == 2
     assert found["hetsched_pods", (lab, ("state", "placed"))] == 1
@@ -105,7 +169,91 @@ def test_figures_for_prometheus(probe: Api, decided: str) -> None:
     assert found["hetsched_cards", (lab,)] == 2
     # 500m of 16 CPUs
     assert found["hetsched_requested_ratio", (lab, ("resource", "cpu"))] == 0.5 / 16
-    assert found["hetsched_decisions_total", ()] == 2
+    assert found["hetsched_decisions_total", (lab, ("verdict", "placed"))] == 1
+    assert found["hetsched_decisions_total", (lab, ("verdict", "never-fits"))] == 1
+    reasons = [(dict(labels)["plugin"], count) for (name, labels), count in found.items() if "reasons" in name]
+    assert reasons == [("resource-fit", 1)]
+    assert found["hetsched_decision_seconds_count", (lab,)] == 2
+    assert found["hetsched_decision_seconds_bucket", (lab, ("le", "+Inf"))] == 2
+    assert found["hetsched_batches_total", (lab, ("outcome", "recorded"))] == 1
+    assert found["hetsched_lease_held", (lab, ("lease", "leader"))] == 0
+    assert found["hetsched_lease_epoch", (lab, ("lease", "leader"))] == 1
+    assert 0 <= found["hetsched_canary_age_seconds", (("queue", "io"),)] < 60
+
+
+def test_figures_of_a_live_cluster(probe: Api) -> None:
+    live = followed("live")
+    Sync.objects.filter(cluster=live, resource="pods").update(
+        alive_at=timezone.now() - timedelta(minutes=5), failures=4
+    )
+    found = figures_of(probe)
+    where, pods = ("cluster", "live"), (("cluster", "live"), ("resource", "pods"))
+    assert found["hetsched_watch_age_seconds", pods] >= 300
+    assert found["hetsched_watch_objects", pods] == 70
+    assert found["hetsched_watch_failures", pods] == 4
+    assert found["hetsched_watch_in_step", (where,)] == 0
+    assert found["hetsched_lease_holder", (where, ("holder", "watch/1"), ("lease", "follower"))] == 1
+
+
+def test_invariants_are_checked_and_what_is_broken_is_counted(probe: Api, decided: str) -> None:
+    assert canary.check() == 0
+    found = figures_of(probe)
+    assert found["hetsched_invariant_violations", (("id", "I8"),)] == 0
+    assert found["hetsched_invariants_age_seconds", ()] < 60
+    Reservation.objects.all().delete()  # a pod that holds nothing, and load columns that say it does
+    assert canary.check() >= 2
+    found = figures_of(probe)
+    assert found["hetsched_invariant_violations", (("id", "I8"),)] >= 1
+    assert found["hetsched_invariant_violations", (("id", "I2"),)] >= 1
+    assert found["hetsched_invariant_violations", (("id", "I1"),)] == 0
+
+
+def test_durations_fall_into_buckets(probe: Api) -> None:
+    for seconds in (0.004, 0.005, 0.3, 99.0):
+        tally.observe(figures.BINDING_SECONDS, seconds, "live", "bound")
+    found = figures_of(probe)
+    labels = (("cluster", "live"), ("outcome", "bound"))
+    # Bounds are inclusive: 0.004 and 0.005 are at most 0.005; 0.3 is at most 0.5; 99 is above every bound.
+    buckets = {bound: found["hetsched_binding_seconds_bucket", tuple(sorted((*labels, ("le", bound))))]
+               for bound in ("0.0025", "0.005", "0.25", "0.5", "30.0", "+Inf")}  # fmt: skip
+    assert buckets == {"0.0025": 0, "0.005": 2, "0.25": 2, "0.5": 3, "30.0": 3, "+Inf": 4}
+    assert found["hetsched_binding_seconds_sum", labels] == pytest.approx(0.004 + 0.005 + 0.3 + 99.0)
+    tally.observe(figures.BINDING_SECONDS, 1.0, "live", "bound")
+    assert figures_of(probe)["hetsched_binding_seconds_count", labels] == 5
+
+
+def test_counts_wait_for_a_database_that_is_away(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    tally.add(figures.BATCHES, "lab", "lost")
+    with monkeypatch.context() as patch:
+        patch.setattr(tally, "_write", failing)
+        tally.flush()
+    tally.add(figures.BATCHES, "lab", "lost")
+    assert figures_of(probe)["hetsched_batches_total", (("cluster", "lab"), ("outcome", "lost"))] == 2
+
+
+def failing(*_: Any, **__: Any) -> None:
+    raise OperationalError("away")
+
+
+def test_figures_are_for_this_machine_and_for_known_scrapers(
+    api: Callable[..., Api], cluster: Any, settings: Any
+) -> None:
+    far = {"REMOTE_ADDR": "10.0.0.7"}
+    anonymous = Api().client
+    assert anonymous.get("/metrics").status_code == 200
+    assert anonymous.get("/metrics", REMOTE_ADDR="::1").status_code == 200
+    refused = anonymous.get("/metrics", **far)
+    assert (refused.status_code, refused.json()["code"]) == (401, "NotAuthenticated")
+    # A proxy on this machine asks for somebody else.
+    assert anonymous.get("/metrics", headers={"x-forwarded-for": "10.0.0.7"}).status_code == 401
+    assert api("viewer").client.get("/metrics", **far).status_code == 200
+    assert api("agent").client.get("/metrics", **far).status_code == 401
+    assert Api("hs_" + "0" * 64).client.get("/metrics").status_code == 401
+    # No token is set, so an empty one is none.
+    assert anonymous.get("/metrics", headers={"authorization": "Bearer "}, **far).status_code == 401
+    settings.HETSCHED_METRICS_TOKEN = "a long enough metrics token"
+    assert Api("a long enough metrics token").client.get("/metrics", **far).status_code == 200
+    assert Api("a long enough metrics toke").client.get("/metrics", **far).status_code == 401
 
 
 def test_figures_name_no_node_no_pod_and_no_person(probe: Api, decided: str) -> None:

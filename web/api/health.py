@@ -1,19 +1,21 @@
-"""`/healthz` and `/readyz`: for probes, hence open to all and without names of nodes, pods or people.
+"""`/livez` (`/healthz`) and `/readyz`: for probes, hence open to all and without names of nodes, pods or people.
 
-Rule: alive = this process answers. Ready = the database answers and has all its tables; a broker that is away or work
-that nobody takes make the answer *degraded*, not unready: submissions are still accepted and kept. Ages say when
-something was last done, or how long it has waited.
+Rule: alive = this process answers. Ready = the database answers and has all its tables; a broker that is away, workers
+that do not work or clusters that nobody follows make the answer *degraded*, not unready: submissions are still accepted
+and kept. `?component=NAME` asks for one part alone, and is 503 where that part does not work; `watch` may name a
+cluster (`&cluster=NAME`). Ages say when something was last done, or how long it has waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import structlog
 from celery import current_app
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
@@ -21,16 +23,19 @@ from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
 
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.following import in_step
+from hetsched.inventory.models import Cluster, ClusterKind, Sync
+from hetsched.journal import figures, tally
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import due
 
-from .problems import read_only
+from .problems import Refused, not_found, read_only, response
 
 LATE_SECONDS = 30
-_VITAL = frozenset({"database"})
+LATE_CANARY_SECONDS = 60
+_VITAL = frozenset({"database", "migrations"})
 log = structlog.get_logger(__name__)
 
 
@@ -56,15 +61,32 @@ def live(request: Any) -> HttpResponse:
 
 
 def ready(request: Any) -> HttpResponse:
-    """Say what works, part by part."""
+    """Say what works, part by part, or whether one part does."""
+    if wanted := request.GET.get("component", ""):
+        return _one(request, wanted)
     components = {name: _checked(name, check) for name, check in _CHECKS.items()}
     clusters: dict[str, Any] = {}
-    if components["database"].ok:
+    if components["database"].ok and components["migrations"].ok:
         clusters = _clusters(timezone.now())
     unready = any(not components[name].ok for name in _VITAL)
     late = not all(component.ok for component in components.values())
     status = "unready" if unready else "degraded" if late else "ok"
     return _json(Readiness(status, components, clusters), 503 if unready else 200)
+
+
+def _one(request: Any, wanted: str) -> HttpResponse:
+    cluster = request.GET.get("cluster", "")
+    if wanted == "watch" and cluster:
+        found = Cluster.objects.filter(name=cluster, kind=ClusterKind.KUBERNETES).first()
+        if found is None:
+            return response(not_found("live cluster", cluster), request)
+        component = _checked(wanted, lambda: _watch_of([found]))
+    elif wanted in _CHECKS:
+        component = _checked(wanted, _CHECKS[wanted])
+    else:
+        hint = f"Known: {', '.join(_CHECKS)}"
+        return response(Refused(404, "NotFound", f"there is no component {wanted[:80]!r}", hint=hint), request)
+    return _json(component, 200 if component.ok else 503)
 
 
 def _json(document: Any, status: int = 200) -> HttpResponse:
@@ -84,17 +106,22 @@ _migrated = False
 
 
 def _database() -> Component:
-    global _migrated  # noqa: PLW0603 - a process learns it once
     connection = connections[DEFAULT_DB_ALIAS]
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
+    return Component(True, connection.vendor)
+
+
+def _migrations() -> Component:
+    global _migrated  # noqa: PLW0603 - a process learns it once
+    connection = connections[DEFAULT_DB_ALIAS]
     if not _migrated:
         executor = MigrationExecutor(connection)
         missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
         if missing:
             return Component(False, f"{missing} migrations are missing")
         _migrated = True
-    return Component(True, connection.vendor)
+    return Component(True)
 
 
 def _broker() -> Component:
@@ -124,11 +151,37 @@ def _latest_decision() -> QuerySet[Any, datetime]:
     return Decision.objects.order_by("-id").values_list("created_at", flat=True)
 
 
+def _workers() -> Component:
+    now = timezone.now()
+    at = {one.labels[0]: one.at for one in tally.told(figures.CANARY)}
+    missing = sorted(set(settings.CELERY_TASK_QUEUES) - at.keys())
+    if missing:
+        return Component(False, f"no worker of {', '.join(missing)} was ever seen")
+    queue, oldest = min(at.items(), key=lambda item: item[1])
+    age = _age(oldest, now) or 0.0
+    return Component(age < LATE_CANARY_SECONDS, f"the latest canary of the queue {queue}", age)
+
+
+def _watch() -> Component:
+    return _watch_of(list(Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")))
+
+
+def _watch_of(clusters: Sequence[Cluster]) -> Component:
+    behind = sum(not in_step(cluster) for cluster in clusters)
+    rows = Sync.objects.filter(cluster__in=clusters, required=True)
+    age = _age(rows.aggregate(at=Min("alive_at"))["at"], timezone.now())
+    detail = f"{behind} of {len(clusters)} live clusters are not followed" if clusters else "no live cluster"
+    return Component(not behind, detail, age)
+
+
 _CHECKS: dict[str, Callable[[], Component]] = {
     "database": _database,
+    "migrations": _migrations,
     "broker": _broker,
     "outbox": _outbox,
     "scheduler": _scheduler,
+    "workers": _workers,
+    "watch": _watch,
 }
 
 
@@ -137,8 +190,17 @@ def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
     reported = dict(Cluster.objects.values_list("name").annotate(at=Max("nodes__updated_at")).order_by())
     latest = Subquery(_latest_decision().filter(cluster=OuterRef("pk"))[:1])
     decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))
+    live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")
+    followed = {cluster.name: in_step(cluster) for cluster in live}
+    heard = dict(
+        Sync.objects.filter(required=True).values_list("cluster__name").annotate(at=Min("alive_at")).order_by()
+    )
     return {
-        name: {"syncAgeSeconds": _age(at, now), "decisionAgeSeconds": _age(decided.get(name), now)}
+        name: {
+            "syncAgeSeconds": _age(heard.get(name) if name in followed else at, now),
+            "decisionAgeSeconds": _age(decided.get(name), now),
+            "inStep": followed.get(name, True),
+        }
         for name, at in sorted(reported.items())
     }
 
@@ -147,4 +209,4 @@ def _age(at: datetime | None, now: datetime) -> float | None:
     return None if at is None else round(max((now - at).total_seconds(), 0.0), 1)
 
 
-routes = [path("healthz", read_only(live)), path("readyz", read_only(ready))]
+routes = [path("healthz", read_only(live)), path("livez", read_only(live)), path("readyz", read_only(ready))]

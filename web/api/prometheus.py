@@ -1,28 +1,30 @@
 """`/metrics`: figures for Prometheus, without names of nodes, pods or people.
 
-Rule: what concerns the fleet is read from the database at each scrape, so any web process gives the same figures; what
-concerns this process (requests, sockets) is counted here. Labels are clusters, states and routes only.
+Rule: what concerns the fleet comes from the database (`fleet.py`); what concerns this process (requests, sockets) is
+counted here. It answers this machine, whoever presents `HETSCHED_METRICS_TOKEN` or a token that may view, and people
+who are logged in and may view. A proxy on this machine says for whom it asks; what it asks for others is not local.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any
 
-from django.db.models import Count, Max, Min
+import structlog
+from django.conf import settings
+from django.db import Error
 from django.http import HttpResponse
 from django.urls import path
-from django.utils import timezone
+from django.utils.crypto import constant_time_compare
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from hetsched.inventory.models import Cluster
-from hetsched.journal.models import OutboxEvent
-from hetsched.placement.lifecycle import LIVE, State
-from hetsched.placement.models import Decision, Pod
-from hetsched.placement.queue import due
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject, subject_of
+from hetsched.access.tokens import resolve
+from hetsched.journal import tally
 
-from .problems import read_only
+from .fleet import Fleet
+from .problems import Refused, read_only, response
 
 REGISTRY = CollectorRegistry()
 REQUESTS = Histogram(
@@ -35,70 +37,44 @@ REQUESTS = Histogram(
 SOCKETS = Gauge("hetsched_sockets", "Live sockets open in this process.", registry=REGISTRY)
 GAPS = Counter("hetsched_live_gaps", "Live events that the broker lost and a look found.", registry=REGISTRY)
 DROPPED = Counter("hetsched_live_dropped", "Live events not sent because a reader was too slow.", registry=REGISTRY)
-_COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
-
-
-class Fleet:
-    """Reads the fleet's figures when they are asked for."""
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._clusters()
-        yield from self._pods()
-        decisions = CounterMetricFamily("hetsched_decisions", "Decisions written since the database was made.")
-        decisions.add_metric([], Decision.objects.aggregate(last=Max("id"))["last"] or 0)
-        yield decisions
-        unsent = OutboxEvent.objects.filter(published_at=None).aggregate(n=Count("id"), at=Min("created_at"))
-        yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent yet.", value=unsent["n"])
-        yield GaugeMetricFamily(
-            "hetsched_outbox_oldest_seconds", "Age of the oldest live event that is not sent.", value=_age(unsent["at"])
-        )
-
-    def _clusters(self) -> Iterator[Metric]:
-        nodes = GaugeMetricFamily("hetsched_nodes", "Nodes.", labels=["cluster", "ready"])
-        cards = GaugeMetricFamily("hetsched_cards", "GPU cards.", labels=["cluster"])
-        used = GaugeMetricFamily("hetsched_cards_used", "GPU cards given out, in cards.", labels=["cluster"])
-        ratio = GaugeMetricFamily(
-            "hetsched_requested_ratio", "Requested of allocatable, 0-1.", labels=["cluster", "resource"]
-        )
-        for cluster in Cluster.objects.defer("definitions"):
-            nodes.add_metric([cluster.name, "true"], cluster.ready_count)
-            nodes.add_metric([cluster.name, "false"], cluster.node_count - cluster.ready_count)
-            cards.add_metric([cluster.name], cluster.card_count)
-            used.add_metric([cluster.name], cluster.gpu_milli_used / 1000)
-            for resource in ("cpu", "memory"):
-                if whole := cluster.capacity.get(resource, 0):
-                    ratio.add_metric([cluster.name, resource], cluster.requested.get(resource, 0) / whole)
-        yield from (nodes, cards, used, ratio)
-
-    def _pods(self) -> Iterator[Metric]:
-        pods = GaugeMetricFamily("hetsched_pods", "Pods that wait or hold something.", labels=["cluster", "state"])
-        counted = Pod.objects.filter(state__in=_COUNTED).order_by().values_list("cluster__name", "state")
-        for cluster, state, count in counted.annotate(n=Count("id")):
-            pods.add_metric([cluster, state], count)
-        yield pods
-        oldest = GaugeMetricFamily(
-            "hetsched_due_oldest_seconds", "Age of the oldest pod that is due to be looked at.", labels=["cluster"]
-        )
-        due_pods = Pod.objects.filter(due()).order_by().values_list("cluster__name")
-        for cluster, at in due_pods.annotate(at=Min("created_at")):
-            oldest.add_metric([cluster], _age(at))
-        yield oldest
-
-
-def _age(at: Any) -> float:
-    return 0.0 if at is None else max((timezone.now() - at).total_seconds(), 0.0)
-
-
 REGISTRY.register(Fleet())
+log = structlog.get_logger(__name__)
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
 
 
 def scrape(request: Any) -> HttpResponse:
-    """Answer a scrape."""
-    headers = {"Cache-Control": "no-store"}
-    return HttpResponse(generate_latest(REGISTRY), content_type=CONTENT_TYPE_LATEST, headers=headers)
+    """Answer a scrape, or say what is missing."""
+    if not _may_scrape(request):
+        detail = "figures are for this machine, and for a bearer token of the server's or of a viewer"
+        challenge = {"WWW-Authenticate": 'Bearer realm="hetsched"'}
+        return response(Refused(401, "NotAuthenticated", detail, headers=challenge), request)
+    tally.flush()  # calls that this process made
+    try:
+        figures = generate_latest(REGISTRY)
+    except Error:
+        log.warning("figures cannot be read", exc_info=True)
+        return response(Refused(503, "StorageUnavailable", "the database does not answer"), request)
+    return HttpResponse(figures, content_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
+
+
+def _may_scrape(request: Any) -> bool:
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        expected = settings.HETSCHED_METRICS_TOKEN
+        if expected and constant_time_compare(given, expected):
+            return True
+        token = resolve(given)
+        return token is not None and Subject(token.user, token).may(Action.VIEW)
+    return _is_local(request) or subject_of(request).may(Action.VIEW)
+
+
+def _is_local(request: Any) -> bool:
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False
 
 
 routes = [path("metrics", read_only(scrape))]

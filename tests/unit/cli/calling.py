@@ -12,7 +12,7 @@ from hetsched.contracts.cluster import ClusterContent
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 
 
-def run(*arguments: str | Path, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
+def run(*arguments: str | Path | int, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, env=env)
 
 

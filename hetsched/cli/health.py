@@ -1,0 +1,85 @@
+"""`hetsched health PROCESS`: a probe of one process, from inside its container.
+
+Problem: workers, beat and the watch have no port, and a probe that asks over the message store kills healthy processes
+when that is away.
+Rule: a process that lately left a sign of life lives; that is looked up without asking anybody. A worker leaves none
+while the message store is away: then nobody is to blame for it here. The web process is asked by HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.request
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from .output import note
+from .standalone import default_data_dir
+
+EXIT_UNHEALTHY = 1
+QUIET_SECONDS = 120.0
+
+
+class Process(StrEnum):
+    """What may be asked about."""
+
+    WEB = "web"
+    WORKER = "worker"
+    BEAT = "beat"
+    WATCH = "watch"
+
+
+def health(
+    process: Annotated[Process, typer.Argument(help="Which process of this machine or container.")],
+    port: Annotated[int, typer.Option(help="Port of the web process.", min=1, max=65535)] = 8000,
+    component: Annotated[str, typer.Option(help="Ask the web process whether this part is ready.")] = "",
+) -> None:
+    """Say whether a process of this machine works: exit code 0, or 1 with the reason."""
+    trouble = _web(port, component) if process is Process.WEB else _quiet(process)
+    if trouble:
+        note(trouble)
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _web(port: int, component: str) -> str:
+    path = f"readyz?component={component}" if component else "livez"
+    try:
+        with urllib.request.urlopen(f"http://localhost:{port}/{path}", timeout=5):
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"web answers {error.code}: {error.read(300).decode(errors='replace')}"
+    except OSError as error:
+        return f"web does not answer: {error}"
+
+
+def _quiet(process: Process) -> str:
+    try:
+        quiet = time.time() - (default_data_dir() / "pulse" / process.value).stat().st_mtime
+    except OSError:
+        quiet = None
+    if quiet is not None and quiet < QUIET_SECONDS:
+        return ""
+    if process is Process.WORKER and not _store_answers():
+        note("the message store does not answer; the worker waits for it")
+        return ""
+    return f"{process.value}: no sign of life" + (f" for {quiet:.0f} s" if quiet is not None else "")
+
+
+def _store_answers() -> bool:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
+    os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
+    import django
+    from celery import current_app
+
+    django.setup()
+    current_app.config_from_object("django.conf:settings", namespace="CELERY")
+    try:
+        with current_app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=3)
+            return True
+    except Exception:  # whatever the broker's client raises: it is not there
+        return False

@@ -1,0 +1,37 @@
+"""The figures that processes count into rows; `/metrics` shows them beside what it reads from the fleet itself.
+
+Units: seconds. Labels are clusters, verdicts, plugins, codes and the like: never nodes, pods or people.
+"""
+
+from __future__ import annotations
+
+from .tally import Kept
+
+_CALL_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_DECISION_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+DECISIONS = Kept(
+    "hetsched_decisions", "Pods decided, by verdict; one that is looked at again counts again.", ("cluster", "verdict")
+)
+REASONS = Kept("hetsched_reasons", "Reasons given with decisions that placed nothing.", ("cluster", "plugin", "code"))
+DECISION_SECONDS = Kept("hetsched_decision_seconds", "Time to decide one pod.", ("cluster",), _DECISION_SECONDS)
+BATCHES = Kept(
+    "hetsched_batches",
+    "Batches of decisions: recorded, lost (somebody was faster, or leads by now), refused (by the rows).",
+    ("cluster", "outcome"),
+)
+BINDING_SECONDS = Kept(
+    "hetsched_binding_seconds",
+    "Time until the fate of a binding was known, by that fate.",
+    ("cluster", "outcome"),
+    _CALL_SECONDS,
+)
+API_REQUESTS = Kept(
+    "hetsched_api_requests", "Calls to API servers; code 0: no answer came.", ("cluster", "verb", "code")
+)
+CANARY = Kept("hetsched_canary", "Canary tasks done.", ("queue",))
+VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
+
+COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, CANARY)
+HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)
+GAUGES = (VIOLATIONS,)

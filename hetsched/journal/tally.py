@@ -1,0 +1,138 @@
+"""Counts of what processes do, kept where every process can read them.
+
+Problem: workers and the watch are many short-lived processes; a port for each to be scraped, or a shared folder, would
+have to be reached through every deployment and forgets what a dead process counted.
+Rule: a process counts in memory and adds what it counted to rows, when a task ends or a watch has turned; `/metrics` of
+any web process shows the rows. Rows are added to in the order of their names, so writers never wait in a circle. Where
+the database does not answer, what was counted stays for the next time.
+Invariant: a count never goes down, except where a value is `put`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from time import perf_counter
+
+import msgspec
+import structlog
+from django.db import Error, connection
+from django.utils import timezone
+
+from .models import Figure
+
+_SUM = "sum"
+_ROWS = 200
+log = structlog.get_logger(__name__)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One figure: its name and help for Prometheus, its labels in order; with `buckets` it is a histogram."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    def bucket(self, value: float) -> str:
+        """Return the upper bound of the bucket that a value falls into, as Prometheus writes it."""
+        place = bisect_left(self.buckets, value)
+        return str(self.buckets[place]) if place < len(self.buckets) else "+Inf"
+
+
+# Name, labels as JSON, part: a bucket's upper bound, `sum`, or nothing.
+Key = tuple[str, str, str]
+_counted: dict[Key, float] = {}
+_lock = threading.Lock()
+
+
+def add(figure: Kept, *labels: str, amount: float = 1) -> None:
+    """Count; nothing is written yet."""
+    _count([(_key(figure, labels), amount)])
+
+
+def observe(figure: Kept, seconds: float, *labels: str) -> None:
+    """Count one duration of a histogram."""
+    _count([(_key(figure, labels, figure.bucket(seconds)), 1), (_key(figure, labels, _SUM), seconds)])
+
+
+@contextmanager
+def timed(figure: Kept, *labels: str) -> Iterator[None]:
+    """Observe how long something takes, unless it fails."""
+    began = perf_counter()
+    yield
+    observe(figure, perf_counter() - began, *labels)
+
+
+def flush() -> int:
+    """Add what this process counted to the rows; return how many there were."""
+    with _lock:
+        taken = dict(_counted)
+        _counted.clear()
+    try:
+        _write(taken, add=True)
+    except Error as error:
+        log.warning("counts stay for later", rows=len(taken), error=repr(error))
+        _count(list(taken.items()))
+    return len(taken)
+
+
+def put(figure: Kept, values: Mapping[Sequence[str], float]) -> None:
+    """Write values as they are now, by their labels; other labels of the figure go."""
+    rows = {_key(figure, labels): value for labels, value in values.items()}
+    old = Figure.objects.filter(name=figure.name).exclude(labels__in=[labels for _, labels, _ in rows])
+    old.delete()
+    _write(rows, add=False)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the rows say of one figure and labels: a value, or how many fell into which bucket and their sum."""
+
+    labels: tuple[str, ...]
+    value: float
+    at: datetime
+    buckets: dict[str, float]
+
+
+def told(figure: Kept) -> list[Told]:
+    """Return what was counted so far, by labels."""
+    found: dict[str, Told] = {}
+    for row in Figure.objects.filter(name=figure.name).order_by("labels", "part"):
+        one = found.get(row.labels)
+        if one is None:
+            labels = msgspec.json.decode(row.labels, type=tuple[str, ...])
+            one = found[row.labels] = Told(labels, 0.0, row.at, {})
+        if row.part and row.part != _SUM:
+            one.buckets[row.part] = row.value
+        else:
+            found[row.labels] = Told(one.labels, row.value, max(one.at, row.at), one.buckets)
+    return list(found.values())
+
+
+def _count(items: Sequence[tuple[Key, float]]) -> None:
+    with _lock:
+        for key, amount in items:
+            _counted[key] = _counted.get(key, 0) + amount
+
+
+def _key(figure: Kept, labels: Sequence[str], part: str = "") -> Key:
+    assert len(labels) == len(figure.labels), figure.name
+    return figure.name, msgspec.json.encode(list(labels)).decode(), part
+
+
+def _write(rows: Mapping[Key, float], *, add: bool) -> None:
+    table, now = Figure._meta.db_table, connection.ops.adapt_datetimefield_value(timezone.now())
+    value = f"{table}.value + excluded.value" if add else "excluded.value"
+    ordered = sorted(rows.items())
+    for start in range(0, len(ordered), _ROWS):
+        some = ordered[start : start + _ROWS]
+        places = ", ".join(["(%s, %s, %s, %s, %s)"] * len(some))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {table} (name, labels, part, value, at) VALUES {places} "  # noqa: S608
+                f"ON CONFLICT (name, labels, part) DO UPDATE SET value = {value}, at = excluded.at",
+                [word for key, amount in some for word in (*key, amount, now)],
+            )

@@ -1,0 +1,74 @@
+"""Probes tell a process that hangs from one that only waits for its message store."""
+
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hetsched.cli import health
+from tests.unit.cli.calling import run
+
+
+@pytest.fixture
+def pulses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HETSCHED_DATA", str(tmp_path))
+    (tmp_path / "pulse").mkdir()
+    return tmp_path / "pulse"
+
+
+def lived(pulses: Path, name: str, seconds_ago: float) -> None:
+    (pulses / name).touch()
+    then = time.time() - seconds_ago
+    os.utime(pulses / name, (then, then))
+
+
+@pytest.mark.parametrize("name", ["worker", "beat", "watch"])
+def test_a_process_that_lately_lived_is_healthy(pulses: Path, name: str) -> None:
+    lived(pulses, name, 5)
+    assert run("health", name).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["beat", "watch"])
+def test_a_process_that_is_quiet_is_not(pulses: Path, name: str) -> None:
+    assert "no sign of life" in run("health", name).stderr
+    lived(pulses, name, 3600)
+    done = run("health", name)
+    assert (done.exit_code, " for 36" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("answers", "code"), [(True, 1), (False, 0)])
+def test_a_quiet_worker_is_blamed_only_while_its_store_answers(
+    pulses: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, code: int
+) -> None:
+    lived(pulses, "worker", 3600)
+    monkeypatch.setattr(health, "_store_answers", lambda: answers)
+    assert run("health", "worker").exit_code == code
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Is alive, and follows no cluster."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/livez" else 503)
+        self.end_headers()
+        self.wfile.write(b"1 of 1 live clusters are not followed")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_web_process_is_asked() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        port = server.server_address[1]
+        alive = run("health", "web", "--port", port)
+        unready = run("health", "web", "--port", port, "--component", "watch")
+        server.shutdown()
+        thread.join()
+    assert alive.exit_code == 0
+    assert (unready.exit_code, "1 of 1" in unready.stderr) == (1, True)
+    assert run("health", "web", "--port", port).exit_code == 1

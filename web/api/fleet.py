@@ -1,0 +1,158 @@
+"""The figures of the whole fleet, read when they are asked for.
+
+Rule: what is so stands in the rows of clusters, pods, leases and syncs; what was done stands in rows that its doers
+counted into (`hetsched.journal.tally`). So any web process gives the same answer, and one that starts forgets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from django.db.models import Count, Min
+from django.utils import timezone
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from hetsched.inventory.following import in_step
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.journal import figures, tally
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement.lifecycle import LIVE, State
+from hetsched.placement.models import Pod
+from hetsched.placement.queue import due
+
+_COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
+
+
+class Fleet:
+    """A collector of Prometheus' client."""
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        clusters = list(Cluster.objects.defer("definitions"))
+        yield from _capacity(clusters)
+        yield from _pods()
+        yield from _leases(clusters)
+        yield from _watches(clusters)
+        yield from _outbox()
+        yield from _counted()
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def _capacity(clusters: Sequence[Cluster]) -> Iterator[Metric]:
+    nodes = _gauge("hetsched_nodes", "Nodes.", "cluster", "ready")
+    cards = _gauge("hetsched_cards", "GPU cards.", "cluster")
+    used = _gauge("hetsched_cards_used", "GPU cards given out, in cards.", "cluster")
+    ratio = _gauge("hetsched_requested_ratio", "Requested of allocatable, 0-1.", "cluster", "resource")
+    for cluster in clusters:
+        nodes.add_metric([cluster.name, "true"], cluster.ready_count)
+        nodes.add_metric([cluster.name, "false"], cluster.node_count - cluster.ready_count)
+        cards.add_metric([cluster.name], cluster.card_count)
+        used.add_metric([cluster.name], cluster.gpu_milli_used / 1000)
+        for resource in ("cpu", "memory"):
+            if whole := cluster.capacity.get(resource, 0):
+                ratio.add_metric([cluster.name, resource], cluster.requested.get(resource, 0) / whole)
+    yield from (nodes, cards, used, ratio)
+
+
+def _pods() -> Iterator[Metric]:
+    pods = _gauge("hetsched_pods", "Pods that wait or hold something.", "cluster", "state")
+    counted = Pod.objects.filter(state__in=_COUNTED).order_by().values_list("cluster__name", "state")
+    for cluster, state, count in counted.annotate(n=Count("id")):
+        pods.add_metric([cluster, state], count)
+    length = _gauge("hetsched_due_pods", "Pods that are due to be looked at.", "cluster")
+    oldest = _gauge("hetsched_due_oldest_seconds", "Age of the oldest pod that is due to be looked at.", "cluster")
+    due_pods = Pod.objects.filter(due()).order_by().values_list("cluster__name")
+    for cluster, count, at in due_pods.annotate(n=Count("id"), at=Min("created_at")):
+        length.add_metric([cluster], count)
+        oldest.add_metric([cluster], _age(at))
+    yield from (pods, length, oldest)
+
+
+def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
+    held = _gauge("hetsched_lease_held", "Whether somebody leads or follows a cluster.", "cluster", "lease")
+    epoch = _gauge("hetsched_lease_epoch", "How often a lease changed hands.", "cluster", "lease")
+    holder = _gauge("hetsched_lease_holder", "Which process of ours holds a lease.", "cluster", "lease", "holder")
+    now = timezone.now()
+    rows = [(one.name, "leader", one.leader_epoch, one.leader_id, one.leader_until) for one in clusters]
+    for follower in Connection.objects.select_related("cluster").defer("cluster__definitions", "sealed_kubeconfig"):
+        name = follower.cluster.name
+        rows.append((name, "follower", follower.follower_epoch, follower.follower_id, follower.follower_until))
+    for name, lease, number, who, until in rows:
+        is_held = until is not None and until >= now
+        held.add_metric([name, lease], is_held)
+        epoch.add_metric([name, lease], number)
+        if is_held:
+            holder.add_metric([name, lease, who], 1)
+    yield from (held, epoch, holder)
+
+
+def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
+    labels = ("cluster", "resource")
+    age = _gauge("hetsched_watch_age_seconds", "Since when nothing was heard of a kind of object.", *labels)
+    objects = _gauge("hetsched_watch_objects", "Objects of a kind that are known.", *labels)
+    odd = _gauge("hetsched_watch_quarantined", "Objects of a kind that cannot be read; 20 stands for more.", *labels)
+    failures = _gauge("hetsched_watch_failures", "Failures in a row of listing or watching a kind.", *labels)
+    ready = _gauge("hetsched_watch_in_step", "Whether a live cluster is known well enough to decide for it.", "cluster")
+    for row in Sync.objects.select_related("cluster").defer("cluster__definitions").order_by("cluster", "resource"):
+        where = [row.cluster.name, row.resource]
+        if row.alive_at is not None:
+            age.add_metric(where, _age(row.alive_at))
+        objects.add_metric(where, row.objects_count)
+        odd.add_metric(where, len(row.quarantined))
+        failures.add_metric(where, row.failures)
+    for cluster in clusters:
+        if cluster.kind == ClusterKind.KUBERNETES:
+            ready.add_metric([cluster.name], in_step(cluster))
+    yield from (age, objects, odd, failures, ready)
+
+
+def _outbox() -> Iterator[Metric]:
+    unsent = OutboxEvent.objects.filter(published_at=None).aggregate(n=Count("id"), at=Min("created_at"))
+    yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent yet.", value=unsent["n"])
+    yield GaugeMetricFamily(
+        "hetsched_outbox_oldest_seconds", "Age of the oldest live event that is not sent.", value=_age(unsent["at"])
+    )
+
+
+def _counted() -> Iterator[Metric]:
+    """Give what processes counted."""
+    for figure in figures.COUNTERS:
+        counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
+        for one in tally.told(figure):
+            counter.add_metric(one.labels, one.value)
+        yield counter
+    for figure in figures.HISTOGRAMS:
+        histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
+        for one in tally.told(figure):
+            histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
+        yield histogram
+    broken = _gauge(figures.VIOLATIONS.name, figures.VIOLATIONS.help, *figures.VIOLATIONS.labels)
+    looked = _gauge("hetsched_invariants_age_seconds", "Since when invariants were not checked.")
+    checks = tally.told(figures.VIOLATIONS)
+    for one in checks:
+        broken.add_metric(one.labels, one.value)
+    if checks:
+        looked.add_metric([], _age(max(one.at for one in checks)))
+    canary = _gauge("hetsched_canary_age_seconds", "Since when no canary came through a queue.", "queue")
+    for one in tally.told(figures.CANARY):
+        canary.add_metric(one.labels, _age(one.at))
+    yield from (broken, looked, canary)
+
+
+def _cumulated(figure: tally.Kept, one: tally.Told) -> list[tuple[str, float]]:
+    """Return the buckets as Prometheus has them: each holds all that is not above its bound."""
+    total, buckets = 0.0, []
+    for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):
+        total += one.buckets.get(bound, 0.0)
+        buckets.append((bound, total))
+    return buckets
+
+
+def _age(at: datetime | None) -> float:
+    return 0.0 if at is None else max((timezone.now() - at).total_seconds(), 0.0)
