@@ -133,7 +133,7 @@ class Live:
         self._looked, self._due = now, False
         copy = warm(self._cluster.pk)
         try:
-            recorded = batch(self._lease, copy, self._most, follows=True)
+            recorded = batch(self._lease, copy, self._cluster.name, self._most, follows=True)
         except Contradiction as refusal:
             log.warning("batch refused", cluster=self._cluster.pk, pods=refusal.pods, reason=str(refusal))
             self._most = max(1, min(self._most, refusal.pods) // 2)
@@ -174,7 +174,7 @@ class Live:
             to = bind.binding_of(waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch)
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
             self._binding += 1
-            self._threads.submit(bind.write, self._api, to).add_done_callback(partial(self._done, to))
+            self._threads.submit(bind.write, self._api, self._cluster.name, to).add_done_callback(partial(self._done, to))
 
     def _done(self, to: ToBind, future: Future[Bound]) -> None:
         error = future.exception()

@@ -36,6 +36,7 @@ from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.journal import pulse, tally
+from hetsched.journal.publish import in_background
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.lifecycle import HOLDING, QUEUED
@@ -303,6 +304,11 @@ class _Known:
 
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Follow every live cluster that nobody follows, each in a thread, until `ended`."""
+    with in_background():
+        _follow_all(api_of, ended)
+
+
+def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     threads: dict[int, threading.Thread] = {}
     holder = f"{socket.gethostname()}/{os.getpid()}"
     while not ended.is_set():

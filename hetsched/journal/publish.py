@@ -10,7 +10,12 @@ Invariants: every event is sent at least once; a receiver drops what it has seen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -28,8 +33,11 @@ GROUP = "live"
 MESSAGE_TYPE = "live.events"
 _CHUNK = 400
 _MESSAGE_EVENTS = 200
+_TOGETHER_SECONDS = 0.02
 
 Patch = dict[str, Any]
+_Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]
+_background: list[_Waiting] = []  # at most one: where a thread of this process takes what it sends
 log = structlog.get_logger(__name__)
 
 
@@ -48,13 +56,25 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     names = sorted(patches)
     revisions = _numbered(names)
     events = [
-        OutboxEvent(topic=name, revision=revisions[name], data=patch() if callable(patch) else patch)
+        # Encoded once, for the row and for the message.
+        OutboxEvent(topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
         for name in names
         for patch in (patches[name],)
     ]
     insert(events)
-    transaction.on_commit(lambda: _send_and_mark(events))
+    transaction.on_commit(lambda: _hand_on(events))
     return revisions
+
+
+def _raw(patch: Patch) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(patch))
+
+
+def _hand_on(events: list[OutboxEvent]) -> None:
+    if _background:
+        _background[0].put(events)
+    else:
+        _send_and_mark(events)
 
 
 def _numbered(names: list[str]) -> dict[str, int]:
@@ -79,10 +99,43 @@ def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
     return msgspec.json.encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
 
 
-def _send_and_mark(events: list[OutboxEvent]) -> bool:
-    """Send committed events and note it; on failure they stay for `relay`."""
+@contextmanager
+def in_background() -> Iterator[None]:
+    """Send what is published in this process from a thread of its own, inside the block: nobody waits for it."""
+    waiting: _Waiting = queue.SimpleQueue()
+    _background.append(waiting)
+    thread = threading.Thread(target=_send_all, args=(waiting,), name="live events")
+    thread.start()
     try:
-        _send(events)
+        yield
+    finally:
+        _background.remove(waiting)
+        waiting.put(None)
+        thread.join()
+
+
+def _send_all(waiting: _Waiting) -> None:
+    """Send what comes, together what came together, on one connection; until None comes."""
+    loop = asyncio.new_event_loop()
+    some: list[OutboxEvent] | None = []
+    while some is not None:
+        some = waiting.get()
+        events = list(some or ())
+        time.sleep(_TOGETHER_SECONDS if some is not None else 0)
+        while not waiting.empty():
+            more = waiting.get()
+            events += more or ()
+            some = more if more is None else some
+        if events:
+            _send_and_mark(events, loop.run_until_complete)
+    connection.close()
+    loop.close()
+
+
+def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None = None) -> bool:
+    """Send committed events and note it; on failure they stay for `relay`. `run` runs what is to be awaited."""
+    try:
+        _send(events, run)
         OutboxEvent.objects.filter(pk__in=[event.pk for event in events]).update(published_at=timezone.now())
     except Exception as error:  # whatever the channel layer or the database raises: the sweep tries again
         log.warning("live events not sent", events=len(events), error=repr(error))
@@ -90,11 +143,12 @@ def _send_and_mark(events: list[OutboxEvent]) -> bool:
     return True
 
 
-def _send(events: list[OutboxEvent]) -> None:
+def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
-    send = async_to_sync(layer.group_send)
+    group_send = layer.group_send
+    send = async_to_sync(group_send) if run is None else lambda *what: run(group_send(*what))
     for start in range(0, len(events), _MESSAGE_EVENTS):
         part = events[start : start + _MESSAGE_EVENTS]
         texts = [[event.topic, message(event.topic, event.revision, event.data)] for event in part]

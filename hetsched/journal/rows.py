@@ -33,7 +33,7 @@ def insert(rows: Sequence[models.Model]) -> None:
     model = type(rows[0])
     names, columns, writes, generated = _columns(model, connection.vendor)
     line = f"({', '.join(['%s'] * len(columns))})"
-    head = f"INSERT INTO {model._meta.db_table} ({', '.join(columns)}) VALUES "
+    head = f"INSERT INTO {model._meta.db_table} ({', '.join(columns)}) VALUES "  # noqa: S608 - names of our own
     end = " RETURNING id" if generated else ""
     size = min(_MOST_ROWS, _MOST_VALUES // len(columns))
     plan = list(zip(names, writes, strict=True))

@@ -10,13 +10,14 @@ node), `workload:<id>`, `decisions` (the latest 50), `policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
+from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -76,19 +77,47 @@ def held_document(reservation: Reservation) -> Document:
 
 def pod_document(pod: Pod) -> Document:
     """Return one pod of a workload; needs its node, not its request."""
-    held = pod.allocation
+    return _pod_document(
+        pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
+        pod.decided_at, pod.started_at, pod.finished_at,
+    )  # fmt: skip
+
+
+_POD = (
+    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
+    "decided_at", "started_at", "finished_at",
+)  # fmt: skip
+
+
+def pod_documents(pods: QuerySet[Pod]) -> Iterator[tuple[str, str, Document]]:
+    """Give the workload, key and document of each of these pods that has a workload, read as columns."""
+    for workload_id, namespace, name, *shown in pods.filter(workload__isnull=False).values_list(*_POD):
+        yield workload_id, f"{namespace}/{name}", _pod_document(*shown)
+
+
+def _pod_document(
+    state: str,
+    node: str | None,
+    policy: str,
+    decision_id: int | None,
+    message: str,
+    held: Allocation | None,
+    decided_at: datetime | None,
+    started_at: datetime | None,
+    finished_at: datetime | None,
+) -> Document:
     return {
-        "state": pod.state,
-        "node": pod.node.name if pod.node else None,
-        "policy": pod.policy or None,
-        "decision": pod.decision_id,
-        "message": pod.message or None,
+        "state": state,
+        "node": node,
+        "policy": policy or None,
+        "decision": decision_id,
+        "message": message or None,
         "isa": plain(held.isa) if held and held.isa else None,
         "gpus": plain(held.gpus) if held else None,
         "zones": plain(held.zones) if held else None,
-        "decidedAt": _time(pod.decided_at),
-        "startedAt": _time(pod.started_at),
-        "finishedAt": _time(pod.finished_at),
+        "decidedAt": _time(decided_at),
+        "startedAt": _time(started_at),
+        "finishedAt": _time(finished_at),
     }
 
 

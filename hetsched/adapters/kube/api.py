@@ -18,6 +18,8 @@ import msgspec
 import urllib3
 from kubernetes import client
 
+from .wire import Wire, WireError
+
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 PAGE = 500
@@ -102,7 +104,8 @@ class Api:
         self._agent = agent
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
-        # The official client's own pool, with its certificates; its typed calls are not used.
+        self._wire = Wire(configuration)
+        # The official client's own pool, with its certificates, for what is long; its typed calls are not used.
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
 
     def _headers(self, content: str = "") -> dict[str, str]:
@@ -129,12 +132,12 @@ class Api:
     ) -> bytes:
         """Make one call and return the body. Raises: ApiFailure; with status 0 nobody knows what became of a write."""
         headers = self._headers(content if body else "")
-        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
+        target = f"{path}?{urlencode(query)}" if query else path
         try:
-            answer = self._pool.request(
-                method, self._url(path, query), body=body or None, headers=headers, timeout=timeout, redirect=False
+            answer = self._wire.call(
+                method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
             )
-        except urllib3.exceptions.HTTPError as error:
+        except WireError as error:
             raise _unreachable(error) from None
         if answer.status >= 300:
             raise _refused(answer, answer.data)
@@ -205,7 +208,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
         said = _status.decode(body)
     except msgspec.DecodeError:
         said = _Status(message="the answer is not an API server's")  # whoever it is, what it says is not passed on
-    wait = answer.headers.get("Retry-After", "")
+    wait = answer.headers.get("retry-after", "")
     causes = said.details.causes if said.details is not None else None
     return ApiFailure(
         answer.status,

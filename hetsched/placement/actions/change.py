@@ -31,11 +31,10 @@ from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
 from ..topics import (
     DECISIONS,
-    NOT_SHOWN,
     cluster_counts,
     decisions_patch,
     held_document,
-    pod_document,
+    pod_documents,
     workload_head,
     workload_topic,
 )
@@ -153,9 +152,8 @@ class Change:
         patches: dict[str, Patch] = {}
         changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
         for some in parts(sorted(self._pods)):
-            for pod in Pod.objects.filter(pk__in=some).select_related("node").defer(*NOT_SHOWN):
-                if pod.workload_id is not None:
-                    changed_pods[pod.workload_id][pod.key] = pod_document(pod)
+            for workload_id, key, document in pod_documents(Pod.objects.filter(pk__in=some)):
+                changed_pods[workload_id][key] = document
         for some in parts(sorted(self._workloads)):
             states: dict[str, set[str]] = defaultdict(set)
             found = Pod.objects.filter(workload_id__in=some).values_list("workload_id", "state").distinct().order_by()
