@@ -1,0 +1,156 @@
+"""The platforms of one image, asked of its registry by the OCI distribution protocol.
+
+Rule: the manifest or index under the tag or digest is read and counted under its own sha256; whatever it names further
+is read by digest. A registry that wants a token says where it is to be had; only reading this repository is asked for.
+Credentials go to the registry they are for and to the place of tokens it names; after a redirect to another host
+nothing of them is sent. Redirects are followed a few times, to https only, under the same checks as any
+other address. A registry's own words are never passed on.
+Source: opencontainers/distribution-spec spec.md; distribution's "Token Authentication Specification"; RFC 9110.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import NoReturn
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import msgspec
+
+from hetsched.contracts.errors import InputError
+
+from . import wire
+from .documents import MEDIA_TYPES, check_digest, parse_document, platforms_of
+from .reference import DOCKER_HUB, Reference
+from .wire import Allowed, Answer, Unreadable
+
+_HUB_API = "registry-1.docker.io"
+_MOST_REDIRECTS = 4
+_MOST_TOKEN_BYTES = 1 << 18
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_ACCEPT = {"Accept": ", ".join(MEDIA_TYPES)}
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """Who we are at one registry; never shown."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+    __str__ = __repr__
+
+    @property
+    def basic(self) -> str:
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a registry serves under a reference: the digest of it, and the platforms in its order."""
+
+    digest: str
+    platforms: tuple[str, ...]
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
+
+
+def look_up(reference: Reference, allowed: Allowed, credential: Credential | None = None) -> Found:
+    """Ask the registry of an image for its platforms. Raises: Unreadable."""
+    if not allowed.reads(reference.host):
+        raise Unreadable("RegistryNotAllowed", f"this server does not read {reference.host}")
+    repository = _Repository(reference, allowed, credential)
+    try:
+        content = repository.manifest(reference.digest or reference.tag)
+        digest = reference.digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
+        check_digest(content, digest)
+        return Found(digest, platforms_of(parse_document(content, "the manifest"), repository.read))
+    except InputError as error:
+        raise Unreadable("ImageMalformed", f"{reference.host}: {error.message}") from None
+
+
+class _Repository:
+    """Calls to one repository as one identity."""
+
+    def __init__(self, reference: Reference, allowed: Allowed, credential: Credential | None) -> None:
+        self._host = _HUB_API if reference.host == DOCKER_HUB else reference.host
+        self._path = reference.path
+        self._allowed = allowed
+        self._credential = credential
+        self._authorization = ""
+        scheme = "http" if allowed.is_plain(reference.host) else "https"
+        self._root = f"{scheme}://{self._host}/v2/{quote(reference.path)}"
+
+    def manifest(self, name: str) -> bytes:
+        """Return the manifest or index of a tag or digest."""
+        answer = self._ask(f"{self._root}/manifests/{quote(name, safe=':')}", _ACCEPT)
+        stated = answer.headers.get("docker-content-digest", "")
+        if stated.startswith("sha256:"):
+            check_digest(answer.body, stated)
+        return answer.body
+
+    def read(self, digest: str, is_manifest: bool) -> bytes:
+        """Return a manifest or a configuration by its digest."""
+        return self.manifest(digest) if is_manifest else self._ask(f"{self._root}/blobs/{digest}", {}).body
+
+    def _ask(self, url: str, headers: dict[str, str]) -> Answer:
+        answer = self._follow(url, headers)
+        if answer.status == 401 and not self._authorization:
+            self._authorization = self._authorized(answer.headers.get("www-authenticate", ""))
+            answer = self._follow(url, headers)
+        if answer.status != 200:
+            self._refused(answer)
+        return answer
+
+    def _follow(self, url: str, headers: dict[str, str]) -> Answer:
+        for _ in range(_MOST_REDIRECTS):
+            own = urlsplit(url)[:2] == urlsplit(self._root)[:2]
+            proof = {"Authorization": self._authorization} if own and self._authorization else {}
+            answer = wire.get(url, {**headers, **proof}, self._allowed)
+            if answer.status not in _REDIRECTS:
+                return answer
+            url = urljoin(url, answer.headers.get("location", ""))
+        raise Unreadable("RedirectRefused", f"{self._host} redirects more than {_MOST_REDIRECTS} times")
+
+    def _authorized(self, challenge: str) -> str:
+        """Return what to send so that this repository may be read."""
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "basic" and self._credential is not None:
+            return self._credential.basic
+        stated = dict(_CHALLENGE.findall(rest))
+        if scheme.lower() != "bearer" or "realm" not in stated:
+            raise Unreadable("RegistryRefused", f"{self._host} wants credentials")
+        query = {"scope": f"repository:{self._path}:pull"}
+        if "service" in stated:
+            query["service"] = stated["service"]
+        joint = "&" if "?" in stated["realm"] else "?"
+        proof = {} if self._credential is None else {"Authorization": self._credential.basic}
+        answer = wire.get(f"{stated['realm']}{joint}{urlencode(query)}", proof, self._allowed, most=_MOST_TOKEN_BYTES)
+        if answer.status != 200:
+            self._refused(answer)
+        try:
+            token = msgspec.json.decode(answer.body, type=_Token)
+        except msgspec.DecodeError:
+            raise Unreadable("RegistryRefused", f"{self._host} gives no token that could be read") from None
+        found = token.token or token.access_token
+        if not found or not found.isascii() or not found.isprintable():
+            raise Unreadable("RegistryRefused", f"{self._host} gives no token that could be read")
+        return f"Bearer {found}"
+
+    def _refused(self, answer: Answer) -> NoReturn:
+        host, status = self._host, answer.status
+        if status in (401, 403):
+            raise Unreadable("RegistryRefused", f"{host} wants other credentials to read this image, or none may")
+        if status == 404:
+            raise Unreadable("ImageNotFound", f"{host} has no such image, or none that may be read like this")
+        wait = answer.headers.get("retry-after", "")
+        seconds = min(float(wait), _LONGEST_WAIT_SECONDS) if wait.isdecimal() else 0.0
+        code = "RegistryBusy" if status in (429, 503) else "RegistryFailed"
+        raise Unreadable(code, f"{host} answers with status {status}", seconds)

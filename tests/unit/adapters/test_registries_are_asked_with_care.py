@@ -1,0 +1,245 @@
+"""Looking up an image at a registry: what it offers, who is told our credentials, and which answers are refused.
+
+Real here: a registry on loopback, spoken to over HTTP.
+"""
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.images import documents, wire
+from hetsched.adapters.images.pull_secrets import credential_for
+from hetsched.adapters.images.reference import parse_reference
+from hetsched.adapters.images.registry import Credential, Found, look_up
+from hetsched.adapters.images.wire import Allowed, Unreadable
+from tests.registry import DOCKER_LIST, MANIFEST, Registry, a_registry, digest_of
+
+US = Credential("ann", "secret-canary")
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with a_registry() as served:
+        yield served
+
+
+def found(registry: Registry, name: str, credential: Credential | None = None) -> Found:
+    return look_up(parse_reference(name), registry.allowed, credential)
+
+
+def refusal(registry: Registry, name: str, allowed: Allowed | None = None) -> str:
+    with pytest.raises(Unreadable) as refused:
+        look_up(parse_reference(name), registry.allowed if allowed is None else allowed)
+    assert "script" not in refused.value.message  # what a registry says is not passed on
+    return refused.value.code
+
+
+@pytest.mark.parametrize("media_type", [None, DOCKER_LIST])
+def test_an_index_tells_its_platforms_and_its_digest(registry: Registry, media_type: str | None) -> None:
+    name = registry.image(
+        "app/web:1", "linux/amd64", "linux/arm64/v8", **({"media_type": media_type} if media_type else {})
+    )
+    offered = found(registry, name)
+    assert offered.platforms == ("linux/amd64", "linux/arm64/v8")
+    assert found(registry, f"{registry.host}/app/web@{offered.digest}") == offered
+
+
+def test_a_single_manifest_is_asked_for_its_configuration(registry: Registry) -> None:
+    assert found(registry, registry.single("app:1", "linux/riscv64")).platforms == ("linux/riscv64",)
+
+
+def test_an_index_within_an_index_and_an_entry_without_a_platform(registry: Registry) -> None:
+    registry.image("app:inner", "linux/amd64")
+    registry.single("app:alone", "linux/arm64")
+    inner, alone = (digest_of(registry.documents[f"/v2/app/manifests/{tag}"][1]) for tag in ("inner", "alone"))
+    registry.push("app:1", {"manifests": [{"digest": inner}, {"digest": alone}]}, "index")
+    assert found(registry, f"{registry.host}/app:1").platforms == ("linux/amd64", "linux/arm64")
+
+
+def test_a_token_is_fetched_where_the_registry_says_for_this_repository_only(registry: Registry) -> None:
+    name = registry.image("team/app:1", "linux/amd64")
+    registry.wants_token = True
+    assert found(registry, name).platforms == ("linux/amd64",)
+    (asked,) = [path for path, _ in registry.asked if path.startswith("/token")]
+    assert asked == "/token?scope=repository%3Ateam%2Fapp%3Apull&service=test"
+
+
+def test_credentials_buy_a_token_and_wrong_ones_do_not(registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    registry.wants_token, registry.user = True, "ann:secret-canary"
+    assert found(registry, name, US).platforms == ("linux/amd64",)
+    assert refusal(registry, name) == "RegistryRefused"
+    registry.wants_token, registry.wants_basic = False, True
+    assert found(registry, name, US).platforms == ("linux/amd64",)
+    assert refusal(registry, name) == "RegistryRefused"
+    assert "canary" not in repr(US)
+
+
+def test_a_redirect_to_another_host_gets_no_credentials(registry: Registry) -> None:
+    with a_registry() as other:
+        name = registry.single("app:1", "linux/amd64")
+        other.documents = dict(registry.documents)
+        registry.redirect_blobs_to, registry.wants_token = f"http://{other.host}", True
+        allowed = Allowed(plain=frozenset({registry.host, other.host}))
+        assert look_up(parse_reference(name), allowed, US).platforms == ("linux/amd64",)
+        assert [authorization for _, authorization in other.asked] == [""]
+        # The other host was not opened to us: it is not called at all.
+        assert refusal(registry, name) == "AddressRefused"
+        assert len(other.asked) == 1
+
+
+def test_redirects_in_a_circle_end(registry: Registry) -> None:
+    name = registry.single("app:1", "linux/amd64")
+    registry.redirect_blobs_to = f"http://{registry.host}"
+    registry.asked.clear()
+    assert refusal(registry, name) == "RedirectRefused"
+
+
+def test_a_place_of_tokens_inside_the_network_is_not_called(registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        inside.settimeout(0.2)
+        registry.wants_token, registry.realm = True, f"https://127.0.0.1:{inside.getsockname()[1]}/token"
+        assert refusal(registry, name) == "AddressRefused"
+        with pytest.raises(TimeoutError):
+            inside.accept()
+
+
+def test_what_does_not_have_its_digest_is_refused(registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    wrong = f"{registry.host}/app@sha256:{'0' * 64}"
+    registry.documents[f"/v2/app/manifests/sha256:{'0' * 64}"] = registry.documents["/v2/app/manifests/1"]
+    assert refusal(registry, wrong) == "ImageMalformed"
+    registry.stated_digest = f"sha256:{'0' * 64}"
+    assert refusal(registry, name) == "ImageMalformed"
+    registry.stated_digest = ""
+    single = registry.single("one:1", "linux/amd64")
+    for path in [path for path in registry.documents if path.startswith("/v2/one/blobs/")]:
+        registry.documents[path] = "x", b'{"os": "linux", "architecture": "arm64"}'
+    assert refusal(registry, single) == "ImageMalformed"
+
+
+def test_too_much_is_not_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = registry.image("app:1", *(f"linux/a{number}" for number in range(40)))
+    registry.documents["/v2/app/manifests/1"] = "x", b" " * (documents.MAX_DOCUMENT_BYTES + 1)
+    assert refusal(registry, name) == "DocumentTooLarge"
+    entries = [{"digest": digest_of(str(number).encode())} for number in range(documents.MAX_DOCUMENTS + 1)]
+    for number, entry in enumerate(entries):
+        registry.documents[f"/v2/many/manifests/{entry['digest']}"] = "x", str(number).encode()
+    registry.push("many:1", {"manifests": entries}, "index")
+    assert refusal(registry, f"{registry.host}/many:1") == "ImageMalformed"
+
+
+def test_an_answer_that_trickles_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = registry.image("app:1", *(f"linux/a{number}" for number in range(20)))
+    registry.trickles = True
+    monkeypatch.setattr(wire, "SECONDS", 0.5)
+    assert refusal(registry, name) == "RegistrySlow"
+
+
+def test_silence_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "QUIET_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        registry = Registry()
+        registry.host = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert refusal(registry, f"{registry.host}/app:1") == "RegistrySlow"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "code", "wait"),
+    [
+        (404, {}, "ImageNotFound", 0),
+        (403, {}, "RegistryRefused", 0),
+        (429, {"Retry-After": "120"}, "RegistryBusy", 120),
+        (429, {"Retry-After": "soon"}, "RegistryBusy", 0),
+        (500, {}, "RegistryFailed", 0),
+        (204, {}, "RegistryFailed", 0),
+    ],
+)
+def test_other_answers_have_their_codes(
+    registry: Registry, status: int, headers: dict[str, str], code: str, wait: float
+) -> None:
+    registry.status, registry.headers = status, headers
+    with pytest.raises(Unreadable) as refused:
+        found(registry, f"{registry.host}/app:1")
+    assert (refused.value.code, refused.value.wait_seconds) == (code, wait)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no", b"[]", b"{}", b'{"manifests": 3}', b'{"manifests": [{"platform": {"os": "linux"}}]}',
+     b'{"manifests": [{"digest": "md5:1"}]}', b'{"manifests": [{"platform": {"os": "a b", "architecture": "x"}}]}',
+     b'{"schemaVersion": 1, "architecture": "amd64"}', b"[" * 100_000],
+)  # fmt: skip
+def test_documents_that_say_nothing_are_malformed(registry: Registry, content: bytes) -> None:
+    registry.documents["/v2/app/manifests/1"] = MANIFEST, content
+    assert refusal(registry, f"{registry.host}/app:1") == "ImageMalformed"
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "resolved", "code"),
+    [
+        ("example.org/app", (), "93.184.216.34", "RegistryNotAllowed"),
+        ("example.org/app", ("other.org",), "93.184.216.34", "RegistryNotAllowed"),
+        ("169.254.169.254/app", ("*",), "169.254.169.254", "AddressRefused"),
+        ("metadata.example/app", ("metadata.example",), "169.254.169.254", "AddressRefused"),
+        ("example.org/app", ("*",), "10.0.0.1", "AddressRefused"),
+        ("example.org/app", ("*",), "::ffff:10.0.0.1", "AddressRefused"),
+        ("example.org/app", ("*",), "64:ff9b::a00:1", "AddressRefused"),
+        ("example.org/app", ("*",), "fe80::1", "AddressRefused"),
+        ("example.org/app", ("example.org",), "127.0.0.1", "AddressRefused"),
+        ("example.org/app", ("example.org",), "0.0.0.0", "AddressRefused"),
+        ("2130706433.nip.example/app", ("*",), "127.0.0.1", "AddressRefused"),
+        ("example.org:8443/app", ("*",), "93.184.216.34", "AddressRefused"),
+        # Opened by name: it is called, and is not there.
+        ("example.org/app", ("example.org",), "10.0.0.1", "RegistryUnreachable"),
+    ],
+)
+def test_addresses_inside_the_network_are_not_called(
+    monkeypatch: pytest.MonkeyPatch, name: str, hosts: tuple[str, ...], resolved: str, code: str
+) -> None:
+    called: list[Any] = []
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, port))]
+
+    def connect(address: tuple[str, int], **_: Any) -> None:
+        called.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(Unreadable) as refused:
+        look_up(parse_reference(name), Allowed(frozenset(hosts)))
+    assert refused.value.code == code
+    assert called == ([(resolved, 443)] if code == "RegistryUnreachable" else [])
+
+
+def secret(document: Any, kind: str = "kubernetes.io/dockerconfigjson", key: str = ".dockerconfigjson") -> bytes:
+    held = base64.b64encode(json.dumps(document).encode()).decode()
+    return json.dumps({"type": kind, "data": {key: held}}).encode()
+
+
+def test_pull_secrets_are_for_their_registry_and_path() -> None:
+    auth = base64.b64encode(b"bob:pw:with:colons").decode()
+    one = secret(
+        {"auths": {"reg.example": {"auth": auth}, "https://index.docker.io/v1/": {"username": "h", "password": "p"}}}
+    )
+    deep = secret({"reg.example/team": {"username": "t", "password": "p"}}, "kubernetes.io/dockercfg", ".dockercfg")
+    both = [one, deep]
+    assert credential_for(parse_reference("reg.example/app:1"), both) == Credential("bob", "pw:with:colons")
+    assert credential_for(parse_reference("reg.example/team/app"), both) == Credential("t", "p")
+    assert credential_for(parse_reference("reg.example/teams/app"), both) == Credential("bob", "pw:with:colons")
+    assert credential_for(parse_reference("nginx"), both) == Credential("h", "p")
+    assert credential_for(parse_reference("other.example/app"), both) is None
+
+
+@pytest.mark.parametrize(
+    "odd", [b"", b"{}", secret([]), secret({"auths": {"reg.example": {"auth": "?"}}}), secret({}, "Opaque")]
+)
+def test_a_secret_that_is_none_is_as_if_it_were_not_there(odd: bytes) -> None:
+    assert credential_for(parse_reference("reg.example/app"), [odd]) is None
