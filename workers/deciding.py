@@ -20,12 +20,14 @@ import structlog
 
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.booking import Booking
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.evictions import evictions
 from hetsched.engine.explain import Diagnosis, best, diagnose
 from hetsched.engine.gangs import gang_key, together
+from hetsched.engine.hints import for_anything
 from hetsched.engine.policy import Policy
 from hetsched.engine.status import Spared
 from hetsched.placement.actions import Nominated, Result
@@ -143,7 +145,9 @@ class Batch:
                 found = self._nominees.put_back(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
             reasons = (*diagnosis.reasons, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
-            return self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, reasons)
+            refused = self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, reasons)
+            tired = for_anything("preemption", "") if waiting.pod_id in self._refused_for else ()
+            return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *tired))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
         self._booked.append((position, outcome, scheduler))
@@ -187,7 +191,9 @@ class Batch:
         reason = waits_for(found.node_name, going)
         summary = f"{waiting.spec.key} waits: {reason.message}"
         result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.reasons))
-        return msgspec.structs.replace(result, evicted=evicted, nominated=found)
+        leave = WaitsFor("preemption", (Event.POD_RELEASED,), f"those to leave {found.node_name} that were asked to")
+        waits = (leave, *diagnosis.waits_for)
+        return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
     def _holds(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].held
@@ -203,7 +209,7 @@ class Batch:
             known = self._diagnosed[key] = (pod, diagnose(scheduler, pod))
         first, diagnosis = known
         summary = pod.key + diagnosis.summary.removeprefix(first.key)
-        return Diagnosis(diagnosis.verdict, diagnosis.reasons, diagnosis.funnel, summary, diagnosis.resolvable)
+        return msgspec.structs.replace(diagnosis, summary=summary)
 
     def _placed(
         self,
@@ -254,6 +260,8 @@ class Batch:
                 gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
                 # Whoever left for it has left all the same: its place was taken by the next.
                 results[position] = msgspec.structs.replace(gone, evicted=evicted)
+        if any(outcome.node is None for _, outcome, _ in self._booked):
+            return [_looked_at_again(result) for result in results]
         return results
 
     def _gone(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
@@ -261,10 +269,18 @@ class Batch:
         roll = self.loaded.state.gangs.roll_of(waiting.spec)
         if outcome.refusal is None or (roll is not None and roll.refusal is not None):
             found = self._diagnose(scheduler, spec, waiting.spec)
-            return self._refused(waiting, spec, found.verdict, found.summary, found.reasons)
+            refused = self._refused(waiting, spec, found.verdict, found.summary, found.reasons)
+            return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
         return self._refused(waiting, spec, Verdict.NOT_NOW, f"{waiting.spec.key} waits: {reason.message}", (reason,))
+
+
+def _looked_at_again(result: Result) -> Result:
+    """Have a refused pod tried again: it may have been refused for the sake of one that is not placed after all."""
+    if result.verdict is not Verdict.NOT_NOW:
+        return result
+    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything("gang", "")))
 
 
 def _alike(one: PodSpec, other: PodSpec) -> bool:

@@ -24,15 +24,14 @@ from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
-from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
+from hetsched.placement.retrying import look_again
 from hetsched.policies.models import PolicyObject
 
 from .bind import unbound
 from .tell import untold, untold_policies
 
-LOOK_AGAIN = timedelta(seconds=60)
 CALLBACKS_AT_ONCE = 100
 KEYS_KEPT = timedelta(hours=48)
 log = structlog.get_logger(__name__)
@@ -44,7 +43,7 @@ def run() -> dict[str, int]:
     found = {"woken": 0, "relayed": publish.relay(), "pruned": publish.prune()}
     now = timezone.now()
     for cluster in Cluster.objects.all():
-        _look_again(cluster.pk)
+        look_again(cluster.pk)
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
@@ -72,9 +71,3 @@ def _to_tell(cluster_id: int) -> bool:
     return Pod.objects.filter(untold(cluster_id)).exists()
 
 
-def _look_again(cluster_id: int) -> None:
-    """Queue pods again that nothing has moved for a while; in calm times none of them fits."""
-    rows = Pod.objects.filter(cluster_id=cluster_id, state=State.NOT_NOW.value, queued=False)
-    rows = rows.filter(not_before__lt=timezone.now() - LOOK_AGAIN)
-    if rows.exists():
-        rows.update(queued=True)

@@ -77,12 +77,16 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning."""
+    """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning.
+
+    `bound` are the keys of pods that were seen waiting and have a node now.
+    """
 
     nodes: list[NodeReport] = []
     nodes_gone: list[str] = []
     pods: list[ObservedPod] = []
     pods_gone: list[str] = []
+    bound: set[str] = set()
     definitions: ClusterContent | None = None
 
     def __bool__(self) -> bool:

@@ -40,6 +40,8 @@ INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHA
 LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED})
 # Where nobody says what may help: any change, and waiting.
 ANYTHING = frozenset(Event)
+# Whoever was refused before anybody noted what helps waits for whatever there is or will be.
+EVERY_BIT = 2**31 - 1
 _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 

@@ -235,6 +235,18 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
     )
 
 
+def of_node(scheduler: Scheduler, pod: PodSpec, row: int) -> NodeOutcome:
+    """Return the row of one node as `matrix` would, without its rank."""
+    state = scheduler.state
+    request = state.compile(pod)
+    evaluation, total = scheduler.evaluator.evaluate(request)
+    name = state.columns.names[row]
+    if total[row] == INFEASIBLE:
+        return NodeOutcome(name, pod.key, False, _first_refusal(scheduler, request).get(row), (), None, None)
+    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, np.array([row], np.intp))
+    return NodeOutcome(name, pod.key, True, None, _scores(columns, 0), float(total[row]), None)
+
+
 def _best_rows(total: Floats, limit: int) -> Rows:
     """Return the feasible rows with the highest totals, best first, equal ones by name."""
     if limit > _FEW:

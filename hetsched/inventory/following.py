@@ -9,13 +9,17 @@ Invariant: the cluster's totals are the sums over its nodes.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
+from hetsched.contracts.waits import Event
+from hetsched.engine.hints import differences
 from hetsched.journal.rows import insert
 
 from .actions import FACT_COLUMNS, describe, total_up
@@ -25,9 +29,18 @@ from .models import Cluster, ClusterKind, Node, Sync
 STALE = timedelta(seconds=90)
 
 
-def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
-    """Write changed nodes and names; return the nodes that are to be told anew."""
+class NodesFollowed(NamedTuple):
+    """The nodes that are to be told anew, and what it is that changed."""
+
+    nodes: list[Node]
+    events: frozenset[Event]
+
+
+def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
+    """Write changed nodes and names."""
+    events: set[Event] = set()
     if changes.definitions is not None:
+        events |= _redefined(cluster.definitions, changes.definitions)
         cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
         cluster.save(update_fields=["definitions"])
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
@@ -40,6 +53,7 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
     for report in changes.nodes:
         node = known.get(report.name)
         if node is not None and (node.report != report or node.gone):
+            events |= {Event.NODE_ADDED} if node.gone else differences(node.report, report)
             decisive |= node.gone or _but_usage(node.report) != _but_usage(report)
             changed.append(_described(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
@@ -51,10 +65,22 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> list[Node]:
     insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "gone"))
     Node.objects.filter(pk__in=empty).delete()
+    events |= {Event.NODE_ADDED} if added else set()
+    events |= {Event.NODE_REMOVED} if leaving else set()
     anew = bool(added or empty or changes.definitions is not None)
     if anew or changed:
         total_up(cluster, same_layout=not anew, decisive=anew or decisive or bool(leaving))
-    return [*added, *changed]
+    return NodesFollowed([*added, *changed], frozenset(events))
+
+
+def _redefined(before: ClusterContent, after: ClusterContent) -> set[Event]:
+    """Return which kinds of names mean something else."""
+    events = {Event.NAMES_CHANGED}  # whatever it is, it is rare
+    if before.storage != after.storage:
+        events.add(Event.STORAGE_CHANGED)
+    if before.quotas != after.quotas:
+        events.add(Event.QUOTA_CHANGED)
+    return events
 
 
 def _names(changes: Changes) -> list[str]:

@@ -50,6 +50,9 @@ class Cluster(models.Model):
     # The revision at which the usage samples of the nodes were taken: they hold what was booked then.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
+    # The revision at which each kind of change happened last, for decisions that were in the making meanwhile.
+    stirred = models.JSONField(_("changes"), default=dict, blank=True, editable=False)
+
     # Reservations that ended up to this revision may be gone, so a copy older than it cannot catch up.
     forgotten_revision = models.BigIntegerField(_("forgotten up to revision"), default=0)
 
@@ -125,6 +128,13 @@ class Connection(models.Model):
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
     failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
+    # In shadow of this scheduler: what it binds is compared with what we would have chosen, and nothing is written.
+    shadow_of = models.CharField(_("in shadow of"), max_length=63, blank=True)
+    shadow_dropped = models.BigIntegerField(_("pods not judged"), default=0, editable=False)
+    # How old what is known is, and since when that is too old to decide on; told to whoever looks at the cluster.
+    facts_at = models.DateTimeField(_("facts of"), null=True, blank=True, editable=False)
+    stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
+    stale_reason = models.CharField(_("why it is stale"), max_length=500, blank=True, editable=False)
     # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.
     follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)

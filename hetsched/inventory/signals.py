@@ -2,5 +2,5 @@
 
 from django.dispatch import Signal
 
-# Sent with `cluster`: its nodes changed, so waiting pods may fit now.
+# Sent with `cluster`: its nodes changed, so waiting pods may fit now; `events` say in which way, where that is known.
 inventory_changed = Signal()

@@ -23,6 +23,7 @@ CALLBACK = "workers.callback.run"
 TELL = "workers.tell.run"
 CREATE = "workers.create.run"
 EVICT = "workers.evict.run"
+SHADOW = "workers.shadow.run"
 
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason
 from hetsched.contracts.submitted import Wanted
+from hetsched.contracts.waits import EVERY_BIT, WaitsFor
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.fields import StructField
@@ -27,17 +28,20 @@ from hetsched.journal.models import AppendOnly
 
 from .lifecycle import CHOICES, LIVE, State
 from .nominations import Eviction, Nomination
+from .shadows import Judgement, Shadow
 
 __all__ = [
     "Decision",
     "Eviction",
     "ForgottenDecision",
     "IdempotencyKey",
+    "Judgement",
     "Nomination",
     "Pod",
     "Reservation",
     "ReservedCard",
     "ReservedCpu",
+    "Shadow",
     "SubmittedObject",
     "Workload",
 ]
@@ -117,6 +121,12 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
+    # When the scheduler looked at it last, and what it waits for since, also as a number that queries compare.
+    tried_at = models.DateTimeField(_("tried"), null=True)
+    waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
+    helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
+    # Nothing that it waits for happened; it is looked at all the same, because an event may have been missed.
+    flushed = models.BooleanField(default=False, editable=False)
     node = models.ForeignKey(Node, on_delete=models.SET_NULL, null=True, related_name="+", verbose_name=_("node"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     decision = models.ForeignKey(
@@ -247,6 +257,7 @@ class Decision(AppendOnly):
     reasons = StructField(tuple[Reason, ...], verbose_name=_("reasons"), default=tuple)
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
+    waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     # Where the pod will go once those have left whom nobody can take off at once.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))

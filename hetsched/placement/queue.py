@@ -1,7 +1,8 @@
 """Which pods the scheduler looks at next.
 
 Rule: priority, then submission order; other queue orders are the policy's own sort over all that waits. A pod that
-did not fit waits a little longer after each try (1, 2, 4, 8, then 10 s), so a few large pods do not eat every batch.
+did not fit waits for what may help it (see `retrying`), and a little longer after each try (1, 2, 4, 8, then 10 s), so
+a few large pods do not eat every batch.
 Where one member of a gang is due, all members that wait come with it, or they would miss each other for ever.
 """
 
@@ -25,7 +26,7 @@ from .models import Pod
 LONGEST_BACKOFF_SECONDS = 10
 _BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
-_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid")
+_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class Waiting(msgspec.Struct, frozen=True):
     attempts: int
     decision_id: int | None
     uid: str = ""
+    flushed: bool = False
 
 
 def backoff(attempts: int) -> timedelta:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetsched.contracts.waits import INVENTORY, Event
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.signals import inventory_changed
 from hetsched.policies.signals import policy_activated
@@ -16,6 +17,7 @@ from hetsched.policies.signals import policy_activated
 from . import dispatch
 from .lifecycle import State
 from .models import Pod
+from .retrying import stir
 
 _MAY_FIT_NOW = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
@@ -26,8 +28,8 @@ def connect() -> None:
     policy_activated.connect(_policy_activated, dispatch_uid=__name__)
 
 
-def _inventory_changed(cluster: Cluster, **_: Any) -> None:
-    if _look_again(cluster=cluster):
+def _inventory_changed(cluster: Cluster, events: frozenset[Event] = INVENTORY, **_: Any) -> None:
+    if stir(cluster, events, at_once=True):
         dispatch.wake(cluster.pk)
 
 
@@ -43,4 +45,5 @@ def _policy_activated(name: str, **_: Any) -> None:
 
 
 def _look_again(**which: Any) -> int:
-    return Pod.objects.filter(state__in=_MAY_FIT_NOW, **which).update(queued=True, not_before=None)
+    waiting = Pod.objects.filter(state__in=_MAY_FIT_NOW, **which)
+    return waiting.update(queued=True, not_before=None, flushed=False)

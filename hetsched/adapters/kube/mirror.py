@@ -47,6 +47,8 @@ class Mirror:
         self._reports: dict[str, NodeReport] = {}
         self._dirty: dict[str, None] = {}
         self._dirty_pods: dict[str, ObservedPod | None] = {}
+        self._unbound: dict[str, str] = {}  # pods without a node, with their uid
+        self._bound: set[str] = set()
         self._redefined = True
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
@@ -66,6 +68,8 @@ class Mirror:
             self._dirty_pods.pop(event.key, None)  # the latest news comes last
             if body is None:
                 self._dirty_pods[event.key] = None
+                self._unbound.pop(event.key, None)
+                self._bound.discard(event.key)
             else:
                 self._read_pod(event.key, body)
         elif resource is NODES:
@@ -88,6 +92,7 @@ class Mirror:
         changes.pods_gone = [key for key, pod in self._dirty_pods.items() if pod is None]
         changes.pods = [pod for pod in self._dirty_pods.values() if pod is not None]
         self._dirty_pods = {}
+        changes.bound, self._bound = self._bound, set()
         for name in self._dirty:
             if name in self._nodes:
                 report = self._read_node(name)
@@ -120,10 +125,14 @@ class Mirror:
         try:
             root = View(json.loads(body))
             spec = self._reader.pod(root)
-            self._dirty_pods[key] = _observed(root, spec)
+            seen = self._dirty_pods[key] = _observed(root, spec)
         except (InputError, ValueError, RecursionError) as error:
             self._quarantine(PODS.plural, key, error)
             return
+        if not seen.node_name:
+            self._unbound[key] = seen.uid
+        elif self._unbound.pop(key, "") == seen.uid:
+            self._bound.add(key)
         if spec is not None and spec.policy and not spec.node_name:
             self._by_policy[key] = spec.policy, body
         if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):

@@ -19,6 +19,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.times import rfc3339
+from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
@@ -29,6 +30,7 @@ from .. import dispatch
 from ..bookings import Booked, end, insert, parts
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
+from ..retrying import stir
 from ..topics import (
     DECISIONS,
     cluster_counts,
@@ -93,6 +95,7 @@ class Change:
         """
         if bookings:
             self.decide_anew()
+            stir(self.cluster, {Event.POD_PLACED})
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
@@ -123,11 +126,13 @@ class Change:
                 ended += Nomination.objects.filter(pk__in=ids).update(
                     active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason[:300]
                 )
+        if ended:
+            self.requeue()
         return ended
 
     def requeue(self) -> None:
-        """Have the scheduler look again, after their back-off, at pods that did not fit."""
-        Pod.objects.filter(cluster=self.cluster, state=State.NOT_NOW.value, queued=False).update(queued=True)
+        """Have the scheduler look again, after their back-off, at pods that wait for others to leave."""
+        stir(self.cluster, {Event.POD_RELEASED})
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from ..topics import cluster_counts
 from .change import Change
 from .creating import join
 from .evicting import tell_who_left, wake_nominees
+from .shadowing import note
 from .submitting import prepare, take_in
 
 SCHEDULER_NAME = "hetsched"
@@ -78,16 +79,19 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState
 def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState | None) -> Followed:
     with transaction.atomic():
         cluster = advance(cluster_id)
-        if not Connection.objects.filter(cluster=cluster, follower_epoch=epoch).exists():
+        connection = Connection.objects.filter(cluster=cluster, follower_epoch=epoch).first()
+        if connection is None:
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
-        nodes = follow_nodes(cluster, changes)
-        if nodes or changes.definitions is not None:
-            inventory_changed.send(sender=Cluster, cluster=cluster)
+        nodes, events = follow_nodes(cluster, changes)
+        if events:
+            inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
         batch = _Batch(cluster, state)
         if cluster.layout_revision == cluster.revision:
             batch.charge_early()
         batch.take(changes)
         followed = batch.write()
+        if connection.shadow_of and changes.bound:
+            note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         forget_gone(cluster)
         _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)

@@ -26,6 +26,8 @@ from django.db import IntegrityError, connection, transaction
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.waits import WaitsFor, bits_of
+from hetsched.engine.hints import for_anything
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
@@ -38,6 +40,7 @@ from ..bookings import Booked, parts
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Eviction, Nomination, Pod
 from ..queue import Waiting, backoff
+from ..retrying import missed
 from .change import BACK_IN_QUEUE, Change
 
 NEWS_AFTER = timedelta(minutes=1)
@@ -70,6 +73,7 @@ class Result(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     top: tuple[NodeOutcome, ...] = ()
     evicted: tuple[Evicted, ...] = ()
+    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "another try")
     nominated: Nominated | None = None
     overridden: tuple[str, ...] = ()
 
@@ -104,7 +108,7 @@ def record(
                 _evict(change, result)
             if cluster.kind == ClusterKind.KUBERNETES:
                 _nominate(change, results)
-            _move(change, results, {d.pod_id: d.pk for d in decisions})
+            _move(change, results, {d.pod_id: d.pk for d in decisions}, revision)
             placed = [result for result in told if result.verdict is Verdict.PLACED]
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in told:
@@ -279,6 +283,7 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
             reasons=result.reasons,
             top=result.top,
             evictions=result.evicted,
+            waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
             nominated_node=result.nominated_node,
             created_at=change.now,
         )
@@ -288,18 +293,18 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
     return rows
 
 
-def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int]) -> None:
-    """Move every pod out of the queue, each with its own columns.
+def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int], revision: int) -> None:
+    """Move every pod out of the queue, each with its own columns; what it waits for may have happened meanwhile.
 
     Raises: Conflict when one of them does not wait any more.
     """
-    rows = [_row(result, decision_ids, change.now) for result in results]
+    rows = [_row(result, decision_ids, change, revision) for result in results]
     waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
     with connection.cursor() as cursor:
         cursor.executemany(
             f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
             "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
-            "not_before = %s, message = '' "
+            "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
             f"WHERE id = %s AND state IN ({waiting})",
             rows,
         )
@@ -308,15 +313,16 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
         raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
 
 
-def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[Any, ...]:
-    waiting = result.waiting
+def _row(result: Result, decision_ids: dict[int, int], change: Change, revision: int) -> tuple[Any, ...]:
+    waiting, now = result.waiting, change.now
+    waits = () if result.verdict is Verdict.PLACED else result.waits_for
     adapt = connection.ops.adapt_datetimefield_value
     decision_id = decision_ids.get(waiting.pod_id, waiting.decision_id)
     attempts = waiting.attempts + 1
     retried = result.verdict is Verdict.NOT_NOW
     return (
         State(result.verdict.value).value,
-        False,
+        missed(change.cluster, waits, revision=revision),
         result.node_id,
         msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
         decision_id,
@@ -324,5 +330,9 @@ def _row(result: Result, decision_ids: dict[int, int], now: datetime) -> tuple[A
         decision_id,
         attempts,
         adapt(now + backoff(attempts)) if retried else None,
+        adapt(now),
+        msgspec.json.encode(waits).decode(),
+        bits_of(waits),
+        False,
         waiting.pod_id,
     )

@@ -1,0 +1,76 @@
+"""What another scheduler chose, beside what we would have chosen: the ledger of shadow mode.
+
+Problem: whether our choices are better cannot be told before they count, and trying it on a live cluster is a risk.
+Rule: a cluster is followed in shadow of one scheduler. Each pod of it that was seen waiting and is bound becomes a row
+here, in the transaction that charges it; a worker judges it later, on the state from before (`placement.judging`):
+    same        the node that we would have chosen
+    equal       another one that scores as much
+    worse       one that scores less; `regret` = our score - theirs, in points of the policy (0-100)
+    infeasible  one that a filter of ours refuses, for `refusal`; where we found no node either, `chosen` is empty
+Rows that wait are bounded; what comes beyond, or can no longer be judged, is dropped and counted.
+Invariants: a judged row never changes; nothing of this is ever written to the cluster.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.decision import NodeOutcome, Reason
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster
+from hetsched.journal.fields import StructField
+
+
+class Judgement(models.TextChoices):
+    SAME = "same", _("same node")
+    EQUAL = "equal", _("as good")
+    WORSE = "worse", _("worse")
+    INFEASIBLE = "infeasible", _("refused by our filters")
+
+
+class Shadow(models.Model):
+    """One pod that another scheduler bound."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="shadows", verbose_name=_("cluster"))
+    namespace = models.CharField(_("namespace"), max_length=63)
+    pod_name = models.CharField(_("pod"), max_length=253)
+    uid = models.CharField(_("uid"), max_length=64)
+    scheduler = models.CharField(_("scheduler"), max_length=63)
+    spec = StructField(PodSpec, verbose_name=_("request"))
+    node_name = models.CharField(_("its node"), max_length=253)
+    revision = models.BigIntegerField(_("charged at revision"))
+    created_at = models.DateTimeField(_("bound"))
+    # From here on empty until it is judged.
+    judged_at = models.DateTimeField(_("judged"), null=True)
+    judgement = models.CharField(_("judgement"), max_length=10, choices=Judgement, blank=True)
+    chosen = models.CharField(_("our node"), max_length=253, blank=True)
+    their_score = models.FloatField(_("its score"), null=True)
+    our_score = models.FloatField(_("our score"), null=True)
+    regret = models.FloatField(_("regret"), null=True)
+    rank = models.IntegerField(_("its rank"), null=True)
+    feasible = models.IntegerField(_("feasible nodes"), default=0)
+    refusal = StructField(Reason, verbose_name=_("why we refuse it"), null=True)
+    theirs = StructField(NodeOutcome, verbose_name=_("scores of its node"), null=True)
+    top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
+    policy_name = models.CharField(_("policy"), max_length=63, blank=True)
+    policy_version = models.IntegerField(_("policy version"), default=0)
+    summary = models.TextField(_("summary"), blank=True)
+
+    class Meta:
+        verbose_name = _("shadow decision")
+        verbose_name_plural = _("shadow decisions")
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "uid"], name="placement_shadow_once")]
+        indexes = [
+            models.Index(fields=["cluster", "id"], name="placement_shadow_due", condition=models.Q(judged_at=None)),
+            models.Index(fields=["cluster", "judgement", "-regret"], name="placement_shadow_regret"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod_name} on {self.node_name}"
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, as results name the pod."""
+        return f"{self.namespace}/{self.pod_name}"
