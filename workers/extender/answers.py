@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import structlog
@@ -154,7 +155,8 @@ class Extender:
             self.turns.end(args.pod_uid, bound=booked)
         if one is None:
             return
-        writing = self._threads.submit(self._write, cluster, api, one)
+        writing = self._threads.submit(bind, api, one)
+        writing.add_done_callback(partial(_note, cluster))  # after the answer, which does not wait for it
         try:
             bound = writing.result(timeout=max(until - time.monotonic(), 0.1))
         except TimeoutError:
@@ -235,7 +237,7 @@ class Extender:
         node = row.node.name if row.node else ""
         if node != args.node:
             raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is on its way")
-        return to_bind([row.pk])[0]
+        return next(iter(to_bind([row.pk])), None)
 
     def _book(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float) -> ToBind | None:
         """Read the pod and book it; None where it is bound to that node already. Raises: InputError."""
@@ -279,15 +281,6 @@ class Extender:
             raise InputError("PodBoundElsewhere", f"{key} is on {node} already")
         return None if node else self._pod(cluster, read_pod(body, reader))
 
-    def _write(self, cluster: Cluster, api: Api, one: ToBind) -> Bound:
-        """Write a binding and note what became of it, whoever still waits for it."""
-        try:
-            bound = bind(api, one)
-            note(cluster, [bound])
-            return bound
-        finally:
-            give_connections_back()
-
 
 def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
     """Book a pod where it was chosen to go, and return its row; the state takes it in like all that others write.
@@ -326,6 +319,15 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
     )
     scheduler.undo(outcome)
     return book_asked(cluster.pk, spec, result, revision=revision, snapshot=snapshot)[0]
+
+
+def _note(cluster: Cluster, writing: Future[Bound]) -> None:
+    """Note what became of a binding, whoever still waits for it."""
+    try:
+        if writing.exception() is None:
+            note(cluster, [writing.result()])
+    finally:
+        give_connections_back()
 
 
 def give_connections_back() -> None:

@@ -109,7 +109,7 @@ def test_what_an_extender_left_half_way_is_bound_by_the_workers(
     extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = offered(api, "p")
-    monkeypatch.setattr(extender, "_write", lambda *_: pytest.fail("it died here"))
+    monkeypatch.setattr(extender._threads, "submit", lambda *_: pytest.fail("it died here"))
     with pytest.raises(BaseException, match="it died here"):
         extender.bind(to(pod, "amd"))
     assert Pod.objects.get().state == "binding"
