@@ -1,0 +1,152 @@
+"""Whatever comes as a call: an answer, or a refusal with a code; never a failure, and nothing is booked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hetsched.adapters.kube.extender import read_args, read_binding, read_pod, read_preemption
+from hetsched.adapters.pods import Names, PodReader
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement.models import Pod
+from tests.workers.extender.scene import ApiServer, a_plain_pod
+from workers.extender.answers import Extender
+from workers.extender.serving import Extenders, verbs
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+MEMBERS = st.sampled_from(
+    [
+        "Pod",
+        "Nodes",
+        "NodeNames",
+        "NodeNameToVictims",
+        "NodeNameToMetaVictims",
+        "PodName",
+        "PodNamespace",
+        "PodUID",
+        "Node",
+    ]
+)
+POD = st.fixed_dictionaries({"metadata": ANY, "spec": ANY}) | ANY
+CALLS = st.dictionaries(MEMBERS, ANY | POD, max_size=9) | ANY
+
+
+def code_of(act: Callable[[], Any]) -> str:
+    """Return the code that something is refused with, empty where it is not."""
+    try:
+        act()
+    except InputError as error:
+        return error.code
+    return ""
+
+
+@given(CALLS)
+def test_calls_are_read_or_refused_with_a_code(call: Any) -> None:
+    body = json.dumps(call).encode()
+    codes = {
+        code_of(lambda: read_args(body).named()),
+        code_of(lambda: read_preemption(body).offered()),
+        code_of(lambda: read_binding(body)),
+    }
+    assert codes <= {"", "ExtenderArgsInvalid"}
+
+
+@given(POD)
+def test_pods_are_read_or_refused_with_a_code(pod: Any) -> None:
+    reader = PodReader(Names.of(ClusterContent()))
+    code = code_of(lambda: read_pod(json.dumps(pod).encode(), reader))
+    assert code == "" or code.isalnum()
+
+
+@pytest.fixture
+def ask(live: Cluster, extender: Extender) -> Any:
+    known = verbs(Extenders(lambda _: extender))
+
+    def asked(verb: str, call: Any) -> Any:
+        answer = known[verb]("live", call if isinstance(call, bytes) else json.dumps(call).encode())
+        return json.loads(answer.body)
+
+    return asked
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(CALLS, st.sampled_from(["filter", "prioritize", "preempt", "bind"]))
+def test_no_call_fails_or_books(ask: Any, call: Any, verb: str) -> None:
+    told: list[Any] = []
+    assert code_of(lambda: told.append(ask(verb, call))) != "ExtenderFailed"
+    assert "ExtenderFailed" not in json.dumps(told)
+    assert not Pod.objects.exists()
+
+
+def test_unknown_nodes_and_long_lists_are_answered_node_by_node(ask: Any) -> None:
+    strangers = [f"stranger-{number}" for number in range(20_000)]
+    told = ask("filter", {"Pod": a_plain_pod("p"), "NodeNames": ["amd", *strangers, "amd"]})
+    assert set(told["NodeNames"]) == {"amd"}
+    assert len(told["FailedNodes"]) == len(strangers)
+    assert set(told["FailedNodes"].values()) == {"are not known to hetsched yet"}
+    assert ask("filter", {"Pod": a_plain_pod("q"), "NodeNames": []}) == {"NodeNames": []}
+
+
+def test_whole_nodes_go_back_as_they_came(ask: Any) -> None:
+    nodes = [{"metadata": {"name": name, "x": [1.50, "é"]}, "spec": {}} for name in ("risc", "amd", "stranger")]
+    call = {"Pod": a_plain_pod("p"), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    told = ask("filter", call)
+    assert told["Nodes"] == {"items": nodes[:2]}
+    assert set(told["FailedNodes"]) == {"stranger"}
+    assert {one["Host"] for one in ask("prioritize", call)} == {"risc", "amd", "stranger"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "told"),
+    [
+        (
+            {"metadata": {"annotations": {"hetsched.io/gpu-milli": "many"}}},
+            "cannot take a pod whose own request is wrong",
+        ),
+        ({"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}, ""),
+        ({"cpu": "64"}, ""),
+    ],
+)
+def test_a_pod_that_no_node_can_ever_take_is_hopeless_everywhere(ask: Any, pod: dict[str, Any], told: str) -> None:
+    found = ask("filter", {"Pod": a_plain_pod("p", **pod), "NodeNames": ["amd", "risc"]})
+    assert found["NodeNames"] == []
+    why = {**found.get("FailedNodes", {}), **found.get("FailedAndUnresolvableNodes", {})}
+    assert set(why) == {"amd", "risc"}
+    assert all(text and told in text for text in why.values())
+
+
+def test_deep_and_broken_json_is_refused(ask: Any) -> None:
+    for body in (b"", b"{", b"\xff", b'{"Pod":' + b"[" * 100_000, b'{"Pod": {}, "NodeNames": [1]}', b"null"):
+        with pytest.raises(InputError, match="ExtenderArgsInvalid"):
+            ask("filter", body)
+
+
+def test_a_binding_with_names_that_are_paths_reads_nothing(ask: Any, api: ApiServer) -> None:
+    call = {"PodName": "..", "PodNamespace": "default", "PodUID": "u", "Node": "amd"}
+    assert "NameInvalid" in ask("bind", call)["Error"]
+    assert "PodGone" in ask("bind", {**call, "PodName": "nobody"})["Error"]
+
+
+def test_a_refusal_stands_in_the_answer_where_there_is_a_place_for_it(ask: Any, live: Cluster) -> None:
+    ours = a_plain_pod("p", schedulerName="hetsched-binpack")
+    assert ask("filter", {"Pod": ours, "NodeNames": ["amd"]})["Error"].startswith(
+        "hetsched: default/p has schedulerName"
+    )
+    with pytest.raises(InputError, match="PodIsOurs"):
+        ask("prioritize", {"Pod": ours, "NodeNames": ["amd"]})
+    Cluster.objects.create(name="second", kind=ClusterKind.KUBERNETES)
+    known = Extenders(lambda _: pytest.fail("for nobody"))
+    for name, code in (("", "ClusterAmbiguous"), ("third", "ClusterUnknown")):
+        with pytest.raises(InputError, match=code):
+            known.of(name)

@@ -1,0 +1,200 @@
+"""The door on a real socket: who may come in, what is refused before it is read, and how it is said."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hetsched.adapters.certificates import make_pairs
+from hetsched.contracts.errors import InputError
+from workers.extender.door import Answer, Certificates, Door
+from workers.extender.serving import clients_of
+
+MOST = 4096
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    make_pairs(tmp_path / "ours", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
+    return tmp_path / "ours"
+
+
+@pytest.fixture
+def door(pairs: Path) -> Iterator[Door]:
+    def echo(cluster: str, body: bytes) -> Answer:
+        if body == b'"busy"':
+            raise InputError("ExtenderBusy", "the state is in use")
+        if body == b'"odd"':
+            raise InputError("ExtenderArgsInvalid", "odd")
+        return Answer(json.dumps([cluster, len(body)]).encode())
+
+    clients = clients_of(["kube-scheduler=live", "plain"])
+    open_door = Door(("127.0.0.1", 0), Certificates(pairs / "server"), clients, {"filter": echo}, MOST)
+    thread = threading.Thread(target=open_door.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield open_door
+    open_door.shutdown()
+    open_door.server_close()
+    thread.join()
+
+
+def secured(pairs: Path, pair: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(pairs / "server" / "ca.crt"))
+    if pair is not None:
+        context.load_cert_chain(pair / "tls.crt", pair / "tls.key")
+    return context
+
+
+@contextmanager
+def calling(door: Door, pairs: Path, pair: Path | None) -> Iterator[http.client.HTTPSConnection]:
+    port = door.server_address[1]
+    context = secured(pairs, pair)
+    with closing(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)) as connection:
+        yield connection
+
+
+def answered(connection: http.client.HTTPSConnection, path: str = "/extender/filter", **more: Any) -> tuple[int, Any]:
+    call = {"method": "POST", "body": b"{}", "headers": JSON, **more}
+    connection.request(call["method"], path, call["body"], call["headers"])
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read() or b"null")
+
+
+def is_turned_away(door: Door, pairs: Path, pair: Path | None) -> bool:
+    """Tell whether a caller gets no answer at all; TLS 1.3 tells a client only when it reads."""
+    try:
+        with calling(door, pairs, pair) as connection:
+            answered(connection)
+    except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
+        return True
+    return False
+
+
+def test_a_listed_client_speaks_for_its_cluster_and_may_go_on(door: Door, pairs: Path) -> None:
+    with calling(door, pairs, pairs / "client") as connection:
+        assert answered(connection) == (200, ["live", 2])
+        status, problem = answered(connection, body=b'"busy"')
+        assert (status, problem["code"], problem["detail"]) == (503, "ExtenderBusy", "the state is in use")
+        assert answered(connection) == (200, ["live", 2])
+
+
+def issued(
+    folder: Path, pairs: Path, name: str, *, days: int = 1, purpose: Any = ExtendedKeyUsageOID.CLIENT_AUTH
+) -> Path:
+    """Return a pair under our authority that our own command would not make."""
+    authority = x509.load_pem_x509_certificate((pairs / "ca.crt").read_bytes())
+    signing = serialization.load_pem_private_key((pairs / "ca.key").read_bytes(), None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    key, ends = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC) + timedelta(days=days)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(ends - timedelta(days=5))
+        .not_valid_after(ends)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .sign(signing, hashes.SHA256())
+    )
+    folder.mkdir()
+    pem = serialization.Encoding.PEM
+    (folder / "tls.crt").write_bytes(made.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return folder
+
+
+def test_without_a_certificate_of_ours_nobody_gets_an_answer(door: Door, pairs: Path, tmp_path: Path) -> None:
+    make_pairs(tmp_path / "theirs", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
+    assert is_turned_away(door, pairs, None)
+    assert is_turned_away(door, pairs, tmp_path / "theirs" / "client")
+    assert is_turned_away(door, pairs, issued(tmp_path / "old", pairs, "kube-scheduler", days=-1))
+    server = issued(tmp_path / "server", pairs, "kube-scheduler", purpose=ExtendedKeyUsageOID.SERVER_AUTH)
+    assert is_turned_away(door, pairs, server)
+    assert not is_turned_away(door, pairs, issued(tmp_path / "good", pairs, "plain"))
+
+
+def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(door: Door, pairs: Path, tmp_path: Path) -> None:
+    with calling(door, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
+        for path in ("/extender/filter", "/nothing"):
+            status, problem = answered(connection, path)
+            assert (status, problem["code"]) == (403, "ClientNotAllowed")
+            connection.close()
+
+
+def test_old_tls_and_plain_text_get_nowhere(door: Door, pairs: Path) -> None:
+    context = secured(pairs, pairs / "client")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    port = int(door.server_address[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(plain, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+        plain.sendall(b"POST /extender/filter HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        with suppress(ConnectionError):
+            assert not plain.recv(100).startswith(b"HTTP")
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status", "code"),
+    [
+        ("/extender/destroy", {}, 404, "NotFound"),
+        ("/filter", {}, 404, "NotFound"),
+        ("/extender/filter/", {}, 404, "NotFound"),
+        ("/extender/filter", {"method": "GET", "body": None}, 405, "MethodNotAllowed"),
+        ("/extender/filter", {"method": "TRACE", "body": None}, 405, "MethodNotAllowed"),
+        ("/extender/filter", {"headers": {"Content-Type": "text/plain"}}, 415, "UnsupportedMediaType"),
+        ("/extender/filter", {"headers": {}}, 415, "UnsupportedMediaType"),
+        ("/extender/filter", {"headers": {**JSON, "Content-Length": "x"}}, 411, "LengthRequired"),
+        ("/extender/filter", {"headers": {**JSON, "Transfer-Encoding": "chunked"}}, 411, "LengthRequired"),
+        ("/extender/filter", {"body": b" " * (MOST + 1)}, 413, "BodyTooLarge"),
+        ("/extender/filter", {"body": b'"odd"'}, 400, "ExtenderArgsInvalid"),
+    ],
+)
+def test_what_is_no_call_of_a_scheduler_is_refused_by_a_stable_code(
+    door: Door, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
+) -> None:
+    with calling(door, pairs, pairs / "client") as connection:
+        got, problem = answered(connection, path, **more)
+    assert (got, problem["code"], problem["status"]) == (status, code, status)
+    assert "Traceback" not in json.dumps(problem)
+
+
+def test_changed_certificates_count_for_the_next_connection(door: Door, pairs: Path) -> None:
+    def serial() -> int:
+        with calling(door, pairs, pairs / "client") as connection:
+            connection.connect()
+            assert isinstance(connection.sock, ssl.SSLSocket)
+            found = connection.sock.getpeercert(binary_form=True)
+        assert found is not None
+        return x509.load_der_x509_certificate(found).serial_number
+
+    before = serial()
+    assert serial() == before
+    make_pairs(pairs, hosts=["127.0.0.1"], client="kube-scheduler", days=1)
+    assert serial() != before
+    (pairs / "server" / "tls.crt").write_text("half written")
+    assert serial() != before  # what was there goes on
+    with pytest.raises(InputError, match="CertificatesUnusable"):
+        Certificates(pairs / "server")
+
+
+def test_a_list_without_anybody_opens_no_door() -> None:
+    with pytest.raises(InputError, match="ExtenderClientsMissing"):
+        clients_of([])
