@@ -28,7 +28,8 @@ ALL = (
     "ingress.className=any", "ingress.tlsSecret=tls", "settings.HETSCHED_LOG_LEVEL=debug",
     "priorityClassName=system-cluster-critical",
     "image.pullSecrets[0].name=registry", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress",
-    "tolerations[0].operator=Exists", "access.exemptUsers={crane}",
+    "extender.enabled=true", "extender.replicas=2", "extender.clients={kube-scheduler=live,other}",
+    "extender.from[0].ipBlock.cidr=10.0.0.0/8", "tolerations[0].operator=Exists", "access.exemptUsers={crane}",
 )  # fmt: skip
 PROCESSES = {"web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat"}
 
@@ -114,11 +115,28 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
             assert set(container["resources"][kind]) == {"cpu", "memory"}
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
         # Only who calls API servers has a token for one.
-        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch"))
+        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender"))
         if role not in ("migrate", "watch"):
             assert "livenessProbe" in container
     assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def test_the_extender_is_there_where_it_is_asked_for() -> None:
+    assert "extender" not in dict(pods())
+    assert list(of("Service")) == ["live-hetsched"]
+    (container,) = dict(pods(*ALL))["extender"]["spec"]["containers"]
+    told = {one["name"]: one["value"] for one in container["env"]}
+    assert told["HETSCHED_EXTENDER_CLIENTS"] == "kube-scheduler=live,other"
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    assert mounts[told["HETSCHED_EXTENDER_CERTIFICATES"]] == "certificates"
+    assert container["command"] == ["python", "manage.py", "extender"]
+    ports = {one["name"]: str(one["containerPort"]) for one in container["ports"]}
+    assert ports == {
+        "extender": told["HETSCHED_EXTENDER_PORT"], "probes": told["HETSCHED_EXTENDER_PROBE_PORT"],
+    }  # fmt: skip
+    probed = {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe", "startupProbe")}
+    assert probed == {"probes"}
 
 
 def test_a_digest_wins_over_a_tag() -> None:
@@ -171,14 +189,15 @@ def test_network_policies_and_budgets_select_what_they_mean() -> None:
     policies = {name: selected(one["spec"]["podSelector"]) for name, one in of("NetworkPolicy", *ALL).items()}
     assert policies == {
         "live-hetsched": set(labels),
-        "live-hetsched-api-servers": {"web", "io", "watch"},
+        "live-hetsched-api-servers": {"web", "io", "watch", "extender"},
+        "live-hetsched-extender": {"extender"},
         "live-hetsched-web": {"web"},
     }
     assert "ingress" not in of("NetworkPolicy", *ALL)["live-hetsched"]["spec"]
     budgets = [selected(one["spec"]["selector"]) for one in of("PodDisruptionBudget", *ALL).values()]
-    assert sorted(budgets, key=str) == sorted([{"web"}, {"schedule"}, {"io"}, {"watch"}], key=str)
-    (service,) = of("Service", *ALL).values()
-    assert selected({"matchLabels": service["spec"]["selector"]}) == {"web"}
+    assert sorted(budgets, key=str) == sorted([{"web"}, {"schedule"}, {"io"}, {"watch"}, {"extender"}], key=str)
+    services = {name: selected({"matchLabels": one["spec"]["selector"]}) for name, one in of("Service", *ALL).items()}
+    assert services == {"live-hetsched": {"web"}, "live-hetsched-extender": {"extender"}}
 
 
 @pytest.mark.needs("etcd", "kube-apiserver")

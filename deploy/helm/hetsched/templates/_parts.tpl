@@ -39,7 +39,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* The pod of one process: dict root, role, command, resources; account true where it calls API servers. */}}
+{{/* The pod of one process: dict root, role, command, resources; account true where it calls API servers; env and the
+     Secret `certificates` where it wants them. */}}
 {{- define "hetsched.pod" -}}
 metadata:
   labels:
@@ -91,6 +92,9 @@ spec:
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
       command: {{- toYaml .command | nindent 8 }}
       env: {{- include "hetsched.environment" .root | trim | nindent 8 }}
+        {{- with .env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- with .more }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -101,6 +105,9 @@ spec:
         capabilities: {drop: [ALL]}
       volumeMounts:
         - {name: secrets, mountPath: /run/secrets/hetsched, readOnly: true}
+        {{- with .certificates }}
+        - {name: certificates, mountPath: /run/secrets/certificates, readOnly: true}
+        {{- end }}
         - {name: data, mountPath: /data}
         - {name: tmp, mountPath: /tmp}
   volumes:
@@ -112,6 +119,12 @@ spec:
           - {key: SECRET_KEY, path: SECRET_KEY}
           - {key: DATABASE_URL, path: DATABASE_URL}
           - {key: REDIS_URL, path: REDIS_URL}
+    {{- with .certificates }}
+    - name: certificates
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
+    {{- end }}
     - name: data
       emptyDir: {sizeLimit: 256Mi}
     - name: tmp
