@@ -31,6 +31,7 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
+from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
 from hetsched.placement.snapshot import warm
@@ -135,12 +136,14 @@ class Live:
         try:
             recorded = batch(self._lease, copy, self._cluster.name, self._most, follows=True)
         except Contradiction as refusal:
+            tally.add(figures.BATCHES, self._cluster.name, "refused")
             log.warning("batch refused", cluster=self._cluster.pk, pods=refusal.pods, reason=str(refusal))
             self._most = max(1, min(self._most, refusal.pods) // 2)
             self._due = True
             return True
         except Conflict as conflict:
             # Somebody else leads, or wrote meanwhile: who it is shows at the next renewal.
+            tally.add(figures.BATCHES, self._cluster.name, "lost")
             log.info("batch lost", cluster=self._cluster.pk, epoch=self._lease.epoch, reason=str(conflict))
             self._asked, self._due = -settings.HETSCHED_LEASE_SECONDS, True
             return True
@@ -174,7 +177,8 @@ class Live:
             to = bind.binding_of(waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch)
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
             self._binding += 1
-            self._threads.submit(bind.write, self._api, self._cluster.name, to).add_done_callback(partial(self._done, to))
+            future = self._threads.submit(bind.write, self._api, self._cluster.name, to)
+            future.add_done_callback(partial(self._done, to))
 
     def _done(self, to: ToBind, future: Future[Bound]) -> None:
         error = future.exception()

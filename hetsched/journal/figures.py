@@ -32,6 +32,5 @@ API_REQUESTS = Kept(
 CANARY = Kept("hetsched_canary", "Canary tasks done.", ("queue",))
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
 
-COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, CANARY)
+COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS)
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)
-GAUGES = (VIOLATIONS,)

@@ -1,0 +1,137 @@
+"""Alerts and the dashboard ask only for figures and labels that are given; the page tells all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from django.conf import settings
+from prometheus_client import CollectorRegistry
+
+from hetsched.adapters.kube.binding import Fate
+from hetsched.journal import figures
+from hetsched.journal.tally import Kept
+from web.api import prometheus
+from web.api.fleet import Fleet
+from workers.extender import figures as extender
+
+FOLDER = settings.BASE_DIR / "deploy" / "observability"
+PAGE = (settings.BASE_DIR / "docs" / "observing.md").read_text()
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
+]
+PANELS: list[dict[str, Any]] = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+_ENDS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+
+
+@pytest.fixture
+def given(db: None) -> dict[str, set[str]]:
+    """Return the labels of every sample that is given, by its name."""
+    return {
+        name + end: {*labels, *(("le",) if end == "_bucket" else ())}
+        for name, kind, labels in families()
+        for end in _ENDS[kind]
+    }
+
+
+def families() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for family in Fleet().collect():
+        labels: tuple[str, ...] = tuple(family._labelnames)  # type: ignore[attr-defined]
+        yield family.name, family.type, labels
+    for registry in (prometheus.REGISTRY, extender.REGISTRY):
+        for collector in collectors(registry):
+            (family,) = collector.describe()
+            yield family.name, family.type, tuple(collector._labelnames)
+
+
+def collectors(registry: CollectorRegistry) -> list[Any]:
+    """Return what counts in the process itself."""
+    return [one for one in registry._collector_to_names if not isinstance(one, Fleet)]
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    """Give every selector of a parsed expression."""
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    if isinstance(node, promql_parser.MatrixSelector):
+        yield node.vector_selector
+    for part in ("expr", "lhs", "rhs", "param"):
+        below = getattr(node, part, None)
+        if below is not None and not isinstance(below, str | int | float):
+            yield from selectors(below)
+    for argument in getattr(node, "args", None) or ():
+        yield from selectors(argument)
+
+
+def check(text: str, given: dict[str, set[str]]) -> None:
+    """Refuse an expression that does not parse, or that asks for what is not there."""
+    tree = promql_parser.parse(text.replace("$__rate_interval", "5m"))
+    known: set[str] = set()
+    found = list(selectors(tree))
+    assert found
+    for selector in found:
+        assert selector.name in given, f"{selector.name} is not given: {text}"
+        labels = given[selector.name]
+        known |= labels
+        matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+        assert set(matchers) <= labels, f"{selector.name} has no {set(matchers) - labels}: {text}"
+        if "outcome" in matchers and "binding" in selector.name:
+            assert set(matchers["outcome"].split("|")) <= {fate.value for fate in Fate}
+    for group in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", text):
+        asked = {name.strip() for name in group.split(",")}
+        assert asked <= known, f"nothing has {asked - known}: {text}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_can_fire_and_says_what_to_do(rule: dict[str, Any], given: dict[str, set[str]]) -> None:
+    check(rule["expr"], given)
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    told = rule["annotations"]
+    assert set(told) == {"summary", "description", "runbook_url"}
+    assert all(told.values())
+    page, _, anchor = told["runbook_url"].partition("#")
+    assert (page, anchor) == ("docs/observing.md", rule["alert"].lower())
+    assert f"\n### {rule['alert']}\n" in PAGE
+    # Labels that the texts name are left over by the expression.
+    named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))
+    left = {name.strip() for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(",")}
+    assert named <= left
+
+
+def test_every_runbook_belongs_to_an_alert() -> None:
+    names = [rule["alert"] for rule in RULES]
+    assert re.findall(r"^### (Hetsched\w+)$", PAGE, re.MULTILINE) == sorted(set(names), key=names.index)
+
+
+def test_a_dashboard_panel_shows_something(given: dict[str, set[str]]) -> None:
+    shown = [panel for panel in PANELS if panel["type"] != "row"]
+    for panel in shown:
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            check(target["expr"].replace("$cluster", "lab"), given)
+
+
+def test_panels_lie_side_by_side() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    places = sorted((panel["gridPos"]["y"], panel["gridPos"]["x"], panel["gridPos"]["w"]) for panel in PANELS)
+    for (y, x, width), (next_y, next_x, _) in pairwise(places):
+        assert x + width <= 24
+        assert next_y > y or next_x >= x + width
+
+
+def test_the_page_tells_every_figure_with_its_labels(given: dict[str, set[str]]) -> None:
+    rows = re.findall(r"^\| `(hetsched_\w+)` \| ([\w, ]*) ?\|", PAGE, re.MULTILINE)
+    told = {name: tuple(label.strip() for label in labels.split(",") if label.strip()) for name, labels in rows}
+    ends = {"counter": "_total", "histogram": "", "gauge": ""}
+    assert told == {name + ends[kind]: labels for name, kind, labels in families()}
+
+
+def test_every_kept_figure_is_given(given: dict[str, set[str]]) -> None:
+    kept = [one for one in vars(figures).values() if isinstance(one, Kept) and one is not figures.CANARY]
+    assert {one.name for one in kept} <= {name for name, _, _ in families()}
