@@ -43,7 +43,8 @@ _JUDGES = (
     "placement_pod_live_name",
 )  # fmt: skip
 
-
+# All that `check_invariants` looks for.
+CHECKED = ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I15", "I16", "I17", "I21", "I25", "I28")
 _ZONE_COLUMNS = ("zone_cpu_allocatable", "zone_cpu", "zone_cpu_free", "zone_memory", "zone_memory_free")
 
 

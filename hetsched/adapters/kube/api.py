@@ -9,7 +9,7 @@ Source: Kubernetes documentation, "Kubernetes API Concepts".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -97,11 +97,21 @@ _list = msgspec.json.Decoder(_List)
 
 
 class Api:
-    """Calls to one API server as one identity; may be used from several threads."""
+    """Calls to one API server as one identity; may be used from several threads.
 
-    def __init__(self, configuration: client.Configuration, *, agent: str = "hetsched") -> None:
+    `told` hears of each call its verb and the status of the answer, 0 where none came.
+    """
+
+    def __init__(
+        self,
+        configuration: client.Configuration,
+        *,
+        agent: str = "hetsched",
+        told: Callable[[str, int], None] = lambda verb, status: None,
+    ) -> None:
         self._configuration = configuration
         self._agent = agent
+        self._told = told
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self._wire = Wire(configuration)
@@ -138,7 +148,9 @@ class Api:
                 method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
             )
         except WireError as error:
+            self._told(method.lower(), 0)
             raise _unreachable(error) from None
+        self._told(method.lower(), answer.status)
         if answer.status >= 300:
             raise _refused(answer, answer.data)
         return answer.data
@@ -153,7 +165,9 @@ class Api:
                 redirect=False,
             )  # fmt: skip
         except urllib3.exceptions.HTTPError as error:
+            self._told("watch", 0)
             raise _unreachable(error) from None
+        self._told("watch", answer.status)
         try:
             if answer.status >= 300:
                 raise _refused(answer, answer.read())
