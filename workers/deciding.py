@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class Batch:
-    """One batch on its way; `failed` says that the state cannot be trusted any more."""
+    """One batch on its way; `failed`: the state cannot be trusted any more; `took_seconds`: one entry for each pod."""
 
     def __init__(self, warm: Warm, loaded: Loaded, specs: dict[str, PolicySpec], top_nodes: int) -> None:
         self.warm = warm
@@ -51,6 +51,7 @@ class Batch:
         self.specs = specs
         self.top_nodes = top_nodes
         self.failed = False
+        self.took_seconds: list[float] = []
         self._mixed: set[str] = set()
         self._schedulers: dict[int, Scheduler] = {}
         self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
@@ -86,7 +87,9 @@ class Batch:
             if over and self._may_end_before(spec, results[-1].waiting.spec):
                 break
             slow = over and spent > 3 * seconds
+            began_one = time.perf_counter()
             results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
+            self.took_seconds.append(time.perf_counter() - began_one)
         return self._settled(results)
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
