@@ -4,7 +4,8 @@ Problem: a decision needs the whole cluster in memory; loading it for each batch
 Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision`), then
 every booking and release since. `Warm` keeps it and applies what happened since its revision: facts of single nodes,
 releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
-and whatever else it cannot follow make it fold anew.
+and whatever else it cannot follow make it fold anew. Nominated pods are booked beside those who have to leave for
+them, so that nobody less important takes the room; a row may so hold more than it has, and then takes nobody.
 Invariant: a warm state equals a rebuilt one in every column, whatever happened in between. Gangs that rest after a
 failure go on resting in a state that this process folds anew.
 """
@@ -16,33 +17,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.policy import Policy, compile_policy
 from hetsched.engine.registry import Registry, load_registry
 from hetsched.engine.state import ClusterState
+from hetsched.engine.status import Spared
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 
-from .models import Reservation
+from .models import Eviction, Nomination, Reservation
 
 _KEPT_POLICIES = 16
 # Facts that say nothing of what is held on a node: changed ones are taken in as they are.
 _LIGHT = ("ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid")
 # Where placements exist only here, so does what runs: nobody else has to end it.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
+_NOMINATING = frozenset({ClusterKind.KUBERNETES})
+
+
+class Nominee(msgspec.Struct, frozen=True):
+    """A nominated pod as the state has it: booked on `node` though it waits, until `victims` (keys, uids) are gone."""
+
+    node: str
+    victims: frozenset[tuple[str, str]]
 
 
 class Loaded(msgspec.Struct):
-    """A state and the revisions of the cluster it is a fold of; `evicts`: its scheduler may take pods off nodes."""
+    """A state and the revisions of the cluster it is a fold of; `evicts`: its scheduler may take pods off nodes.
+
+    `nominates`: whoever is to leave has to be asked elsewhere; `nominees` are the pods that are booked and wait.
+    """
 
     state: ClusterState
     node_ids: dict[str, int]
     revision: int
     evicts: bool
+    nominates: bool = False
+    nominees: dict[str, Nominee] = msgspec.field(default_factory=dict)
     written: set[int] = msgspec.field(default_factory=set)  # later revisions whose bookings the state has already
 
 
@@ -70,12 +85,36 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     for reservation in booked[len(early) :]:
         if reservation.released_revision is None or reservation.released_revision > revision:
             _assume(state, reservation)
-    return Loaded(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
+    loaded = Loaded(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
+    if cluster.kind in _NOMINATING:
+        loaded.nominates = True
+        state.spared = Spared(foreign=True)
+        begun = Nomination.objects.filter(cluster_id=cluster_id, revision__lte=revision)
+        _nominate(loaded, begun.filter(Q(ended_revision=None) | Q(ended_revision__gt=revision)))
+    return loaded
 
 
 _BOOKING = (
     "id", "revision", "released_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
 )  # fmt: skip
+_NOMINATION = (
+    "id", "revision", "ended_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
+)  # fmt: skip
+
+
+def _nominate(loaded: Loaded, nominations: QuerySet[Nomination]) -> None:
+    """Book nominated pods beside their victims."""
+    state = loaded.state
+    rows = nominations.select_related("pod", "node").only(*_NOMINATION).order_by("revision", "id")
+    found = {row.pk: row for row in rows}
+    victims: dict[int, set[tuple[str, str]]] = {pk: set() for pk in found}
+    asked = Eviction.objects.filter(nomination_id__in=found).select_related("victim")
+    for one in asked.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
+        victims[one.nomination_id].add((one.victim.key, one.victim.uid))
+    for row in found.values():
+        if row.node.name in state.row_of and row.pod.key not in state.bookings:
+            state.assume(state.compile(row.pod.spec), state.row_of[row.node.name], row.allocation)
+            loaded.nominees[row.pod.key] = Nominee(row.node.name, frozenset(victims[row.pk]))
 
 
 def _assume(state: ClusterState, reservation: Reservation) -> None:
@@ -158,6 +197,10 @@ class Warm:
         if Cluster.objects.filter(pk=self.cluster_id, forgotten_revision__gt=loaded.revision).exists():
             return False
         state, written = loaded.state, loaded.written
+        nominated = self._changed_nominations(loaded, revision)
+        for nomination in nominated:
+            if loaded.nominees.pop(nomination.pod.key, None) is not None:
+                state.forget(nomination.pod.key)
         for reservation in changed:
             end = reservation.released_revision
             if _has(loaded, reservation.revision) and end is not None and end <= revision and end not in written:
@@ -168,9 +211,19 @@ class Warm:
                 if reservation.node.name not in state.row_of:
                     return False
                 _assume(state, reservation)
+        going_on = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]
+        _nominate(loaded, Nomination.objects.filter(pk__in=going_on))
         loaded.revision = revision
         loaded.written = {at for at in written if at > revision}
         return True
+
+    def _changed_nominations(self, loaded: Loaded, revision: int) -> list[Nomination]:
+        """Return the nominations that began or ended up to `revision`, each pod's in their order."""
+        if not loaded.nominates:
+            return []
+        since, until = Q(revision__gt=loaded.revision), Q(ended_revision__gt=loaded.revision)
+        rows = Nomination.objects.filter(since | until, cluster_id=self.cluster_id, revision__lte=revision)
+        return list(rows.select_related("pod").only("ended_revision", "pod__namespace", "pod__name").order_by("id"))
 
     def policy(self, spec: PolicySpec) -> Policy:
         """Return a policy revision, compiled once."""
@@ -196,7 +249,8 @@ class Warm:
         if known is None or known.policy is not policy:
             if len(self._schedulers) >= _KEPT_POLICIES:
                 self._schedulers.clear()
-            known = self._schedulers[key] = Scheduler(self._loaded.state, policy, evicts=self._loaded.evicts)
+            evicts = self._loaded.evicts or self._loaded.nominates
+            known = self._schedulers[key] = Scheduler(self._loaded.state, policy, evicts=evicts)
         return known
 
     def recorded(self, revision: int) -> None:
