@@ -6,7 +6,7 @@ transactions of their own, none of them open during a call. A run binds what it 
 never do the same; what is *binding* for longer than `LEFT_AFTER` was left by a worker that died or by a fate unknown:
 it is bound again, and what its first binding came to is found out that way.
 A binding whose fate nobody knows keeps what it holds. A pod stays *binding* until its claims have their volumes, at
-most `PATIENCE`; then it goes back to the queue.
+most `PATIENCE`; then it goes back to the queue. What a refusal means for a gang is said in `actions.gangs`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
+from hetsched.placement.actions.gangs import keep_gangs_whole
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 
@@ -164,6 +165,9 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
     for reason, pods in reasons.items():
         act_on(cluster, partial(reject, reason=reason), pods)
+    for fate in (Fate.REFUSED, Fate.LOST, Fate.GONE):
+        if by_fate[fate]:
+            keep_gangs_whole(cluster.pk, [one.pod_id for one in by_fate[fate]], by_fate[fate][0].message)
     for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN):
         if by_fate[fate]:
             some = by_fate[fate][0]

@@ -3,7 +3,8 @@
 Rule: take the lease; refresh the warm state, decide a batch, record it by compare-and-set, again; give the lease up and
 look once more, because a wake-up that came meanwhile found the lease taken. A lost comparison forgets the batch. Where
 the rows themselves refuse one, the next is half as large, down to the one pod or gang that they refuse: it is told
-*not now* with the reason `LedgerRefused`, and the others go on. No transaction is open while the engine runs.
+*not now* with the reason `LedgerRefused`, and the others go on; a node that this happens to again and again is put out
+of use. No transaction is open while the engine runs.
 Invariant: what the warm state assumed and could not record is dropped, whatever went wrong.
 """
 
@@ -16,7 +17,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import msgspec
 import structlog
 from celery import shared_task
@@ -31,6 +31,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
+from hetsched.placement.actions.disagreeing import note_disagreement
 from hetsched.placement.queue import Waiting, due_pods, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
@@ -123,6 +124,9 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
             except Contradiction as refusal:
                 if most > 1:
                     raise
+                out_of_use = note_disagreement(lease.cluster_id, _nodes(results))
+                if out_of_use:
+                    log.error("node quarantined", cluster=lease.cluster_id, nodes=out_of_use, reason=str(refusal))
                 results = [_set_aside(result, refusal) for result in results]
                 at = record(lease.cluster_id, results, **where)
                 decided.failed = True
@@ -144,6 +148,11 @@ def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) 
         tally.add(figures.DECISIONS, name, result.verdict.value)
         for reason in result.reasons:
             tally.add(figures.REASONS, name, reason.plugin, reason.code)
+
+
+def _nodes(results: Sequence[Result]) -> set[int]:
+    """Return the nodes that pods were placed on."""
+    return {result.node_id for result in results if result.node_id is not None}
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:

@@ -24,6 +24,7 @@ from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
+from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 from hetsched.placement.retrying import look_again
@@ -51,6 +52,8 @@ def run() -> dict[str, int]:
             dispatch.wake(cluster.pk, dispatch.TELL)
         if due(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.CREATE)
+        if half_bound(cluster.pk):
+            settle_half_gangs(cluster.pk)
         if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.EVICT)
         if unbound(cluster):
@@ -69,5 +72,3 @@ def _to_tell(cluster_id: int) -> bool:
     if PolicyObject.objects.filter(untold_policies(cluster_id)).exists():
         return True
     return Pod.objects.filter(untold(cluster_id)).exists()
-
-

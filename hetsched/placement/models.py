@@ -27,13 +27,15 @@ from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
 
 from .lifecycle import CHOICES, LIVE, State
-from .nominations import Eviction, Nomination
+from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
 from .shadows import Judgement, Shadow
 
 __all__ = [
+    "CommitRefusal",
     "Decision",
     "Eviction",
     "ForgottenDecision",
+    "HalfGang",
     "IdempotencyKey",
     "Judgement",
     "Nomination",

@@ -1,4 +1,4 @@
-"""Pods for which others have to leave a live cluster, and those others.
+"""Pods for which others have to leave a live cluster, and those others; gangs that are bound in part.
 
 Problem: on a live cluster a pod leaves when its containers have ended, minutes after it was asked to, or it does not.
 Rule: a nomination says for which node a waiting pod is meant and with what it will hold there; from then on the engine
@@ -7,6 +7,7 @@ pod's wait: placed there or elsewhere, deleted, overridden by a more important p
 not be evicted or does not go. Each victim is an `Eviction` of its own:
     wanted    somebody still has to ask the API server          asked     it was asked; the victim goes, or is gone
     refused   a budget or a right keeps the victim              dropped   the nomination ended before anybody asked
+An eviction without a nomination takes back a member of a gang that did not become whole (`HalfGang`).
 Invariants: a nominated pod waits and holds nothing; it has one active nomination at most; a victim's hold ends by proof
 of its absence alone.
 """
@@ -60,13 +61,15 @@ class Eviction(models.Model):
 
     WANTED, ASKED, REFUSED, DROPPED = "wanted", "asked", "refused", "dropped"
 
-    nomination = models.ForeignKey(Nomination, on_delete=models.CASCADE, related_name="evictions")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    nomination = models.ForeignKey(Nomination, on_delete=models.CASCADE, null=True, related_name="evictions")
     victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="evictions")
     budget = models.CharField(_("disruption budget"), max_length=320, blank=True)
     state = models.CharField(_("state"), max_length=8, default=WANTED)
     attempts = models.IntegerField(_("attempts"), default=0)
     # Until then nobody tries, or the refused victim is spared.
     not_before = models.DateTimeField(_("not before"), null=True)
+    reason = models.CharField(_("reason"), max_length=500, blank=True)  # where it is not the nomination
     message = models.CharField(_("message"), max_length=500, blank=True)
 
     class Meta:
@@ -75,7 +78,7 @@ class Eviction(models.Model):
         ordering = ["id"]
         indexes = [
             models.Index(
-                fields=["nomination"],
+                fields=["cluster"],
                 name="placement_eviction_open",
                 condition=models.Q(state__in=["refused", "wanted"]),
             )
@@ -83,3 +86,41 @@ class Eviction(models.Model):
 
     def __str__(self) -> str:
         return f"{self.victim_id} for {self.nomination_id}"
+
+
+class HalfGang(models.Model):
+    """A gang of which too few members are bound, because a binding was refused; since when, and the last refusal."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    namespace = models.CharField(_("namespace"), max_length=63)
+    gang = models.CharField(_("gang"), max_length=63)
+    least = models.IntegerField(_("members that it needs"))
+    patience_seconds = models.IntegerField(_("patience in seconds"))
+    since = models.DateTimeField(_("since"))
+    reason = models.CharField(_("reason"), max_length=500)
+
+    class Meta:
+        verbose_name = _("half-bound gang")
+        verbose_name_plural = _("half-bound gangs")
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "namespace", "gang"], name="placement_half_gang_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.gang}"
+
+
+class CommitRefusal(models.Model):
+    """One placement that was decided for a node and that the rows of the ledger did not admit."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(_("refused"))
+
+    class Meta:
+        verbose_name = _("refused commit")
+        verbose_name_plural = _("refused commits")
+        indexes = [models.Index(fields=["cluster", "created_at"], name="placement_commit_refusal")]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} at {self.created_at}"

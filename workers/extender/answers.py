@@ -41,7 +41,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import best
 from hetsched.engine.extending import fitting, leaving, priorities
@@ -49,7 +49,6 @@ from hetsched.inventory.connecting import api_of
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
-from hetsched.placement.actions.following import is_ours
 from hetsched.placement.actions.submitting import prepare
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod

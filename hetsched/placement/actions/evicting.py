@@ -1,5 +1,7 @@
 """Have pods of a live cluster leave for a nominated one, and give nominations up that will not come true.
 
+Pods of gangs that did not become whole leave the same way, for nobody: see `gangs`.
+
 Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. A victim that is
 placed and not bound yet goes back to the queue at once: only we know of it. One that is refused is spared for `SPARED`,
 and the nomination ends with it: the pod looks for others. So does one whose victims were asked and did not go within
@@ -28,21 +30,29 @@ CLAIM = timedelta(seconds=60)
 SPARED = timedelta(minutes=2)
 PATIENCE = timedelta(minutes=15)
 LONGEST_WAIT_SECONDS = 60
+_HOLDS = Q(nomination=None) | Q(nomination__active=True)
 _HOLDING = [state.value for state in HOLDING]
 _QUEUED = [state.value for state in QUEUED]
 
 
 class Leaving(msgspec.Struct):
-    """One eviction that somebody claimed, with its victim and whom it makes room for."""
+    """One eviction that somebody claimed, with its victim and whom it makes room for, where that is somebody."""
 
     eviction: Eviction
     victim: Pod
-    nominee: Pod
+    nominee: Pod | None
     node: str
 
     @property
+    def short(self) -> str:
+        """Why the victim leaves, as a pod's message."""
+        return self.eviction.reason if self.nominee is None else f"Preempted by {self.nominee.key}"
+
+    @property
     def sentence(self) -> str:
-        """Who needs the place of the victim, and why it is this one's."""
+        """Who needs the place of the victim, and why it is this one's; or why it may not stay."""
+        if self.nominee is None:
+            return self.eviction.reason
         whose = f"{self.nominee.key} (priority {self.nominee.priority})"
         return f"Preempted by {whose}, which needs room on {self.node}; this pod has priority {self.victim.priority}"
 
@@ -50,13 +60,11 @@ class Leaving(msgspec.Struct):
 def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
     """Return the evictions of a cluster that somebody should ask for now."""
     now = Q(not_before=None) | Q(not_before__lte=timezone.now())
-    return Eviction.objects.filter(
-        now, state=Eviction.WANTED, nomination__cluster_id=cluster_id, nomination__active=True
-    )
+    return Eviction.objects.filter(now, _HOLDS, state=Eviction.WANTED, cluster_id=cluster_id)
 
 
 def claim_evictions(cluster_id: int) -> list[list[Leaving]]:
-    """Take what is due, so that nobody else asks meanwhile, one list for each nomination."""
+    """Take what is due, so that nobody else asks meanwhile, one list for each nomination; others stand alone."""
     taken: dict[int, list[Leaving]] = {}
     until = timezone.now() + CLAIM
     rows = due_evictions(cluster_id).select_related("victim", "nomination__pod", "nomination__node")
@@ -64,15 +72,15 @@ def claim_evictions(cluster_id: int) -> list[list[Leaving]]:
         same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
         if same.update(not_before=until, attempts=F("attempts") + 1):
             one.attempts += 1
-            nomination = one.nomination
-            leaving = Leaving(one, one.victim, nomination.pod, nomination.node.name)
-            taken.setdefault(nomination.pk, []).append(leaving)
+            to = one.nomination
+            leaving = Leaving(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
+            taken.setdefault(-one.pk if to is None else to.pk, []).append(leaving)
     return list(taken.values())
 
 
 def is_still_wanted(one: Leaving) -> bool:
     """Tell whether the nomination still holds."""
-    return Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED, nomination__active=True).exists()
+    return Eviction.objects.filter(_HOLDS, pk=one.eviction.pk, state=Eviction.WANTED).exists()
 
 
 def asked(one: Leaving) -> None:
@@ -88,7 +96,13 @@ def ask_again(one: Leaving, seconds: float = 0.0) -> None:
 
 
 def refuse(cluster_id: int, one: Leaving, message: str) -> None:
-    """Note that the victim stays: it is spared for a while, and the pod it should make room for looks for others."""
+    """Note that the victim stays: it is spared for a while, and the pod it should make room for looks for others.
+
+    Where it should leave for nobody, it is asked again then.
+    """
+    if one.nominee is None:
+        Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message[:500])
+        return
     with transaction.atomic():
         change = Change(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
@@ -106,9 +120,8 @@ def displace(cluster_id: int, one: Leaving) -> bool:
         victims = list(rows)
         if not victims:
             return False
-        reason = f"Preempted by {one.nominee.key}"
-        change.free(victims, reason)
-        change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=reason)
+        change.free(victims, one.short)
+        change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
         asked(one)
         wake_nominees([one.victim.pk])
         change.requeue()
@@ -143,9 +156,7 @@ def give_up_late(cluster_id: int) -> int:
 
 def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     """Return who may not be evicted for the time being, with the pod for which that was asked and what was said."""
-    rows = Eviction.objects.filter(
-        state=Eviction.REFUSED, not_before__gt=timezone.now(), nomination__cluster_id=cluster_id
-    )
+    rows = Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=timezone.now(), cluster_id=cluster_id)
     found = rows.order_by("id").values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
 
@@ -164,7 +175,7 @@ def tell_who_left(victim_ids: Iterable[int]) -> None:
         "nomination__pod", "victim"
     )
     for one in rows.defer("nomination__pod__spec", "victim__spec").order_by("id"):
-        left = f"Preempted by {one.nomination.pod.key}"
+        left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
         more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
         Pod.objects.filter(pk=one.victim_id).update(message=left + more)
 

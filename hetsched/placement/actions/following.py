@@ -24,7 +24,7 @@ from django.db import IntegrityError, transaction
 
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.following import follow_nodes, forget_gone
@@ -47,7 +47,6 @@ from .evicting import tell_who_left, wake_nominees
 from .shadowing import note
 from .submitting import prepare, take_in
 
-SCHEDULER_NAME = "hetsched"
 _LIVE = [state.value for state in LIVE]
 
 
@@ -58,11 +57,6 @@ class Followed(msgspec.Struct, frozen=True):
     charged: int = 0
     moved: int = 0
     ended: int = 0
-
-
-def is_ours(scheduler_name: str) -> bool:
-    """Tell whether a pod asks to be placed by us, under our name or that of one of our policies."""
-    return scheduler_name == SCHEDULER_NAME or scheduler_name.startswith(f"{SCHEDULER_NAME}-")
 
 
 def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState | None = None) -> Followed:

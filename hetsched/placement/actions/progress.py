@@ -23,6 +23,7 @@ from .. import dispatch
 from ..bookings import parts
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Pod, Workload
+from ..queue import backoff
 from .change import BACK_IN_QUEUE, Change
 from .creating import withdraw
 from .submitting import PRIORITIES
@@ -67,6 +68,8 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
     """Take placements back that the outside refused: the pods wait again, what they held is free.
 
+    One that was refused before waits a little longer each time.
+
     A pod that another scheduler asked for is over: it waits there, and is asked for again.
     Raises: Conflict.
     """
@@ -75,7 +78,11 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, f"rejected: {reason}")
         asked = [pod for pod in pods if pod.origin == Pod.ASKED]
-        change.move([pod for pod in pods if pod not in asked], State.PENDING, **BACK_IN_QUEUE, message=reason)
+        for tries in sorted({pod.attempts for pod in pods}):
+            some = [pod for pod in pods if pod.attempts == tries and pod not in asked]
+            not_before = change.now + backoff(tries - 1) if tries > 1 else None
+            again = {**BACK_IN_QUEUE, "attempts": tries, "not_before": not_before}
+            change.move(some, State.PENDING, **again, message=reason)
         change.move(asked, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         change.requeue()
         change.close()

@@ -219,7 +219,8 @@ def _nominate(change: Change, results: Sequence[Result]) -> None:
             created_at=change.now,
         )
         Eviction.objects.bulk_create(
-            Eviction(nomination=nomination, victim=pod, budget=budgets[pod.key][:320]) for pod in victims
+            Eviction(cluster=change.cluster, nomination=nomination, victim=pod, budget=budgets[pod.key][:320])
+            for pod in victims
         )
         for pod in victims:
             _audit(pod, f"To be preempted by {result.waiting.spec.key}", nominated.node_name)

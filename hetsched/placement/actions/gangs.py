@@ -1,0 +1,115 @@
+"""Gangs of a live cluster whose bindings were refused in part: whole, or nothing.
+
+Problem: a gang is decided as a whole and bound pod by pod; what the API server refuses of it leaves siblings on nodes
+that wait for it for ever.
+Rule, once a member's binding was refused, or its pod turned out to be gone or bound by somebody else: where as many
+members as the gang needs still hold their places, it goes on, and the one that is missing is decided again. Else
+    members that are placed and not yet being bound   go back to the queue, with the reason
+    members that are bound, or just being bound       stay, for as long as the gang's own time-out says, `PATIENCE`
+                                                      where it has none: the missing ones are decided again beside them
+    when that time is over                            bound members are evicted; their controllers make them again, and
+                                                      the gang starts anew as a whole. A member without a controller
+                                                      stays, since nobody would make it again, and says so
+A gang that became whole meanwhile, or holds nothing any more, is forgotten.
+Invariant: a gang that a refused binding left below its least number is whole, or gone from its nodes but for members
+without controllers, in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.inventory.ledger import advance
+
+from .. import dispatch
+from ..lifecycle import HOLDING, State
+from ..models import Eviction, HalfGang, Pod
+from .change import BACK_IN_QUEUE, Change
+
+PATIENCE = timedelta(minutes=10)
+LEAST_PATIENCE = timedelta(minutes=1)
+_HOLDING = [state.value for state in HOLDING]
+
+
+def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> None:
+    """Decide what becomes of the gangs of these pods, whose bindings came to nothing."""
+    pods = Pod.objects.filter(cluster_id=cluster_id, pk__in=list(missing)).exclude(gang="")
+    gangs = {(pod.namespace, pod.gang): pod for pod in pods.order_by("id")}
+    if not gangs:
+        return
+    absent = {pod.pk for pod in pods}
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        for pod in gangs.values():
+            _keep_whole(change, pod, absent, reason)
+        change.close()
+        dispatch.wake(cluster_id)
+
+
+def _keep_whole(change: Change, missing: Pod, absent: set[int], reason: str) -> None:
+    gang = missing.spec.gang
+    members = _members(change.cluster.pk, missing.namespace, missing.gang)
+    holding = [pod for pod in members if pod.pk not in absent]
+    if gang is None or not holding or len(holding) >= gang.min_available:
+        return
+    told = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
+    unbound = [pod for pod in holding if pod.state == State.PLACED]
+    if unbound:
+        change.free(unbound, "its gang could not be bound whole")
+        change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=told)
+        change.requeue()
+    if len(unbound) < len(holding):
+        seconds = PATIENCE.total_seconds() if gang.timeout_seconds is None else gang.timeout_seconds
+        HalfGang.objects.get_or_create(
+            cluster=change.cluster, namespace=missing.namespace, gang=missing.gang,
+            defaults={
+                "least": gang.min_available, "since": change.now, "reason": told,
+                "patience_seconds": int(max(seconds, LEAST_PATIENCE.total_seconds())),
+            },
+        )  # fmt: skip
+
+
+def half_bound(cluster_id: int) -> bool:
+    """Tell whether a cluster has gangs to look after."""
+    return HalfGang.objects.filter(cluster_id=cluster_id).exists()
+
+
+def settle_half_gangs(cluster_id: int) -> int:
+    """Forget gangs that are whole or gone, and have those taken back whose time is over; return how many were."""
+    taken_back = 0
+    for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
+        with transaction.atomic():
+            change = Change(advance(cluster_id))
+            holding = _members(cluster_id, one.namespace, one.gang)
+            if 0 < len(holding) < one.least:
+                over = one.since + timedelta(seconds=one.patience_seconds)
+                if timezone.now() < over:
+                    continue
+                _take_back(change, one, holding)
+                taken_back += 1
+            one.delete()
+            change.close()
+    return taken_back
+
+
+def _take_back(change: Change, one: HalfGang, holding: list[Pod]) -> None:
+    leaving = [pod for pod in holding if pod.spec.controller]
+    staying = [pod.pk for pod in holding if not pod.spec.controller]
+    told = f"Taken back, {one.reason}"[:500]
+    rows = (Eviction(cluster=change.cluster, victim=pod, reason=told) for pod in leaving)
+    Eviction.objects.bulk_create(rows)
+    alone = f"It waits for its gang, which stays incomplete; nobody would make it again. {one.reason}"
+    Pod.objects.filter(pk__in=staying).update(message=alone)
+    change.touch(holding)
+    if leaving:
+        dispatch.wake(change.cluster.pk, dispatch.EVICT)
+
+
+def _members(cluster_id: int, namespace: str, gang: str) -> list[Pod]:
+    """Return the members of a gang that hold something."""
+    rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, gang=gang, state__in=_HOLDING)
+    return list(rows.order_by("id"))

@@ -1,0 +1,151 @@
+"""What becomes of a gang of which the API server refused a binding: whole, or nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.adapters.kube.binding import Bound, Fate
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.workload import GangMember
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import begin_binding, follow, progress
+from hetsched.placement.actions.gangs import settle_half_gangs
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Eviction, HalfGang, Pod, Reservation
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import placing, recorded
+from workers import bind
+
+pytestmark = pytest.mark.django_db
+NO = "a webhook says no"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster with one node of 8 CPUs, of which nobody really calls the API server."""
+    from hetsched.placement import dispatch
+
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").build()])
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def a_member(number: int, least: int, *, controller: str = "Job/train") -> PodBuilder:
+    return a_pod(f"g-{number}").gang("g", least).having(controller=controller, uid=f"u{number}")
+
+
+def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
+    """Have these pods come and be placed; return their ids by name."""
+    specs = [pod.build() for pod in pods]
+    found = [ObservedPod(s.namespace, s.name, s.uid, scheduler_name="hetsched", spec=s) for s in specs]
+    seen(cluster, pods=found)
+    recorded(cluster, placing(cluster, "n1"))
+    return dict(Pod.objects.values_list("name", "id"))
+
+
+def came_to(cluster: Cluster, ids: dict[str, int], **fates: Fate) -> None:
+    """Have the bindings of these pods begun, and come to this."""
+    named = {name.replace("_", "-"): fate for name, fate in fates.items()}
+    begin_binding(cluster.pk, [ids[name] for name in named])
+    bind.note(cluster, [Bound(ids[name], fate, NO if fate is Fate.REFUSED else "") for name, fate in named.items()])
+
+
+def states() -> dict[str, str]:
+    return dict(Pod.objects.values_list("name", "state"))
+
+
+def test_what_is_not_being_bound_yet_goes_back_with_the_reason(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "pending"}
+    assert Pod.objects.get(name="g-2").message == f"gang default/g: g-1 could not be bound: {NO}"
+    assert Pod.objects.filter(queued=True).count() == 2
+    assert Reservation.objects.filter(active=True).count() == 1
+    assert HalfGang.objects.get().least == 3
+    assert check_invariants() == []
+
+
+def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 2) for number in range(3)))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "placed"}
+    assert not HalfGang.objects.exists()
+
+
+@pytest.mark.parametrize("fate", [Fate.GONE, Fate.LOST])
+def test_a_member_that_is_gone_or_somebody_elses_counts_as_missing_and_is_freed_by_proof(
+    cluster: Cluster, fate: Fate
+) -> None:
+    ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=fate)
+    assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}
+    assert Reservation.objects.filter(active=True).count() == 2
+    assert HalfGang.objects.count() == 1
+
+
+def test_where_nothing_is_bound_nothing_is_left(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
+    came_to(cluster, ids, g_0=Fate.REFUSED)
+    assert set(states().values()) == {"pending"}
+    assert not HalfGang.objects.exists()
+    assert not Reservation.objects.filter(active=True).exists()
+
+
+def test_a_member_that_is_decided_again_makes_the_gang_whole(cluster: Cluster) -> None:
+    ids = placed(cluster, a_member(0, 2), a_member(1, 2))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    assert settle_half_gangs(cluster.pk) == 0
+    recorded(cluster, placing(cluster, "n1"))
+    came_to(cluster, ids, g_1=Fate.BOUND)
+    assert settle_half_gangs(cluster.pk) == 0
+    assert set(states().values()) == {"bound"}
+    assert not HalfGang.objects.exists()
+
+
+def test_when_its_time_is_over_what_a_controller_makes_again_is_taken_back(cluster: Cluster) -> None:
+    ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED, g_2=Fate.BOUND)
+    HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
+    assert settle_half_gangs(cluster.pk) == 1
+    eviction = Eviction.objects.get()
+    assert (eviction.victim.name, eviction.nomination) == ("g-0", None)
+    assert eviction.reason == f"Taken back, gang default/g: g-1 could not be bound: {NO}"
+    assert "nobody would make it again" in Pod.objects.get(name="g-2").message
+    assert not HalfGang.objects.exists()
+    assert settle_half_gangs(cluster.pk) == 0
+
+
+def test_a_gangs_own_time_out_counts_but_no_less_than_a_minute(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 2).having(gang=GangMember("g", 2, 5)) for number in range(2)))
+    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    assert HalfGang.objects.get().patience_seconds == 60
+
+
+def test_a_binding_that_is_refused_again_and_again_is_tried_less_and_less(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(progress, "backoff", lambda step: steps.append(step) or timedelta(hours=step))
+    ids = placed(cluster, a_pod("p").having(uid="u"))
+    came_to(cluster, ids, p=Fate.REFUSED)
+    assert Pod.objects.get().not_before is None  # the first time it is tried again at once
+    for _ in range(3):
+        Pod.objects.update(not_before=None)
+        recorded(cluster, placing(cluster, "n1"))
+        came_to(cluster, ids, p=Fate.REFUSED)
+        assert Pod.objects.get().not_before is not None
+    assert steps == [1, 2, 3]

@@ -1,0 +1,69 @@
+"""Where decisions and the ledger's rows disagree about a node again and again, the node is tried no more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from hetsched.inventory.actions import uncordon
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import disagreeing
+from hetsched.placement.actions.disagreeing import note_disagreement
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import CommitRefusal, Decision, Pod, Reservation
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, placed, submitted
+from workers import schedule
+
+pytestmark = pytest.mark.django_db
+
+
+def node(name: str = "n1") -> Node:
+    return Node.objects.get(name=name)
+
+
+def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_at() -> None:
+    cluster = a_cluster(a_node("n1"), a_node("n2"))
+    for _ in range(disagreeing.MOST - 1):
+        assert note_disagreement(cluster.pk, [node().pk]) == []
+    assert not node().unschedulable
+    assert note_disagreement(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
+    assert (node().unschedulable, node("n2").unschedulable) == (True, False)
+    entry = AuditEntry.objects.get(action="node.cordon")
+    assert entry.reason == "quarantined: the ledger refused 20 placements on it within 5 minutes"
+    uncordon(Cluster.objects.get(), "n1", actor=ALICE, reason="looked at")
+    assert note_disagreement(cluster.pk, [node().pk]) == []  # counted anew
+
+
+def test_what_was_refused_long_ago_counts_no_more() -> None:
+    cluster = a_cluster(a_node("n1"))
+    for _ in range(disagreeing.MOST - 1):
+        note_disagreement(cluster.pk, [node().pk])
+    CommitRefusal.objects.update(created_at=timezone.now() - disagreeing.WITHIN - timedelta(seconds=1))
+    assert note_disagreement(cluster.pk, [node().pk]) == []
+    assert CommitRefusal.objects.count() == 1
+
+
+def test_a_seeded_disagreement_ends_and_the_others_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disagreeing, "MOST", 4)
+    # Rows that the scheduler does not see hold a card of each of two nodes.
+    cluster = a_cluster(a_node("n1").gpus(1), a_node("n2").gpus(2), a_node("n3").cpu(64))
+    placed(cluster, "n3", a_pod("holds"))
+    unseen = Reservation.objects.get(pod__name="holds")
+    for name in ("n1", "n2"):
+        unseen.cards.create(node=node(name), card_index=0, milli=1000, memory_mib=0, exclusive=True)
+    submitted(cluster, *(a_pod(f"p{number}").gpu(1) for number in range(8)))
+    for _ in range(6):
+        Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+        schedule.run(cluster.pk)
+    refused = [one for one in Decision.objects.all() if any(reason.code == "LedgerRefused" for reason in one.reasons)]
+    assert refused
+    assert {node("n1").unschedulable, node("n2").unschedulable} == {True}
+    counted = CommitRefusal.objects.count()
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    schedule.run(cluster.pk)
+    assert CommitRefusal.objects.count() == counted  # nobody tries them any more
+    assert {one.id for one in check_invariants()} <= {"I3", "I8"}  # the rows that the test made up
