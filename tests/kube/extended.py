@@ -13,6 +13,7 @@ import yaml
 
 from hetsched.adapters.certificates import make_pairs
 
+from .access import RBAC
 from .control_plane import ControlPlane, find
 
 SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "extender" / "kube-scheduler.yaml"
@@ -26,13 +27,36 @@ def certificates(folder: Path) -> Path:
 
 
 @contextmanager
-def kube_scheduler(plane: ControlPlane, folder: Path, port: int, **extender: Any) -> Iterator[Path]:
-    """Run it with the shipped configuration, here and there on this machine; gives its log."""
+def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """Grant what is shipped for the time of the block and give the kubeconfig of its account."""
+    collections = {
+        "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
+        "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+        "Role": f"{RBAC}/namespaces/kube-system/roles",
+        "RoleBinding": f"{RBAC}/namespaces/kube-system/rolebindings",
+    }
+    shipped = list(yaml.safe_load_all((SHIPPED.parent / "rbac.yaml").read_text()))
+    try:
+        for one in shipped:
+            plane.call("POST", collections[one["kind"]], one)
+        path = f"{collections['ServiceAccount']}/{NAME}/token"
+        token = plane.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+        yield {**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": token}}]}
+    finally:
+        for one in shipped:
+            plane.call("DELETE", f"{collections[one['kind']]}/{one['metadata']['name']}")
+
+
+@contextmanager
+def kube_scheduler(
+    plane: ControlPlane, folder: Path, port: int, *, identity: dict[str, Any] | None = None, **extender: Any
+) -> Iterator[Path]:
+    """Run it with the shipped configuration on this machine, as the administrator or an account; gives its log."""
     kubeconfig = folder / "kube-scheduler.kubeconfig"
-    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    kubeconfig.write_text(json.dumps(identity or plane.kubeconfig()))
     config = yaml.safe_load(SHIPPED.read_text())
     config["clientConnection"]["kubeconfig"] = str(kubeconfig)
-    config["leaderElection"]["leaderElect"] = False
+    config["leaderElection"]["leaderElect"] = identity is not None
     (one,) = config["extenders"]
     files = {name: str(folder / "certificates" / "client" / Path(path).name) for name, path in one["tlsConfig"].items()}
     one.update(urlPrefix=f"https://127.0.0.1:{port}/extender", tlsConfig=files, **extender)

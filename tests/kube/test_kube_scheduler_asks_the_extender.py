@@ -20,7 +20,7 @@ from hetsched.adapters.allocation import parse_allocation
 from hetsched.adapters.documents import Document
 from hetsched.adapters.fields import View
 from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.resources import NODE_GPUS, NODES, PODS, TOPOLOGIES
+from hetsched.adapters.kube.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
 from hetsched.adapters.manifests import read_content
 from hetsched.adapters.pods import Names, PodReader
 from hetsched.contracts.allocation import Allocation
@@ -31,6 +31,7 @@ from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
 from tests.kube import extended, kinds, mixed_fleet
 from tests.kube.control_plane import ControlPlane, free_port
+from tests.kube.kubelet import Kubelet
 from tests.kube.scene import make, make_node, make_pod, pod_of
 from tests.system.processes import ROOT, Process, children_of, plain_environment, python, wait_until
 
@@ -171,6 +172,20 @@ def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: 
     assert "hetsched.io/allocation" not in pod_of(api, "first")["metadata"].get("annotations", {})
 
 
+def test_the_shipped_account_is_enough(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    extended.certificates(tmp_path / "certificates")
+    make_node(api, "n1")
+    make_pod(api, "first", schedulerName=extended.NAME)
+    with extended.account(plane) as identity, hetsched(plane, tmp_path) as (port, _):
+        with extended.kube_scheduler(plane, tmp_path, port, identity=identity, httpTimeout="60s") as log:
+            wait_until(lambda: "first" in bound(api), what=lambda: logs(tmp_path), seconds=LONG)
+        lock = LEASES.path(namespace="kube-system", name=extended.NAME)
+        assert json.loads(api.get(lock))["spec"]["leaseTransitions"] == 0
+        api.send("DELETE", lock)
+    assert "hetsched.io/allocation" in pod_of(api, "first")["metadata"]["annotations"]
+    assert [line for line in log.read_text().splitlines() if "forbidden" in line] == []
+
+
 def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in_words(
     api: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -179,7 +194,11 @@ def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in
     make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
     make(api, classes, "urgent", value=1000)
     try:
-        with hetsched(plane, tmp_path) as (port, _), extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"):
+        with (
+            Kubelet(api),
+            hetsched(plane, tmp_path) as (port, _),
+            extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"),
+        ):
             # 3 + 3 of 8 CPUs; 4 more need one of them to leave.
             for name in ("a", "b"):
                 make_pod(api, name, cpu="3", schedulerName=extended.NAME)

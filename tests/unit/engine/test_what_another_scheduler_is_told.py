@@ -1,0 +1,118 @@
+"""What is told of nodes, ranks and victims is what our own cycle would find; telling changes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain import matrix
+from hetsched.engine.extending import MOST_PRIORITY, UNKNOWN_NODE, fitting, leaving, priorities
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.state import ClusterState
+from tests.builders import PodBuilder, a_node, a_pod, matching
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
+from tests.unit.engine.fleet import policy_of, scheduler
+
+
+@settings(max_examples=60)
+@given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), st.randoms(use_true_random=False))
+def test_answers_are_those_of_our_own_cycle(
+    fleet: list[NodeReport], pods: list[PodSpec], policy: str, chance: random.Random
+) -> None:
+    deciding = scheduler(fleet, policy=policy, namespaces=NAMESPACES)
+    for pod in pods:
+        names = [*(report.name for report in fleet), "stranger"]
+        chance.shuffle(names)
+        before = deciding.state.digest()
+        told, ranks = fitting(deciding, pod, names), priorities(deciding, pod, names)
+        totals = {row.name: row.total for row in matrix(deciding, pod)}
+        assert deciding.state.digest() == before
+        assert sorted([*told.fitting, *told.refused, *told.hopeless]) == sorted(names)
+        assert told.fitting == [name for name in names if name in told.fitting]
+        if not pod.ready or pod.gang is not None:
+            assert set(told.hopeless) == set(names)
+            assert set(ranks.values()) == {0}
+        else:
+            assert told.refused["stranger"] == UNKNOWN_NODE
+            assert set(told.fitting) <= {name for name, total in totals.items() if total is not None}
+            by_total = sorted((totals[name], ranks[name]) for name in told.fitting)
+            assert [rank for _, rank in by_total] == sorted(rank for _, rank in by_total)
+            assert all(ranks[name] == 0 for name in names if totals.get(name) is None)
+        outcome = deciding.schedule(pod)
+        if pod.gang is None and outcome.node is not None and not outcome.evicted and outcome.node in told.fitting:
+            feasible = [name for name, total in totals.items() if total is not None]
+            if set(feasible) == set(told.fitting):
+                assert [name for name, rank in ranks.items() if rank == MOST_PRIORITY] == [outcome.node]
+
+
+def test_a_pod_goes_where_it_is_booked_and_nowhere_else() -> None:
+    deciding = scheduler([a_node("n1"), a_node("n2")], policy="hetsched")
+    pod = a_pod("p").having(uid="u").build()
+    row = deciding.state.row_of["n2"]
+    outcome = deciding.place_on(pod, row)
+    assert (outcome.node, deciding.state.bookings["default/p"].row) == ("n2", row)
+    assert fitting(deciding, pod, ["n1", "n2"]).fitting == ["n2"]
+    assert priorities(deciding, pod, ["n1", "n2"]) == {"n1": 0, "n2": MOST_PRIORITY}
+    another = a_pod("p").having(uid="v").build()
+    assert fitting(deciding, another, ["n1", "n2"]).fitting == []
+
+
+def test_a_node_that_does_not_fit_is_not_booked() -> None:
+    deciding = scheduler([a_node("n1").cpu("2")], policy="hetsched")
+    assert deciding.place_on(a_pod("p").cpu("4").build(), 0).node is None
+    assert deciding.place_on(a_pod("q").wrong().build(), 0).node is None
+    assert deciding.state.bookings == {}
+
+
+# -- who would have to leave -------------------------------------------------------------------------------------------
+
+
+def cards(*residents: PodBuilder, budgets: Sequence[DisruptionBudget] = ()) -> Scheduler:
+    """Return a node of 8 CPUs with two cards and these pods on it."""
+    node = a_node("n1").gpus(2).build()
+    state = ClusterState([node], [pod.build() for pod in residents], budgets=budgets)
+    return Scheduler(state, policy_of("resource-fit", "gpu-fit"))
+
+
+def resident(name: str, priority: int, cards: int = 0) -> PodBuilder:
+    pod = a_pod(name).having(uid=f"u-{name}", node_name="n1").priority(priority).labelled(app=name)
+    return pod.gpu(cards) if cards else pod
+
+
+NEWCOMER = a_pod("new").priority(5).gpu(2).build()
+
+
+def test_whom_the_other_names_is_enough_where_the_pod_fits_then() -> None:
+    deciding = cards(resident("a", 1, 1), resident("b", 2, 1))
+    before = deciding.state.digest()
+    # Both cards are needed: 2 of 2.
+    assert leaving(deciding, NEWCOMER, {"n1": ["u-a", "u-b"]}) == {"n1": ("u-a", "u-b")}
+    assert deciding.state.digest() == before
+
+
+def test_more_leave_where_what_they_hold_is_unknown_to_the_other() -> None:
+    # `c` holds no card, so it stays, though it is the least important.
+    deciding = cards(resident("a", 1, 1), resident("b", 2, 1), resident("c", 0))
+    assert leaving(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}
+
+
+def test_a_node_is_left_out_where_nobody_who_may_leave_would_be_enough() -> None:
+    important = cards(resident("a", 1, 1), resident("b", 5, 1))  # not lower than 5
+    assert leaving(important, NEWCOMER, {"n1": ["u-a"], "stranger": ["u-x"]}) == {}
+    ganged = cards(resident("a", 1, 1), resident("b", 1, 1).gang("g", 1))
+    assert leaving(ganged, NEWCOMER, {"n1": ["u-a"]}) == {}
+    budget = DisruptionBudget("default", "b", matching(app="b"), 0)
+    guarded = cards(resident("a", 1, 1), resident("b", 1, 1), budgets=[budget])
+    assert leaving(guarded, NEWCOMER, {"n1": ["u-a"]}) == {}
+
+
+def test_pods_that_are_not_known_here_may_leave_too() -> None:
+    deciding = cards(resident("a", 1, 2))
+    assert leaving(deciding, NEWCOMER, {"n1": ["u-unseen", "u-a"]}) == {"n1": ("u-unseen", "u-a")}
