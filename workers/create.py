@@ -1,4 +1,4 @@
-"""Create the objects of submissions in live clusters, and delete those that were withdrawn.
+"""Create the objects of submissions in live clusters, ask Jobs how they ended, and delete what was withdrawn.
 
 Rule: rows say what is to be there; each try is claimed first, made outside any transaction, and noted. What became of
 a try that was cut off is found out by the next one: the object is there under its name, or it is not.
@@ -12,7 +12,7 @@ import structlog
 from celery import shared_task
 
 from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.submitting import Came, Fate, create, delete
+from hetsched.adapters.kube.submitting import Came, Fate, create, delete, read
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.CREATE)
 def run(cluster_id: int) -> int:
-    """Create and delete what is due in a live cluster; return how many objects came to what they shall be."""
+    """Create, ask and delete what is due in a live cluster; return how many objects came to what they shall be."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
     if cluster is None:
         return 0
@@ -44,11 +44,15 @@ def run(cluster_id: int) -> int:
 def _try(api: Api, one: SubmittedObject) -> Came:
     if one.state == SubmittedObject.WANTED:
         return create(api, one.wanted)
+    if one.state == SubmittedObject.ENDING:
+        return read(api, one.wanted, one.uid)
     return delete(api, one.wanted, one.uid)
 
 
 def _state(one: SubmittedObject, came: Came) -> str:
     """Return the state that a try leads to. A deletion that is refused stays due: somebody must grant it."""
+    if one.state == SubmittedObject.ENDING:
+        return came.ended or one.state
     if came.fate is Fate.DONE:
         return SubmittedObject.MADE if one.state == SubmittedObject.WANTED else SubmittedObject.GONE
     refused = came.fate is Fate.REFUSED and one.state == SubmittedObject.WANTED

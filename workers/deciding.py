@@ -206,6 +206,8 @@ class Batch:
         roll = scheduler.state.gangs.roll_of(pod)
         if not pod.ready or (roll is not None and roll.refusal is not None):
             return diagnose(scheduler, pod)
+        if pod.owner in scheduler.state.avoided:
+            return diagnose(scheduler, pod)  # its reasons are its owner's
         key = (spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log)))
         known = self._diagnosed.get(key)
         if known is None or not _alike(known[0], pod):

@@ -25,6 +25,7 @@ from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
+from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 from hetsched.placement.retrying import look_again
@@ -45,6 +46,7 @@ def run() -> dict[str, int]:
     now = timezone.now()
     for cluster in Cluster.objects.all():
         look_again(cluster.pk)
+        wake_after_backoff(cluster.pk, now)
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)
             found["woken"] += 1
@@ -58,6 +60,7 @@ def run() -> dict[str, int]:
             dispatch.wake(cluster.pk, dispatch.EVICT)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
+        forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:
         dispatch.wake(workload_id, dispatch.CALLBACK)

@@ -196,8 +196,20 @@ class Tipping(msgspec.Struct, frozen=True, rename="camel"):
     points: tuple[TippingPoint, ...]
 
 
+class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
+    """A fact of a node that is used here though its kubelet contradicted it, and why that was."""
+
+    node: str
+    fact: str
+    since: str
+    reason: str
+
+
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for."""
+    """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for.
+
+    Nor is `doubts`, unless a node that is placed on has facts in doubt.
+    """
 
     verdict: Verdict
     summary: str
@@ -211,11 +223,12 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
     evictions: tuple[Evicted, ...]
     balance: Balance
     tipping: tuple[Tipping, ...] | None = None
+    doubts: tuple[DoubtfulFact, ...] | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the contract."""
         built: dict[str, Any] = msgspec.to_builtins(self)
-        for explained in ("nodes", "tipping"):
+        for explained in ("nodes", "tipping", "doubts"):
             if built[explained] is None:
                 del built[explained]
         return built

@@ -17,6 +17,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from hetsched.contracts.cards import cards_of
+from hetsched.contracts.doubts import still_in_doubt
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
@@ -73,7 +74,9 @@ def create_cluster(
 
 
 def describe(node: Node, report: NodeReport) -> Node:
-    """Set the report and the columns that are drawn from it."""
+    """Set the report and the columns that are drawn from it; what is reported differently is in doubt no more."""
+    if node.doubts:
+        node.doubts = still_in_doubt(node.doubts, node.report, report)
     node.report = report
     node.isa_family, isa = isa_of(report)
     node.isa = isa[:400]
@@ -96,6 +99,7 @@ FACT_COLUMNS = (
     "card_count",
     "allocatable",
     "updated_at",
+    "doubts",
 )
 
 

@@ -25,12 +25,12 @@ class NodeAdmin(ReadOnlyAdmin):
         ("NUMA", {"fields": ("numa_facts",)}),
         ("Measured", {"fields": ("usage_facts",)}),
         ("Labels and taints", {"fields": ("labels", "taints")}),
-        ("Problems", {"fields": ("problems",)}),
+        ("Problems", {"fields": ("problems", "doubtful")}),
         ("Whole report", {"classes": ("collapse",), "fields": ("whole_report",)}),
     )
     readonly_fields = (
         "cpu", "memory", "gpu", "booked", "isa_facts", "card_facts", "numa_facts", "usage_facts", "labels", "taints",
-        "problems", "whole_report",
+        "problems", "doubtful", "whole_report",
     )  # fmt: skip
 
     @admin.display(description="CPU")
@@ -76,6 +76,10 @@ class NodeAdmin(ReadOnlyAdmin):
     @admin.display(description="problems")
     def problems(self, node: Node) -> str:
         return pretty(node.report.problems)
+
+    @admin.display(description="facts in doubt")
+    def doubtful(self, node: Node) -> str:
+        return pretty(node.doubts)
 
     @admin.display(description="report")
     def whole_report(self, node: Node) -> str:

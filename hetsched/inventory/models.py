@@ -17,6 +17,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.doubts import Doubt
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
 from hetsched.journal.fields import StructField
@@ -103,6 +104,8 @@ class Node(models.Model):
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
     updated_at = models.DateTimeField(_("reported"))
     changed_revision = models.BigIntegerField(_("changed at revision"), default=0)
+    # Facts that its kubelet contradicted; they count as they are reported all the same.
+    doubts = StructField(tuple[Doubt, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
     # The API server has it no more, but what it holds was not seen to end.
     gone = models.BooleanField(_("gone"), default=False)
 

@@ -83,6 +83,7 @@ def node_facts(node: Node) -> dict[str, Any]:
         "cluster": node.cluster.name,
         "cordonedByOperator": node.cordoned_by_operator,
         "reportedAt": rfc3339(node.updated_at),
+        "doubts": plain(node.doubts),
         "report": plain(node.report),
     }
 

@@ -17,13 +17,14 @@ from hetsched.contracts.errors import InputError
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import matrix
 from hetsched.engine.nearest import nearest_fit
-from hetsched.engine.policy import compile_policy
+from hetsched.engine.policy import IMPLIED, compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.engine.tipping import tipping
 from hetsched.engine.whatif import expected_use
 from hetsched.policies.models import PolicyRevision
 
+from .backoffs import avoided
 from .models import Decision, Pod
 from .snapshot import load_state
 
@@ -49,7 +50,8 @@ def scheduler_before(decision: Decision) -> Scheduler:
     state = load_state(cluster.pk, at_revision=decision.cluster_revision).state
     if state.digest() != decision.snapshot:
         raise expired
-    compiled = compile_policy(policy.spec, load_registry())
+    state.avoided = avoided(cluster.pk, decision.created_at)
+    compiled = compile_policy(policy.spec, load_registry(), implied=IMPLIED)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())  # as the batch did when it began
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)

@@ -28,6 +28,7 @@ from hetsched.journal.models import AppendOnly
 
 from .lifecycle import CHOICES, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
+from .rejections import Rejection
 from .shadows import Judgement, Shadow
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Judgement",
     "Nomination",
     "Pod",
+    "Rejection",
     "Reservation",
     "ReservedCard",
     "ReservedCpu",
@@ -204,9 +206,11 @@ class SubmittedObject(models.Model):
     """One object that a submission brings to a live cluster; its pods come back by the watch.
 
     `wanted` until the API server is known to have it (`made`) or to refuse it; `unwanted` until it is known to be gone.
+    A Job of which a pod ended is `ending` until the API server says that it `succeeded` or `failed`.
     """
 
     WANTED, MADE, REFUSED, UNWANTED, GONE = "wanted", "made", "refused", "unwanted", "gone"
+    ENDING, SUCCEEDED, FAILED = "ending", "succeeded", "failed"
 
     workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="objects_there")
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
@@ -227,7 +231,7 @@ class SubmittedObject(models.Model):
             models.Index(
                 fields=["cluster"],
                 name="placement_object_due",
-                condition=models.Q(state__in=["unwanted", "wanted"]),
+                condition=models.Q(state__in=["ending", "unwanted", "wanted"]),
             )
         ]
 

@@ -18,10 +18,11 @@ from contextlib import contextmanager
 
 import msgspec
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.registry import Registry, load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.engine.status import Spared
@@ -29,6 +30,7 @@ from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 
+from .backoffs import avoided
 from .models import Eviction, Nomination, Reservation
 
 _KEPT_POLICIES = 16
@@ -148,7 +150,10 @@ class Warm:
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
             raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
         try:
-            yield self._refreshed()
+            loaded = self._refreshed()
+            if not loaded.evicts:  # what runs is run by kubelets
+                loaded.state.avoided = avoided(self.cluster_id, timezone.now())
+            yield loaded
         finally:
             self._lock.release()
 
@@ -232,7 +237,7 @@ class Warm:
         if known is None or known.spec != spec:
             if len(self._policies) >= _KEPT_POLICIES:
                 self._policies.clear()
-            known = self._policies[key] = compile_policy(spec, self._registry)
+            known = self._policies[key] = compile_policy(spec, self._registry, implied=IMPLIED)
         return known
 
     def default_policy(self) -> Policy | None:

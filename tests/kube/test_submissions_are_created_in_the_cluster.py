@@ -15,9 +15,11 @@ from hetsched.adapters.kube.rights import JOBS
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import Submission, cancel, submit_there
+from hetsched.placement.actions import Submission, begin_binding, cancel, submit_there
 from hetsched.placement.models import Pod, SubmittedObject, Workload
+from tests.kube.kubelet import Kubelet, ends
 from tests.kube.scene import a_follower, eventually, make_node, make_pod
+from tests.scenes import placing, recorded
 from workers import create
 from workers.watch import Follower
 
@@ -40,7 +42,8 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()
-    api.send("DELETE", JOBS.path(namespace="default"))
+    # Nobody here takes away the finalizer that the default would leave.
+    api.send("DELETE", JOBS.path(namespace="default"), query={"propagationPolicy": "Background"})
 
 
 def submitted(cluster: Cluster, manifest: str = POD, **more: Any) -> Submission:
@@ -144,6 +147,64 @@ def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: C
     eventually(there, lambda: Pod.objects.count() == 2)
     mine = Pod.objects.get(name=f"{job}-x7k2p").workload_id
     assert (mine, Pod.objects.get(name="stranger").workload_id == mine) == (accepted.workload_id, False)
+
+
+def job_pod(api: Api, job: str, uid: str, labels: dict[str, str], name: str) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": True}
+    spec = {"containers": [{"name": "main", "image": "busybox"}], "schedulerName": "hetsched"}
+    plain = {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": spec}
+    api.send("POST", PODS.path(namespace="default"), json.dumps(plain).encode())
+
+
+def says(api: Api, job: str, kind: str, reason: str) -> None:
+    """Say of a Job what its controller would; the API server wants the whole story."""
+    now = "2026-11-21T10:00:00Z"
+    first = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
+    conditions = [
+        {"type": step, "status": "True", "reason": reason, "message": "told by a test", "lastTransitionTime": now}
+        for step in (first, kind)
+    ]
+    over = {"completionTime": now, "succeeded": 1} if kind == "Complete" else {"failed": 2}
+    status = {"startTime": now, "conditions": conditions, "uncountedTerminatedPods": {}, **over}
+    path = JOBS.path(namespace="default", name=job, part="status")
+    api.send("PATCH", path, json.dumps({"status": status}).encode(), content="application/merge-patch+json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "state", "message"),
+    [
+        ("Complete", "CompletionsReached", "succeeded", ""),
+        ("Failed", "BackoffLimitExceeded", "failed", "BackoffLimitExceeded: told by a test"),
+    ],
+)
+def test_a_job_ends_as_the_job_says_whatever_became_of_single_pods(
+    api: Api, cluster: Cluster, there: Follower, kind: str, reason: str, state: str, message: str
+) -> None:
+    accepted = submitted(cluster, JOB)
+    create.run(cluster.pk)
+    (job,) = names(api, JOBS)
+    body = json.loads(api.get(JOBS.path(namespace="default", name=job)))
+    labels, uid = body["spec"]["template"]["metadata"]["labels"], body["metadata"]["uid"]
+
+    def workload() -> Workload:
+        return Workload.objects.get(pk=accepted.workload_id)
+
+    for name, code in ((f"{job}-first", 1), (f"{job}-again", int(kind == "Failed"))):
+        job_pod(api, job, uid, labels, name)
+        eventually(there, lambda name=name: Pod.objects.filter(name=name).exists())  # type: ignore[misc]
+        recorded(cluster, placing(cluster, "n1"))
+        (pod,) = begin_binding(cluster.pk, Pod.objects.filter(name=name).values_list("id", flat=True))
+        target = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}}
+        api.send("POST", PODS.path(namespace="default", name=name, part="binding"), json.dumps(target).encode())
+        with Kubelet(api, lambda _, code=code: ends(code)):  # type: ignore[misc]
+            eventually(there, lambda pk=pod.pk: Pod.objects.get(pk=pk).finished_at is not None)  # type: ignore[misc]
+        assert create.run(cluster.pk) == 0
+        assert (objects(), workload().state) == (["ending"], "running")
+        SubmittedObject.objects.update(not_before=None)
+    says(api, job, kind, reason)
+    assert create.run(cluster.pk) == 1
+    assert (objects(), SubmittedObject.objects.get().message) == ([state], message)
+    assert workload().state == state
 
 
 @pytest.mark.parametrize(

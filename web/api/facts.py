@@ -6,6 +6,7 @@ it; `observedAt` is when, the time of the import where the source gives none; `a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.zones import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.isa import parse
+from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
 
 from .documents import Document
@@ -125,6 +127,28 @@ class BalanceFacts(Document, frozen=True):
     stale: bool = False
 
 
+class DoubtFacts(Document, frozen=True):
+    """A fact that the node's kubelet contradicted: since when, and by refusing which pod.
+
+    `pod` is null where the asker may not see it. The fact counts as it is reported all the same.
+    """
+
+    fact: str
+    since: str
+    pod: str | None
+    reason: str
+    message: str
+
+
+class BackOff(Document, frozen=True):
+    """Pods of one owner that keep off this node because its kubelet refused the last ones, and until when."""
+
+    owner: str
+    pods: int
+    reason: str
+    until: str
+
+
 class NodeDetail(Document, frozen=True):
     """A node: the facts, its load and its pods."""
 
@@ -148,6 +172,8 @@ class NodeDetail(Document, frozen=True):
     pods: list[str]
     power: PowerReport | None
     problems: tuple[str, ...]
+    doubts: list[DoubtFacts]
+    back_offs: list[BackOff]
     origin: Origin
 
 
@@ -169,7 +195,30 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
     return Origin(source or node.report.source or "file", at, age)
 
 
-def node_detail(node: Node, held: Iterable[Reservation], now: datetime) -> NodeDetail:
+def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
+    """Return what is in doubt about a node; pods of namespaces that the asker does not see are not named."""
+    return [
+        DoubtFacts(one.fact, one.since, one.pod if sees(_namespace(one.pod)) else None, one.reason, one.message)
+        for one in node.doubts
+    ]
+
+
+def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
+    """Return the owners that keep off a node, as far as the asker may see their pods."""
+    rows = [row for row in kept_off(node, now) if sees(_namespace(row.pod))]
+    counts = Counter(row.owner for row in rows)
+    latest = {row.owner: row for row in rows}
+    return [
+        BackOff(row.controller or row.pod, counts[owner], row.reason, rfc3339(row.until))
+        for owner, row in latest.items()
+    ]
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool]) -> NodeDetail:
     """Return the node's own page; `held` are the active reservations that the asker may see."""
     report = node.report
     return NodeDetail(
@@ -193,6 +242,8 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime) -> NodeD
         pods=sorted(reservation.pod.key for reservation in held),
         power=report.power,
         problems=report.problems,
+        doubts=doubt_facts(node, sees),
+        back_offs=back_offs(node, now, sees),
         origin=origin(node, now),
     )
 

@@ -23,6 +23,8 @@ from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
+from hetsched.placement.actions.refusing import trust_node
+from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
 from hetsched.placement.snapshot import warm
 from hetsched.placement.zones import zones_at_risk
@@ -59,7 +61,7 @@ class NodeRow(Document, frozen=True):
 class NodeAction(Request, frozen=True):
     """An action on a node."""
 
-    action: Literal["cordon", "uncordon"]
+    action: Literal["cordon", "uncordon", "trust"]
     reason: str
 
 
@@ -104,14 +106,21 @@ class _OfNode(ApiView):
         return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
 
 
+def _detail(view: _OfNode, node: Node) -> facts.NodeDetail:
+    return facts.node_detail(node, view.held(node), timezone.now(), sees=view.subject.may_in)
+
+
 def _held(node: Node) -> QuerySet[Reservation]:
     rows = Reservation.objects.filter(node=node, active=True)
     return rows.select_related("pod").defer("pod__spec").order_by("pod_id")
 
 
-@extend_schema(responses=facts.NodeDetail, description="Show a node.")
 class One(_OfNode):
-    describe = facts.node_detail
+    @extend_schema(responses=facts.NodeDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a node."""
+        node = self.find(name)
+        return answer(request, _detail(self, node), etag=etag(node))
 
 
 @extend_schema(responses=facts.IsaFacts, description="Show a node's instruction sets.")
@@ -156,29 +165,33 @@ def balance_of(node: Node) -> facts.BalanceFacts:
     return facts.balance_facts(node, used, balance, timezone.now(), stale=stale)
 
 
+_ACTIONS = {"cordon": cordon, "uncordon": uncordon, "trust": trust_node}
+
+
 class Actions(_OfNode):
     actions: ClassVar = {"POST": Action.OPERATE}
     get = None  # type: ignore[assignment]
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Cordon or uncordon a node; needs If-Match."""
+        """Cordon or uncordon a node, or trust its facts again; needs If-Match."""
         asked = bodies.read(request, NodeAction)
         reach.check_unlimited(self.subject)
         node = self.find(name)
-        act = cordon if asked.action == "cordon" else uncordon
+        act = _ACTIONS[asked.action]
         with locked(node.cluster):
             check_match(request, etag(self.find(name)), required=True)
             act(node.cluster, name, actor=self.subject, reason=asked.reason)
         node = self.find(name)
-        document = facts.node_detail(node, self.held(node), timezone.now())
-        return answer(request, document, headers={"ETag": etag(node)})
+        return answer(request, _detail(self, node), headers={"ETag": etag(node)})
 
 
 def etag(node: Node) -> str:
     """Return the node's tag: its facts, a dot, its load."""
-    stated = etag_of(node.pk, node.cordoned_by_operator, msgspec.json.encode(node.report), node.updated_at.isoformat())
-    load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"))
+    reported = msgspec.json.encode((node.report, node.doubts))
+    stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
+    refused = [row.pk for row in kept_off(node, timezone.now())]
+    load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"), refused)
     return two_part(stated, load)
 
 

@@ -26,17 +26,17 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.decision import DoubtfulFact, WhatIfAnswer
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.policies import BUILTIN, DEFAULT
+from hetsched.engine.policy import IMPLIED, compile_policy, policy_from_plain
 from hetsched.engine.policy import Policy as Compiled
-from hetsched.engine.policy import compile_policy, policy_from_plain
 from hetsched.engine.state import ClusterState
 from hetsched.engine.whatif import what_if
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
@@ -144,14 +144,25 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
-    policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt)
+    policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt, implied=IMPLIED if cluster else ())
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
     if asked.add_nodes:
         state = _with_nodes(state, _nodes(asked.add_nodes))
     state.add_storage(content.storage)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
+    found = what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
+    return found if cluster is None else msgspec.structs.replace(found, doubts=_doubts(cluster, found))
+
+
+def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
+    """Return what is in doubt about the nodes that are placed on, None where nothing is."""
+    names = {placement.node for placement in found.placements}
+    rows = Node.objects.filter(cluster=cluster).order_by("name").values_list("name", "doubts")
+    doubts = [
+        DoubtfulFact(name, one.fact, one.since, one.reason) for name, told in rows if name in names for one in told
+    ]
+    return tuple(doubts) or None
 
 
 def _state_of(content: ClusterContent) -> ClusterState:
@@ -283,12 +294,12 @@ def _draft(plain: dict[str, Any]) -> PolicySpec:
         raise InputError(error.code, error.message, place="policyDraft", hint=error.hint) from None
 
 
-def _compile(spec: PolicySpec, *, preemption: bool) -> Compiled:
+def _compile(spec: PolicySpec, *, preemption: bool, implied: Sequence[str] = ()) -> Compiled:
     plugins = registry()
     if not preemption:
         kept = tuple(u for u in spec.plugins if u.name not in plugins or "post-filter" not in plugins[u.name].points)
         spec = msgspec.structs.replace(spec, plugins=kept)
-    return compile_policy(spec, plugins)
+    return compile_policy(spec, plugins, implied=implied)
 
 
 routes = [path("what-if/", View.as_view())]

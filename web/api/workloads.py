@@ -86,7 +86,10 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
-    """One object that a submission brings to a live cluster: wanted, made, refused, unwanted or gone, and why."""
+    """One object that a submission brings to a live cluster: wanted, made, refused, unwanted or gone, and why.
+
+    A Job of which a pod ended is ending, then succeeded or failed.
+    """
 
     kind: str
     namespace: str

@@ -87,6 +87,8 @@ def _overview(node: Node, held: Held) -> Context:
         "annotations": sorted(node.report.annotations.items()),
         "power": node.report.power,
         "problems": node.report.problems,
+        "doubts": node.doubts,
+        "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
     }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hetsched.contracts.decision import funnel
-from hetsched.placement.models import Decision
+from hetsched.inventory.models import Node
+from hetsched.placement.models import Decision, Rejection
 
 
 def why(decision: Decision) -> dict[str, Any]:
@@ -28,4 +29,16 @@ def why(decision: Decision) -> dict[str, Any]:
         ],
         "funnel": funnel(decision.reasons),
         "top": [row for row in decision.top if row.feasible],
+        "doubts": _doubts(decision),
     }
+
+
+def _doubts(decision: Decision) -> list[dict[str, Any]]:
+    """Return what is in doubt by now about the nodes that the decision speaks of."""
+    names = {decision.node_name, *(row.name for row in decision.top)} - {""}
+    rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
+    found = list(rows.filter(name__in=names)) if names else []
+    if any(reason.plugin == "admission" for reason in decision.reasons):
+        refused = Rejection.objects.filter(owner=decision.pod.spec.owner, cleared_at=None).values("node_id")
+        found += [node for node in rows.filter(pk__in=refused) if node.name not in names]
+    return [{"node": node.name, "doubt": doubt} for node in found for doubt in node.doubts]

@@ -37,9 +37,12 @@ class Fate(enum.Enum):
 
 
 class Came(msgspec.Struct, frozen=True):
+    """What became of a call; `ended` is how a Job stands: `succeeded`, `failed`, `gone`, empty while it goes on."""
+
     fate: Fate
     uid: str = ""
     message: str = ""
+    ended: str = ""
 
 
 def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str) -> list[Wanted]:
@@ -119,7 +122,25 @@ def delete(api: Api, one: Wanted, uid: str) -> Came:
     return Came(Fate.DONE, uid)
 
 
+def read(api: Api, one: Wanted, uid: str) -> Came:
+    """Ask a Job how it stands; one that is not there, or is somebody else's, is gone."""
+    try:
+        found = json.loads(api.get(_path(one)))
+    except ApiFailure as failure:
+        return Came(Fate.DONE, ended="gone") if failure.status == 404 else _failed(failure)
+    if uid and found["metadata"].get("uid") != uid:
+        return Came(Fate.DONE, ended="gone")
+    for condition in found.get("status", {}).get("conditions", ()):
+        ended = _ENDS.get(condition.get("type", ""))
+        if ended and condition.get("status") == "True":
+            told = ": ".join(condition[name] for name in ("reason", "message") if condition.get(name))
+            return Came(Fate.DONE, uid, told[:1000] if ended == "failed" else "", ended)
+    return Came(Fate.UNKNOWN, uid)
+
+
 _BY_US = {"fieldManager": "hetsched"}
+# Conditions of a Job that is over.
+_ENDS = {"Complete": "succeeded", "Failed": "failed"}
 # Worth another try whatever was asked for; everything else of 4xx stays as it is.
 _PASSING = frozenset({0, 408, 429})
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hetsched.contracts.decision import Verdict
+from hetsched.contracts.waits import Event
 from hetsched.engine.avoiding import Avoided, Refused
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.points import Scope
@@ -31,6 +32,7 @@ _CODE = "KubeletRefused"
     "admission",
     summary="A node whose kubelet refused an owner's pods is not tried again before its back-off ends.",
     scope=Scope.CLUSTER,
+    helped_by=frozenset({Event.TIME, Event.NODE_ADDED, Event.POD_RELEASED}),
 )
 class Admission:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
@@ -41,6 +43,9 @@ class Admission:
             return _resting(avoided.rest)
         request.memo["admission"] = _closed(avoided, request, state)
         return None
+
+    def waits(self, request: Request) -> str:
+        return "the end of a back-off after kubelets refused pods of its owner"
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         closed = request.memo["admission"]

@@ -166,6 +166,8 @@ class Change:
                 states[workload_id].add(state)
             for workload_id, follows in states_there(some).items():
                 states[workload_id] |= follows
+            for workload_id, ends in ends_there(some).items():
+                states[workload_id] = (states[workload_id] - _FINISHED) | ends
             changed = []
             for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
                 if self._settle(workload, workload_state(states[workload.pk])):
@@ -191,6 +193,28 @@ class Change:
 # What an object in a live cluster says about its workload, whatever its pods say; and where it has none.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
+
+
+# What Jobs in a live cluster say of their workload, whatever became of single pods of theirs.
+_FINISHED = {state.value for state in FINISHED}
+_OF_JOBS = {
+    SubmittedObject.ENDING: State.RUNNING.value,
+    SubmittedObject.SUCCEEDED: State.SUCCEEDED.value,
+    SubmittedObject.FAILED: State.FAILED.value,
+}
+
+
+def ends_there(workload_ids: Sequence[str]) -> dict[str, set[str]]:
+    """Return, for workloads that are nothing but Jobs of which pods ended, what stands for those pods."""
+    found: dict[str, set[str]] = defaultdict(set)
+    rows = SubmittedObject.objects.filter(workload_id__in=workload_ids).order_by()
+    for workload_id, state in rows.values_list("workload_id", "state").distinct():
+        found[workload_id].add(state)
+    return {
+        workload_id: {_OF_JOBS[state] for state in states}
+        for workload_id, states in found.items()
+        if states <= _OF_JOBS.keys()
+    }
 
 
 def states_there(workload_ids: Sequence[str]) -> dict[str, set[str]]:

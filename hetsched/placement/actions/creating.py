@@ -4,14 +4,15 @@ Problem: a create cannot be part of a transaction, and its answer may be lost.
 Rule: the workload and its objects are rows first, in one transaction; a worker creates after the commit, one try at a
 time by a claim that outlasts the call; what became of a try that nobody knows is found out by the next, under the same
 name. Pods that the watch shows are joined to the workload of the object that made them, by label and by controller:
-a label alone proves nothing. Deleting is asked for the same way; what the pods hold is freed by the watch, on proof.
+a label alone proves nothing. Once a pod of a Job ended, the Job itself is asked how it stands. Deleting is asked for
+the same way; what the pods hold is freed by the watch, on proof.
 Invariants: only enrolled namespaces are written to; no pod is made a row here, none is freed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
@@ -31,6 +32,7 @@ from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert
 
 from .. import dispatch
+from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..lifecycle import State
 from ..models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
@@ -40,7 +42,9 @@ from .submitting import MOST_KEPT_MANIFEST, Submission, answered, check_pods, pr
 
 CLAIM = timedelta(seconds=60)  # longer than a call takes, whatever happens to it
 LONGEST_WAIT_SECONDS = 300
-_OPEN = (SubmittedObject.WANTED, SubmittedObject.UNWANTED)
+LONGEST_READ_SECONDS = 30
+_OPEN = (SubmittedObject.WANTED, SubmittedObject.UNWANTED, SubmittedObject.ENDING)
+_THERE = (SubmittedObject.MADE, SubmittedObject.ENDING, SubmittedObject.SUCCEEDED, SubmittedObject.FAILED)
 
 
 def submit_there(
@@ -141,7 +145,7 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
                 hint="Delete their controller, or them, there",
             )
         rows.filter(state=SubmittedObject.REFUSED).update(state=SubmittedObject.GONE)
-        open_ones = rows.filter(state__in=(SubmittedObject.WANTED, SubmittedObject.MADE))
+        open_ones = rows.filter(state__in=(SubmittedObject.WANTED, *_THERE))
         # A try that runs right now keeps its claim: deleting starts when it is over.
         asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=reason[:1000])
         record(
@@ -155,13 +159,13 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
 
 
 def due(cluster_id: int) -> QuerySet[SubmittedObject]:
-    """Return the objects of a cluster that somebody should create or delete now."""
+    """Return the objects of a cluster that somebody should create, delete or ask about now."""
     now = Q(not_before=None) | Q(not_before__lte=timezone.now())
     return SubmittedObject.objects.filter(now, cluster_id=cluster_id, state__in=_OPEN)
 
 
 def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
-    """Take objects to create or delete, so that nobody else tries them meanwhile."""
+    """Take objects to create, delete or ask about, so that nobody else tries them meanwhile."""
     taken = []
     until = timezone.now() + CLAIM
     for one in due(cluster_id).order_by("id")[:most]:
@@ -175,7 +179,8 @@ def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
 def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
     """Write what became of a try; with the state it had, it is tried again later."""
     again = state == one.state
-    wait = timedelta(seconds=min(2**one.attempts, LONGEST_WAIT_SECONDS))
+    longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
+    wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
     with transaction.atomic():
         change = Change(Cluster.objects.select_for_update().get(pk=one.cluster_id))
@@ -221,6 +226,24 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
         Workload.objects.filter(pk=workload.pk, pod_count__lt=count).update(pod_count=count)
         change.touch(pods)
     return others
+
+
+def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
+    """Have Jobs asked how they stand of which these pods ended, inside the caller's transaction.
+
+    A Job makes another pod in place of one that failed, or does not: only the Job says whether it is over.
+    """
+    ids = {pod.workload_id for pod in pods} - {None}
+    asked = []
+    for some in parts(sorted(ids)):
+        rows = SubmittedObject.objects.filter(cluster=cluster, workload_id__in=some)
+        found = rows.filter(state__in=(SubmittedObject.MADE, SubmittedObject.ENDING))
+        asked += [row.pk for row in found if row.wanted.kind == "Job"]
+    if asked:
+        for some in parts(asked):
+            rows = SubmittedObject.objects.filter(pk__in=some)
+            rows.update(state=SubmittedObject.ENDING, attempts=0, not_before=None)
+        dispatch.wake(cluster.pk, dispatch.CREATE)
 
 
 def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:

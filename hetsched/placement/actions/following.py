@@ -8,6 +8,7 @@ Rule: one transaction per batch of changes, under the epoch of the follower. A p
     waiting                      what it asks for by now: gates go, groups and classes come
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
+    refused by its node          its owner's next pods stay away from there for a while
     gone, or replaced by a uid   cancelled
     only being deleted           nothing: it holds what it holds until it is proved to be gone
 What ends frees exactly what it held, in the transaction that ends it.
@@ -27,6 +28,7 @@ from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.doubting import doubt_patches
 from hetsched.inventory.following import follow_nodes, forget_gone
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, Connection, Node
@@ -42,8 +44,9 @@ from ..lifecycle import HOLDING, LIVE, State
 from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
-from .creating import join
+from .creating import ask_about, join
 from .evicting import tell_who_left, wake_nominees
+from .refusing import note_refused, note_running
 from .shadowing import note
 from .submitting import prepare, take_in
 
@@ -87,6 +90,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         if connection.shadow_of and changes.bound:
             note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         forget_gone(cluster)
+        _tell_doubts(cluster, batch.doubted)
         _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
@@ -109,6 +113,8 @@ class _Batch:
         self.steps: dict[State, list[Pod]] = {step: [] for step in (*_WAY, State.SUCCEEDED, State.FAILED)}
         self.over: dict[str, list[Pod]] = defaultdict(list)
         self.messages: dict[str, list[Pod]] = defaultdict(list)
+        self.refused: list[tuple[Pod, ObservedPod]] = []
+        self.doubted: list[Node] = []
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
         self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
@@ -160,9 +166,13 @@ class _Batch:
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _WAY[_WAY.index(state) + 1 : _WAY.index(reached) + 1]:
             self.steps[step].append(row)
+        if seen.refusal is not None:
+            self.refused.append((row, seen))
         if seen.ended:
             self.steps[State(seen.ended)].append(row)
             self.messages[_how_it_ended(seen)].append(row)
+        elif row.message != (told := _what_it_waits_for(seen)):
+            self.messages[told].append(row)
 
     def write(self) -> Followed:
         """Move, free, charge and submit; return what it came to."""
@@ -179,8 +189,13 @@ class _Batch:
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
         for message, rows in self.messages.items():
-            if message:
-                Pod.objects.filter(pk__in=[row.pk for row in rows]).update(message=message)
+            for some in parts([row.pk for row in rows]):
+                Pod.objects.filter(pk__in=some).update(message=message)
+            change.touch(rows)
+        refused = {row.pk for row, _ in self.refused}
+        runs = [row for row in self.steps[State.RUNNING] if row.pk not in refused]
+        ask_about(self.cluster, [*ended, *cancelled])
+        self.doubted = [*note_refused(change, self.refused), *note_running(change, runs)]
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         charged = self._charge()
@@ -283,12 +298,28 @@ def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
 
 
 def _how_it_ended(seen: ObservedPod) -> str:
-    """Say by which container and how a pod failed."""
+    """Say by which container and how a pod failed, and why the pod did where somebody else ended it."""
     end: ContainerEnd | None = seen.end
+    of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
-        return ": ".join(text for text in (seen.reason, seen.message) if text)[:1000]
+        return of_pod[:1000]
     told = f"container {end.container} ended with exit code {end.exit_code}"
-    return f"{told} ({end.reason})" if end.reason else told
+    told = f"{told} ({end.reason})" if end.reason else told
+    return f"{told}; {of_pod}"[:1000] if of_pod else told
+
+
+def _what_it_waits_for(seen: ObservedPod) -> str:
+    """Say which container of a bound pod does not start, empty where none is in trouble."""
+    if seen.wait is None:
+        return ""
+    wait = seen.wait
+    return f"container {wait.container} waits: {wait.reason}{': ' if wait.message else ''}{wait.message}"[:1000]
+
+
+def _tell_doubts(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Tell which facts of nodes are in doubt by now."""
+    if nodes:
+        publish_many(doubt_patches(cluster, nodes))
 
 
 def _tell_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:

@@ -1,0 +1,95 @@
+"""For how long pods of an owner stay away from a node whose kubelet refused one of them.
+
+Rule, per owner and node: after the first refusal 1 minute, after the second 30, after every further one 60. When that
+is over one pod is tried, and the next one only once it runs. So a kubelet that always refuses is tried at most three
+times an hour: of any four tries in a row the last comes 91 minutes after the first, or later. Pods that were on their
+way when the first one was refused count as that try. A day without a refusal starts anew.
+Per owner, over all nodes: once 3 nodes refused it within an hour, and it ran nowhere since, it rests 1 minute after
+the latest refusal, then 2, 4, 8 and at most 10, one step for each further node.
+Source: kubernetes/kubernetes#84869; figures are our own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.inventory.models import Node
+
+from .bookings import parts
+from .models import Pod, Rejection
+
+STEPS = (timedelta(minutes=1), timedelta(minutes=30), timedelta(minutes=60))
+FORGOTTEN_AFTER = timedelta(hours=24)
+EVERYWHERE_NODES = 3
+EVERYWHERE_WITHIN = timedelta(hours=1)
+LONGEST_REST_MINUTES = 10
+
+
+def rest_of(step: int) -> timedelta:
+    """Return how long a node rests after the n-th try that it refused."""
+    return STEPS[min(step, len(STEPS)) - 1]
+
+
+def owner_rest(nodes: int) -> timedelta | None:
+    """Return how long an owner rests that so many nodes refused lately, None where it does not."""
+    if nodes < EVERYWHERE_NODES:
+        return None
+    return timedelta(minutes=min(2 ** (nodes - EVERYWHERE_NODES), LONGEST_REST_MINUTES))
+
+
+def standing(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
+    """Return the rejections that counted at a moment."""
+    rows = Rejection.objects.filter(cluster_id=cluster_id, created_at__lte=at)
+    return rows.filter(Q(cleared_at=None) | Q(cleared_at__gt=at))
+
+
+def kept_off(node: Node, at: datetime) -> list[Rejection]:
+    """Return the rejections of one node that count at a moment, the oldest first."""
+    return list(standing(node.cluster_id, at).filter(node=node).order_by("id"))
+
+
+def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
+    """Return, by owner, what the engine is told of a cluster at a moment."""
+    by_owner: dict[str, dict[str, list[Rejection]]] = defaultdict(lambda: defaultdict(list))
+    for row in standing(cluster_id, at).select_related("node").defer("node__report").order_by("id"):
+        by_owner[row.owner][row.node.name].append(row)
+    if not by_owner:
+        return {}
+    proven = _running(cluster_id, {name for nodes in by_owner.values() for name in nodes}, at)
+    return {
+        owner: Avoided({name: _refused(rows, at, proven[name]) for name, rows in nodes.items()}, _rest(nodes, at))
+        for owner, nodes in by_owner.items()
+    }
+
+
+def _refused(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> Refused:
+    last = rows[-1]
+    return Refused(len(rows), last.reason, _clock(last.until), at < last.until, proven)
+
+
+def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> Refused | None:
+    resting = [row for rows in nodes.values() for row in rows if row.rest_until is not None and not row.ran_elsewhere]
+    last = max(resting, key=lambda row: row.pk, default=None)
+    if last is None or last.rest_until is None or last.rest_until <= at:
+        return None
+    return Refused(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), rests=True)
+
+
+def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:
+    """Return, by node, the pods that ran there at a moment."""
+    found: dict[str, set[str]] = defaultdict(set)
+    rows = Pod.objects.filter(cluster_id=cluster_id, started_at__lte=at)
+    rows = rows.filter(Q(finished_at=None) | Q(finished_at__gt=at))
+    for some in parts(sorted(set(node_names))):
+        for node, namespace, name in rows.filter(node__name__in=some).values_list("node__name", "namespace", "name"):
+            found[node].add(f"{namespace}/{name}")
+    return defaultdict(frozenset, {node: frozenset(keys) for node, keys in found.items()})
+
+
+def _clock(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%H:%M UTC")

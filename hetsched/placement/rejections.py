@@ -1,0 +1,51 @@
+"""Pods that a kubelet did not run, and for how long pods of the same owner stay away from it.
+
+Rule: a row per refused pod, never changed but for its end: `cleared_at` says when it stopped to count, because a pod
+of that owner ran there or an operator said so. `until` is when the node rests no more for this owner, `rest_until`
+when the owner does, where nodes all over the fleet refused it. See `backoffs`.
+Invariant: a pod counts once, however often its status is told.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.inventory.models import Cluster, Node
+
+
+class Rejection(models.Model):
+    """One pod that its node's kubelet refused; `step` is how often in a row that node had its chance."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rejections", verbose_name=_("node"))
+    owner = models.CharField(_("owner"), max_length=320)
+    controller = models.CharField(_("controller"), max_length=320, blank=True)
+    pod = models.CharField(_("pod"), max_length=320)
+    uid = models.CharField(_("uid"), max_length=64)
+    reason = models.CharField(_("reason"), max_length=120)
+    message = models.CharField(_("message"), max_length=1000, blank=True)
+    step = models.IntegerField(_("step"), default=1)
+    created_at = models.DateTimeField(_("refused"))
+    until = models.DateTimeField(_("tried again"))
+    rest_until = models.DateTimeField(_("owner tried again"), null=True)
+    # The owner ran on another node since, so not every node refuses it.
+    ran_elsewhere = models.BooleanField(_("ran elsewhere"), default=False)
+    woken_at = models.DateTimeField(_("waiting pods woken"), null=True)
+    cleared_at = models.DateTimeField(_("cleared"), null=True)
+
+    class Meta:
+        verbose_name = _("rejection")
+        verbose_name_plural = _("rejections")
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "uid"], name="placement_rejection_once")]
+        indexes = [
+            models.Index(
+                fields=["cluster", "owner", "node"],
+                name="placement_rejection_open",
+                condition=models.Q(cleared_at=None),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pod}: {self.reason}"

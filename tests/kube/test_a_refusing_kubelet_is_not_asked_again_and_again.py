@@ -1,0 +1,141 @@
+"""A kubelet that refuses every pod of a kind meets a controller that makes the next one at once, on a real API server.
+
+Real here: etcd and kube-apiserver. Kubelets are ours (`kubelet`), the controller is the test, and hours are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.actions.refusing import wake_after_backoff
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod
+from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends, refuses, waits
+from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+IMAGE = "failed to pull and unpack image: no match for platform in manifest: not found"
+
+
+class Clock:
+    """The time of day, which a test may put forward."""
+
+    def __init__(self) -> None:
+        self._real = timezone.now
+        self.ahead = timedelta()
+
+    def now(self) -> datetime:
+        return self._real() + self.ahead
+
+    @property
+    def minutes(self) -> float:
+        return self.ahead.total_seconds() / 60
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(timezone, "now", made.now)
+    return made
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, Node.objects.exists)
+    yield follower
+    follower.ended.set()
+
+
+def fate(pod: BoundPod) -> Fate:
+    """Return what becomes of a pod, by its label."""
+    fates = {
+        "misfit": refuses("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
+        "foreign": waits("ErrImagePull", IMAGE),
+        "hungry": ends(137, reason="OOMKilled"),
+    }
+    return fates.get(pod.labels.get("kind", ""), RUNS)
+
+
+def make_owned(api: Api, name: str, owner: str) -> None:
+    """Make a pod as the controller of this uid would."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": owner, "controller": True}
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+    meta = {"labels": {"kind": owner}, "ownerReferences": [reference]}
+    make(api, PODS, name, "default", metadata=meta, spec={"containers": [container], "schedulerName": "hetsched"})
+
+
+def on_their_way(cluster: Cluster, follower: Follower) -> set[str]:
+    """Decide and bind what is due; return the names of what is on a node by now."""
+    before = set(Pod.objects.exclude(node=None).values_list("name", flat=True))
+    follower._tell()
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+    return set(Pod.objects.exclude(node=None).values_list("name", flat=True)) - before
+
+
+def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, followed: Follower, clock: Clock) -> None:
+    tries: list[float] = []
+    with Kubelet(api, fate) as kubelet:
+        make_owned(api, "misfit-0", "misfit")
+        while clock.minutes < 100:
+            eventually(followed, lambda: f"misfit-{len(tries)}" in states())
+            wake_after_backoff(cluster.pk, clock.now())
+            clock.ahead += timedelta(seconds=11)  # its back-off after a try that found no node
+            for name in on_their_way(cluster, followed):
+                eventually(followed, lambda name=name: states()[name] == "failed")  # type: ignore[misc]
+                tries.append(clock.minutes)
+                make_owned(api, f"misfit-{len(tries)}", "misfit")
+            clock.ahead += timedelta(seconds=49)
+        # refused at 0, then after 1, 30 and 60 minutes, each time at the next look
+        assert [round(at) for at in tries] == [0, 1, 32, 93]
+        assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
+        assert [pod for pod, _ in kubelet.refused] == [f"default/misfit-{n}" for n in range(4)]
+        assert (
+            "kubelet of n1 refused 4 pods of this owner: TopologyAffinityError" in Decision.objects.latest("id").summary
+        )
+        make_pod(api, "other")
+        eventually(followed, lambda: "other" in states())
+        assert on_their_way(cluster, followed) == {"other"}
+        eventually(followed, lambda: states()["other"] == "running")
+    assert [doubt.fact for doubt in Node.objects.get().doubts] == ["numa"]
+    assert Node.objects.get().pods == 1
+    assert check_invariants() == []
+
+
+def test_containers_that_do_not_start_or_end_badly_are_told_by_name(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    with Kubelet(api, fate):
+        make_owned(api, "foreign", "foreign")
+        make_owned(api, "hungry", "hungry")
+        eventually(followed, lambda: len(states()) == 2)
+        assert on_their_way(cluster, followed) == {"foreign", "hungry"}
+        eventually(followed, lambda: states()["hungry"] == "failed")
+        eventually(followed, lambda: Pod.objects.get(name="foreign").message != "")
+    assert Pod.objects.get(name="hungry").message == "container main ended with exit code 137 (OOMKilled)"
+    assert Pod.objects.get(name="foreign").message == f"container main waits: ErrImagePull: {IMAGE}"
+    assert [(doubt.fact, doubt.pod) for doubt in Node.objects.get().doubts] == [("isa", "default/foreign")]
+
+
+def test_nodes_beat_and_pods_that_are_deleted_go(api: Api, cluster: Cluster, followed: Follower) -> None:
+    with Kubelet(api, fate, beat_seconds=0.1):
+        make_pod(api, "p")
+        eventually(followed, lambda: "p" in states())
+        assert on_their_way(cluster, followed) == {"p"}
+        eventually(followed, lambda: states()["p"] == "running")
+        api.send("DELETE", PODS.path(namespace="default", name="p"))
+        eventually(followed, lambda: states()["p"] == "cancelled")
+    assert Node.objects.get().pods == 0

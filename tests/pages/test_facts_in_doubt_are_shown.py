@@ -1,0 +1,94 @@
+"""What a kubelet contradicted is shown where somebody decides by it: the node, the decision, REST and a what-if."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.doubts import Doubt
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.models import Decision, Pod, Rejection
+from tests.builders import a_pod
+from tests.pages.test_a_node_shows_facts_and_their_source import words
+from tests.scenes import placed, recorded, refusing, submitted
+
+DOUBT = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no <b>locality</b>", "red")
+
+
+@pytest.fixture
+def doubted(cluster: Cluster) -> Node:
+    """Have the zones of n1 in doubt, and an owner that keeps off it."""
+    node = Node.objects.get(cluster=cluster, name="n1")
+    node.doubts = (DOUBT,)
+    node.save(update_fields=["doubts"])
+    now = datetime.now(UTC)
+    Rejection.objects.create(
+        cluster=cluster,
+        node=node,
+        owner="red",
+        controller="Job/red",
+        pod="default/p",
+        uid="u",
+        reason="TopologyAffinityError",
+        created_at=now,
+        until=now + timedelta(minutes=1),
+    )
+    return node
+
+
+def test_the_node_tells_what_is_in_doubt_and_who_keeps_off(viewer: Client, doubted: Node) -> None:
+    shown = words(viewer, "/nodes/n1/")
+    assert "Facts in doubt numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
+    assert "no <b>locality</b>" in shown  # as it was told, not as markup
+    assert "Kept off by refusals Job/red: TopologyAffinityError (1), tried again at" in shown
+
+
+def test_rest_tells_the_same(viewer: Client, doubted: Node) -> None:
+    found = viewer.get("/api/v1/nodes/n1/").json()
+    assert found["doubts"] == [
+        {
+            "fact": "numa",
+            "since": "2026-11-21T10:00:00Z",
+            "pod": "default/p",
+            "reason": "TopologyAffinityError",
+            "message": "no <b>locality</b>",
+        }
+    ]
+    assert [(row["owner"], row["pods"], row["reason"]) for row in found["backOffs"]] == [
+        ("Job/red", 1, "TopologyAffinityError")
+    ]
+
+
+def test_a_placement_there_says_that_it_rests_on_it(viewer: Client, cluster: Cluster, doubted: Node) -> None:
+    placed(cluster, "n1", a_pod("a"))
+    decision = Decision.objects.get()
+    assert "Facts in doubt" in words(viewer, f"/decisions/{decision.pk}/")
+
+
+def test_a_pod_that_waits_for_the_node_is_told_what_is_wrong_there(
+    viewer: Client, cluster: Cluster, doubted: Node
+) -> None:
+    submitted(cluster, a_pod("b").having(controller_uid="red"))
+    (result,) = refusing(cluster, Verdict.NOT_NOW)
+    reason = Reason("KubeletRefused", "admission", 1, "kubelet of n1 refused 1 pod of this owner")
+    recorded(cluster, [type(result)(result.waiting, result.verdict, "b waits", "hetsched", 1, reasons=(reason,))])
+    shown = words(viewer, f"/decisions/{Pod.objects.get(name='b').decision_id}/")
+    assert "kubelet of n1 refused 1 pod of this owner" in shown
+    assert "n1 : numa since" in shown
+
+
+def test_a_what_if_names_the_facts_it_relies_on(viewer: Client, cluster: Cluster, doubted: Node) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}
+    body = json.dumps({"manifest": pod, "cluster": cluster.name})
+    Node.objects.update(doubts=(DOUBT,))
+    found = viewer.post("/api/v1/what-if/", body, content_type="application/json").json()
+    (placement,) = found["placements"]
+    assert found["doubts"] == [
+        {"node": placement["node"], "fact": "numa", "since": "2026-11-21T10:00:00Z", "reason": "TopologyAffinityError"}
+    ]
+    Node.objects.update(doubts=())
+    assert "doubts" not in viewer.post("/api/v1/what-if/", body, content_type="application/json").json()

@@ -1,0 +1,246 @@
+"""Between a kubelet that refuses a kind of pod and a controller that makes the next one stands a growing back-off.
+
+The clock is the test's: hours pass in a loop. No API server here; what it would show is said by the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import dispatch
+from hetsched.placement.actions import begin_binding, follow
+from hetsched.placement.actions.refusing import forget_rejections, trust_node, wake_after_backoff
+from hetsched.placement.backoffs import owner_rest, rest_of
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Rejection
+from hetsched.placement.snapshot import warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from workers import schedule
+
+pytestmark = pytest.mark.django_db
+MISFIT = NodeRefusal("TopologyAffinityError", "Resources cannot be allocated with Topology locality", ("numa",))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.start = self.now = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+
+    def go_on(self, **more: float) -> None:
+        self.now += timedelta(**more)
+
+    @property
+    def minute(self) -> int:
+        return int((self.now - self.start).total_seconds() // 60)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(timezone, "now", lambda: made.now)
+    return made
+
+
+@pytest.fixture
+def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Return a live cluster with one node of 8 CPUs, followed under epoch 1 and in step."""
+    monkeypatch.setattr(schedule, "in_step", lambda _: True)
+    monkeypatch.setattr(dispatch, "wake", lambda *_: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").build()])
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def spec(name: str, owner: str = "red") -> PodSpec:
+    return a_pod(name).cpu(1).having(uid=f"uid-{name}", controller="Job/red", controller_uid=owner).build()
+
+
+def waiting(cluster: Cluster, name: str, owner: str = "red") -> None:
+    pod = spec(name, owner)
+    seen(cluster, pods=[ObservedPod("default", name, pod.uid, scheduler_name="hetsched", spec=pod)])
+
+
+def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: Any) -> None:
+    """Say what a kubelet made of a pod that is on its node."""
+    node = Pod.objects.get(name=name).node
+    assert node is not None
+    pod = spec(name, owner)
+    ended = "failed" if phase == "Failed" else ""
+    facts = {"scheduler_name": "hetsched", "node_name": node.name, "phase": phase, "ended": ended, **more}
+    seen(cluster, pods=[ObservedPod("default", name, pod.uid, spec=None if ended else pod, **facts)])
+
+
+def tried(cluster: Cluster, clock: Clock) -> list[str]:
+    """Let the sweep and the scheduler have a look; return the pods that are on their way to a node now."""
+    wake_after_backoff(cluster.pk, clock.now)
+    clock.go_on(seconds=11)  # a pod that did not fit waits up to 10 s
+    schedule.run(cluster.pk)
+    placed = list(Pod.objects.filter(state="placed").order_by("id"))
+    begin_binding(cluster.pk, [pod.pk for pod in placed])
+    return [pod.name for pod in placed]
+
+
+def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> None:
+    waiting(cluster, name, owner)
+    assert tried(cluster, clock) == [name]
+    became(cluster, name, "Failed", owner, refusal=MISFIT, reason=MISFIT.reason, message=MISFIT.message)
+
+
+def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(cluster: Cluster, clock: Clock) -> None:
+    tries: list[int] = []
+    waiting(cluster, "p0")
+    while clock.minute < 160:
+        for name in tried(cluster, clock):
+            tries.append(clock.minute)
+            became(cluster, name, "Failed", refusal=MISFIT, reason=MISFIT.reason)
+            waiting(cluster, f"p{len(tries)}")  # as its controller does, at once
+        clock.go_on(seconds=49)
+    # Refused 11 s after the look at 0; tried again at the first look that is 1, 30, 60, 60 minutes after each refusal.
+    assert tries == [0, 1, 32, 93, 154]
+    assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
+    assert Node.objects.get().pods == 0
+    assert check_invariants() == []
+
+
+def test_the_failure_and_the_back_off_are_one_step_told_once(cluster: Cluster, clock: Clock) -> None:
+    refused(cluster, clock, "a")
+    pod = Pod.objects.get(name="a")
+    assert (pod.state, pod.message) == ("failed", f"{MISFIT.reason}: {MISFIT.message}")
+    became_again = ObservedPod("default", "a", "uid-a", node_name="n1", phase="Failed", ended="failed", refusal=MISFIT)
+    seen(cluster, pods=[became_again])
+    row = Rejection.objects.get()
+    assert (row.owner, row.controller, row.pod, row.step) == ("red", "Job/red", "default/a", 1)
+    assert row.until - row.created_at == timedelta(minutes=1)
+
+
+def test_the_next_pod_waits_with_the_reason_and_others_go_there(cluster: Cluster, clock: Clock) -> None:
+    refused(cluster, clock, "a")
+    waiting(cluster, "b")
+    waiting(cluster, "other", owner="blue")
+    assert tried(cluster, clock) == ["other"]
+    decision = Decision.objects.get(pod__name="b")
+    assert decision.verdict == "not-now"
+    assert (decision.reasons[0].plugin, decision.reasons[0].code) == ("admission", "KubeletRefused")
+    told = "kubelet of n1 refused 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
+    assert told in decision.summary
+
+
+def test_it_goes_to_another_node_at_once(cluster: Cluster, clock: Clock) -> None:
+    refused(cluster, clock, "a")
+    seen(cluster, nodes=[a_node("n2").build()])
+    waiting(cluster, "b")
+    assert tried(cluster, clock) == ["b"]
+    assert Pod.objects.get(name="b").node == Node.objects.get(name="n2")
+
+
+def test_after_the_back_off_one_pod_goes_ahead_and_the_rest_follows_once_it_runs(
+    cluster: Cluster, clock: Clock
+) -> None:
+    refused(cluster, clock, "a")
+    waiting(cluster, "b")
+    waiting(cluster, "c")
+    assert tried(cluster, clock) == []
+    clock.go_on(minutes=1)
+    assert tried(cluster, clock) == ["b"]
+    became(cluster, "b", "Pending")
+    assert tried(cluster, clock) == []
+    became(cluster, "b", "Running")
+    assert tried(cluster, clock) == ["c"]
+    assert Rejection.objects.get().cleared_at is not None
+    assert Node.objects.get().doubts == ()
+
+
+def test_an_owner_that_nodes_everywhere_refuse_rests(cluster: Cluster, clock: Clock) -> None:
+    seen(cluster, nodes=[a_node(f"n{i}").build() for i in range(2, 6)])
+    for name in ("a", "b", "c"):
+        refused(cluster, clock, name)
+    assert Pod.objects.filter(node=None).count() == 0
+    waiting(cluster, "d")
+    assert tried(cluster, clock) == []
+    assert "kubelets everywhere refused 3 pods of this owner" in Decision.objects.latest("id").summary
+    clock.go_on(minutes=1)
+    assert tried(cluster, clock) == ["d"]
+
+
+def test_an_image_for_another_machine_counts_once_and_is_told(cluster: Cluster, clock: Clock) -> None:
+    waiting(cluster, "a")
+    assert tried(cluster, clock) == ["a"]
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        wait = ContainerWait("main", reason, "no match for platform in manifest")
+        became(cluster, "a", "Pending", wait=wait, refusal=NodeRefusal(reason, wait.message, ("isa",)))
+    pod = Pod.objects.get()
+    assert (pod.state, pod.message) == (
+        "bound",
+        "container main waits: ErrImagePull: no match for platform in manifest",
+    )
+    assert Rejection.objects.count() == 1
+    assert [doubt.fact for doubt in Node.objects.get().doubts] == ["isa"]
+    waiting(cluster, "b")
+    assert tried(cluster, clock) == []
+    became(cluster, "a", "Running")
+    assert Pod.objects.get(name="a").message == ""
+
+
+def test_a_doubt_changes_no_capacity_and_ends_with_another_report(cluster: Cluster, clock: Clock) -> None:
+    with warm(cluster.pk).held() as loaded:
+        before = loaded.state.digest()
+    refused(cluster, clock, "a")
+    (doubt,) = Node.objects.get().doubts
+    assert (doubt.fact, doubt.pod, doubt.reason) == ("numa", "default/a", "TopologyAffinityError")
+    assert doubt.since == "2026-11-21T10:00:11Z"
+    with warm(cluster.pk).held() as loaded:
+        assert loaded.state.digest() == before
+    seen(cluster, nodes=[a_node("n1").not_ready().build()])
+    assert len(Node.objects.get().doubts) == 1
+    seen(cluster, nodes=[a_node("n1").zone("node-0", "0-3").zone("node-1", "4-7").build()])
+    assert Node.objects.get().doubts == ()
+
+
+def test_an_operator_trusts_a_node_again(cluster: Cluster, clock: Clock) -> None:
+    refused(cluster, clock, "a")
+    trust_node(cluster, "n1", actor=SYSTEM, reason="new BIOS")
+    assert Node.objects.get().doubts == ()
+    assert list(
+        AuditEntry.objects.filter(action__startswith="node.").order_by("id").values_list("action", flat=True)
+    ) == [
+        "node.doubt",
+        "node.trust",
+    ]
+    waiting(cluster, "b")
+    assert tried(cluster, clock) == ["b"]
+    with pytest.raises(InputError, match="NothingInDoubt"):
+        trust_node(cluster, "n1", actor=SYSTEM, reason="again")
+
+
+def test_a_day_without_a_refusal_starts_anew(cluster: Cluster, clock: Clock) -> None:
+    refused(cluster, clock, "a")
+    clock.go_on(minutes=1)
+    refused(cluster, clock, "b")
+    clock.go_on(hours=25)
+    refused(cluster, clock, "c")
+    assert list(Rejection.objects.order_by("id").values_list("step", flat=True)) == [1, 2, 1]
+    assert forget_rejections(cluster.pk, before=clock.now) == 2
+
+
+def test_back_offs_grow_to_a_bound() -> None:
+    assert [rest_of(step).total_seconds() / 60 for step in (1, 2, 3, 4)] == [1, 30, 60, 60]
+    rests = [owner_rest(nodes) for nodes in (1, 2, 3, 4, 5, 6, 7, 100)]
+    assert [rest and rest.total_seconds() / 60 for rest in rests] == [None, None, 1, 2, 4, 8, 10, 10]
