@@ -316,6 +316,18 @@ def test(*args: str) -> None:
     become(BIN / "python", "-m", "pytest", *args)
 
 
+def chaos(*args: str) -> None:
+    """Kill and put to sleep what runs, hundreds of times, and print what came of it (half an hour and more)"""
+    setup()
+    build_kube()
+    sizes = {
+        "HETSCHED_TEST_KILLS": "200", "HETSCHED_TEST_LIVE_KILLS": "100", "HETSCHED_TEST_ALLOCATIONS": "1000",
+        "HETSCHED_TEST_RACE_SECONDS": "120",
+    }  # fmt: skip
+    os.environ.update({name: os.environ.get(name, size) for name, size in sizes.items()})
+    become(BIN / "python", "-m", "pytest", "-m", "chaos", *args)
+
+
 def fast(*args: str) -> None:
     """Run only tests/unit, in seconds"""
     setup()
@@ -397,7 +409,7 @@ def lock(*args: str) -> None:
 
 
 TARGETS = {
-    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt,
+    "run": start, "test": test, "chaos": chaos, "fast": fast, "lint": lint, "fmt": fmt,
     "bench": bench, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "clean": clean,
 }  # fmt: skip
 

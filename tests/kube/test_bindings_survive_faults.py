@@ -21,7 +21,7 @@ from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of
 from workers import bind, schedule
 from workers.watch import Follower
 
-pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.system.plane import Plane
 from tests.system.processes import wait_until
 
 pytestmark = [
+    pytest.mark.chaos,
     pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
     pytest.mark.timeout(3600),
 ]

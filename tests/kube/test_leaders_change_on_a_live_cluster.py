@@ -21,6 +21,7 @@ from tests.system.plane import Plane
 from tests.system.processes import Process, wait_until
 
 pytestmark = [
+    pytest.mark.chaos,
     pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
     pytest.mark.timeout(1200),
 ]

@@ -17,7 +17,7 @@ from tests.kube.faults import Link, kill_api_server
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers.watch import Follower
 
-pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 AT_ONCE = {"gracePeriodSeconds": "0"}
 
 

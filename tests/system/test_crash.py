@@ -19,6 +19,7 @@ from tests.system.processes import wait_until
 KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "50"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PODS = 240
+pytestmark = pytest.mark.chaos
 # Lease and sweep set how soon another worker may go on; small batches make many moments to die in.
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_BATCH": "24"}
 LONGEST_RECOVERY_SECONDS = 60  # a few on a machine with nothing else to do
@@ -29,7 +30,7 @@ LONGEST_RECOVERY_SECONDS = 60  # a few on a machine with nothing else to do
     "backend",
     ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
-def test_killed_worker_loses_and_doubles_nothing(backend: str) -> None:
+def test_killed_worker_loses_and_doubles_nothing(backend: str, figures: dict[str, object]) -> None:
     with BACKENDS[backend](**PACE) as plane:
         ask = plane.driver
         assert ask
@@ -48,6 +49,7 @@ def test_killed_worker_loses_and_doubles_nothing(backend: str) -> None:
             _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
         # Moments are drawn over the whole run of a batch, so a good part of them must fall inside it.
         assert amid >= KILLS // 5
+        figures[f"kill -9 of the worker, {backend}"] = f"{KILLS} kills, {amid} amid a batch; 0 lost, 0 doubled"
 
 
 @pytest.mark.timeout(300)

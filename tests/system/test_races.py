@@ -19,6 +19,7 @@ from tests.system.processes import ROOT, python
 SECONDS = os.environ.get("HETSCHED_TEST_RACE_SECONDS", "10")
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
+pytestmark = pytest.mark.chaos
 
 
 @pytest.mark.parametrize(
