@@ -31,7 +31,7 @@ from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, 
 from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connecting import api_of, in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Take what is placed further; return how many pods run (demo) or are bound (live) that were not before."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
-    if cluster is None or cluster.kind == ClusterKind.OFFLINE:
+    if cluster is None or cluster.kind == ClusterKind.OFFLINE or in_shadow(cluster_id):
         return 0
     return _pretend(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
 

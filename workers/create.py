@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.CREATE)
 def run(cluster_id: int) -> int:
     """Create, ask and delete what is due in a live cluster; return how many objects came to what they shall be."""
-    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
     api, done = api_of(cluster), 0

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.EVICT)
 def run(cluster_id: int) -> int:
     """Ask for what is due in a live cluster; return how many pods leave."""
-    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
     give_up_late(cluster_id)

@@ -25,6 +25,7 @@ from django.conf import settings
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.policy import Policy
+from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
@@ -103,6 +104,8 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
     Raises: Conflict, or Contradiction where the rows refuse what several pods would hold.
     """
     if not follows and not (due_pods(lease.cluster_id).exists() and in_step(Cluster.objects.get(pk=lease.cluster_id))):
+        return Recorded()
+    if in_shadow(lease.cluster_id):
         return Recorded()
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.

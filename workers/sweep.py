@@ -19,12 +19,14 @@ from django.utils import timezone
 from hetsched.access.login import forget_failures
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
 from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
+from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -58,6 +60,11 @@ def run() -> dict[str, int]:
             settle_half_gangs(cluster.pk)
         if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.EVICT)
+        if cluster.kind == ClusterKind.KUBERNETES:
+            tell_watched(cluster.pk)
+        if due_shadows(cluster.pk):
+            dispatch.wake(cluster.pk, dispatch.SHADOW)
+        forget_shadows(cluster.pk)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))

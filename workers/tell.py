@@ -51,7 +51,7 @@ def untold_policies(cluster_id: int) -> Q:
 @shared_task(name=dispatch.TELL)
 def run(cluster_id: int) -> int:
     """Write conditions and events of what was decided; return how many pods were told."""
-    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
     policies = list(PolicyObject.objects.filter(untold_policies(cluster_id)))

@@ -31,10 +31,11 @@ from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflect
 from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes
-from hetsched.inventory.connecting import check_identity
+from hetsched.inventory.connecting import check_identity, in_shadow
 from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import pulse, tally
 from hetsched.journal.publish import in_background
 from hetsched.placement import dispatch
@@ -272,6 +273,7 @@ class Follower:
         Sync.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
         )
+        tell_watched(self.lease.cluster_id)
         tally.flush()
 
 
@@ -346,6 +348,10 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
+        if in_shadow(cluster.pk):  # nothing is decided, so nothing has to be stood for
+            told.exclude(failure="").update(failure="")
+            Follower(lease, api, ended).run()
+            return
         with standing(cluster, api, lease, ended) as (over, leads):
             told.exclude(failure="").update(failure="")
             live = Live(cluster, api) if settings.HETSCHED_DECIDE_IN_WATCH else None

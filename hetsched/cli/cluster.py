@@ -44,6 +44,13 @@ InCluster = Annotated[bool, typer.Option("--in-cluster", help="The server runs i
 Namespaces = Annotated[
     list[str] | None, typer.Option("--namespace", help="Submissions may use it; repeat for more.", show_default=False)
 ]
+Shadow = Annotated[
+    str | None,
+    typer.Option(
+        "--shadow", metavar="SCHEDULER", help="Follow it in shadow of this scheduler: compare, never write.",
+        show_default=False,
+    ),
+]  # fmt: skip
 
 
 class ClusterKind(enum.StrEnum):
@@ -65,11 +72,12 @@ def add(
     context: Context = "",
     in_cluster: InCluster = False,
     namespace: Namespaces = None,
+    shadow: Shadow = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Make a new cluster: empty until something is imported, or a live one by its kubeconfig."""
-    how = _how(kubeconfig, context, in_cluster, namespace)
+    how = _how(kubeconfig, context, in_cluster, namespace, shadow)
     kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
     if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "A cluster of kind kubernetes needs --kubeconfig FILE or --in-cluster, others have neither"
@@ -89,11 +97,18 @@ def reconnect(
     context: Context = "",
     in_cluster: InCluster = False,
     namespace: Namespaces = None,
+    shadow: Shadow = None,
+    no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Follow it in nobody's shadow any more.")] = False,
     reason: Reason = "connected by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Connect a live cluster anew, or change the namespaces that submissions may use; the rest stays as it is."""
-    how = _how(kubeconfig, context, in_cluster, namespace)
+    """Connect a live cluster anew, change the namespaces that submissions may use, or follow it in shadow.
+
+    The rest stays as it is.
+    """
+    if no_shadow and shadow:
+        raise InputError("ConnectionUnclear", "give --shadow or --no-shadow, not both", place="--shadow")
+    how = _how(kubeconfig, context, in_cluster, namespace, "" if no_shadow else shadow)
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
         seen = client.send("GET", address).headers.get("ETag", "*")
@@ -103,7 +118,9 @@ def reconnect(
     _tell(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)
 
 
-def _how(kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str] | None) -> dict[str, Any]:
+def _how(
+    kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str] | None, shadow: str | None
+) -> dict[str, Any]:
     """Return the part of a request that says how a cluster is reached, as far as the options say it."""
     how: dict[str, Any] = {}
     if kubeconfig is not None:
@@ -114,6 +131,8 @@ def _how(kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: li
         how["inCluster"] = True
     if namespaces:
         how["namespaces"] = namespaces
+    if shadow is not None:
+        how["shadowOf"] = shadow
     return how
 
 

@@ -88,6 +88,10 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
             scores = ", ".join(f"{score['plugin']} {score['weighted']:.2f}" for score in node["scores"])
             shown.add_row(str(node["rank"]), escape(node["name"]), f"{node['total']:.2f}", scores)
         out.print(shown)
+    waits = [one["text"] for one in decision.get("waitsFor") or () if one["text"]]
+    if waits:
+        tried = f"; last tried at {decision['triedAt']}" if decision.get("triedAt") else ""
+        out.print(escape(f"waits for: {', or '.join(waits)}{tried}"), soft_wrap=True)
     told = msgspec.convert(decision, _Further)
     lines = [*eviction_lines(told.evictions), *nearest_lines(told.nearest_fit or ())]
     lines += margin_lines(told.tipping) if told.tipping else ()

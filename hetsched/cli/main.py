@@ -27,6 +27,7 @@ from . import (
     isa,
     resources,
     scheduler,
+    shadow,
     simulate,
     standalone,
     token,
@@ -123,6 +124,7 @@ app.command(rich_help_panel=_SERVER)(workloads.wait)
 app.command(rich_help_panel=_SERVER)(resources.get)
 app.command(rich_help_panel=_SERVER)(decisions.explain)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
+app.add_typer(shadow.app, name="shadow", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)
 app.command(rich_help_panel=_HERE)(certs.certs)

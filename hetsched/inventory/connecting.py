@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import is_ours
 from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.sealed import seal, unseal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
 # Calls of this process by cluster, with what their connection was made of: connections to a server are kept open.
-_apis: dict[int, tuple[str, Api]] = {}
+_apis: dict[int, tuple[tuple[str, str], Api]] = {}
 
 
 def connect(
@@ -44,15 +45,17 @@ def connect(
     context: str = "",
     in_cluster: bool = False,
     enrolled_namespaces: Sequence[str] | None = None,
+    shadow_of: str | None = None,
     actor: Actor,
     reason: str,
 ) -> Connection:
     """Say how a live cluster is reached, for the first time or anew; what is not given stays as it is.
 
     What is so already changes nothing and is not audited again. `kubeconfig` is its text or its document;
-    `enrolled_namespaces` are those that submissions may use.
+    `enrolled_namespaces` are those that submissions may use. `shadow_of` names the scheduler in whose shadow the
+    cluster is followed, empty ends that; in shadow nothing is ever written to it.
     Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
-    `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
+    `ShadowUnclear`, `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
     """
     reason = require_reason(reason)
     if cluster.kind != ClusterKind.KUBERNETES:
@@ -61,6 +64,9 @@ def connect(
         raise InputError("ConnectionUnclear", "give a kubeconfig or say in-cluster, not both", place="inCluster")
     kept, server = _kept(kubeconfig, context) if kubeconfig is not None else ("", "")
     namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
+    if shadow_of and (is_ours(shadow_of) or not re.fullmatch(DNS_LABEL.regex, shadow_of)):
+        message = f"{shadow_of[:80]!r} is not the name of another scheduler"
+        raise InputError("ShadowUnclear", message, place="shadowOf", hint="Kubernetes' own is default-scheduler")
     with transaction.atomic():
         known = Connection.objects.select_for_update().filter(cluster=cluster).first()
         if known is None and not (kept or in_cluster):
@@ -74,10 +80,12 @@ def connect(
             changed = {"sealed_kubeconfig": sealed, "server": server, "failure": ""}
         if namespaces is not None and (known is None or known.enrolled_namespaces != namespaces):
             changed["enrolled_namespaces"] = namespaces
+        if shadow_of is not None and (known.shadow_of if known is not None else "") != shadow_of:
+            changed["shadow_of"] = shadow_of
         if known is not None and not changed:
             return known
         connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
-        if "server" in changed:
+        if changed.keys() & {"server", "shadow_of"}:
             Connection.objects.filter(cluster=cluster).update(
                 follower_epoch=F("follower_epoch") + 1, follower_id="", follower_until=None
             )
@@ -87,10 +95,19 @@ def connect(
             action="cluster.connect",
             obj=cluster,
             reason=reason,
-            details={"server": where(connection), "namespaces": connection.enrolled_namespaces},
+            details={
+                "server": where(connection),
+                "namespaces": connection.enrolled_namespaces,
+                "shadowOf": connection.shadow_of,
+            },
         )
     connection.refresh_from_db()
     return connection
+
+
+def in_shadow(cluster_id: int) -> bool:
+    """Tell whether a cluster is followed in shadow of another scheduler, so that nothing is decided for it."""
+    return Connection.objects.filter(cluster_id=cluster_id).exclude(shadow_of="").exists()
 
 
 def where(connection: Connection) -> str:
@@ -111,17 +128,22 @@ def api_of(cluster: Cluster) -> Api:
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
-    made_of = connection.sealed_kubeconfig
+    made_of = connection.sealed_kubeconfig, connection.shadow_of
     known = _apis.get(cluster.pk)
     if known is not None and known[0] == made_of:
         return known[1]
-    if made_of:
+    if connection.sealed_kubeconfig:
         _refuse_foreign(connection.server)
-        configuration = from_kubeconfig(msgspec.json.decode(unseal(made_of, purpose=_purpose(cluster))))
+        kept = unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
+        configuration = from_kubeconfig(msgspec.json.decode(kept))
     else:
         configuration = inside()
     name = cluster.name
-    api = Api(configuration, told=lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status)))
+    api = Api(
+        configuration,
+        told=lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status)),
+        reads=bool(connection.shadow_of),
+    )
     _apis[cluster.pk] = (made_of, api)
     return api
 

@@ -4,7 +4,7 @@ Rule: a snapshot is put together from the same functions that deltas are made of
 snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
 snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
 topic's lock (`publish_many` takes a callable for that).
-Topics: `cluster:<name>`, `node:<cluster>/<name>` (or `node:<name>` where only one cluster, or the first, has that
+Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or `node:<name>` where only one cluster, or the first, has that
 node), `workload:<id>`, `decisions` (the latest 50), `policies`.
 """
 
@@ -21,7 +21,8 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import TOPIC as POLICIES
@@ -221,6 +222,11 @@ def _find(topic: str) -> tuple[str, Callable[[], Document]]:
         cluster = Cluster.objects.filter(name=name).first()
         if cluster is not None:
             return cluster_topic(cluster), lambda: cluster_document(Cluster.objects.get(pk=cluster.pk))
+    elif kind == "watch":
+        connection = Connection.objects.select_related("cluster").filter(cluster__name=name).first()
+        if connection is not None:
+            pk = connection.pk
+            return watch_topic(connection.cluster), lambda: watch_document(Connection.objects.get(pk=pk))
     elif kind == "workload":
         workload = Workload.objects.filter(pk=name).defer("manifest").first()
         if workload is not None:
@@ -234,7 +240,7 @@ def _find(topic: str) -> tuple[str, Callable[[], Document]]:
     raise InputError(
         "TopicUnknown",
         f"there is no topic {topic[:120]!r}",
-        hint="Topics: cluster:<name>, node:<name>, decisions, workload:<id>, policies",
+        hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies",
     )
 
 

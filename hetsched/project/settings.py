@@ -168,6 +168,7 @@ CELERY_IMPORTS = [
     "workers.bind",
     "workers.create",
     "workers.evict",
+    "workers.shadow",
     "workers.tell",
     "workers.callback",
     "workers.sweep",

@@ -1,7 +1,7 @@
 // The first screen: verdicts, node grid and decisions, redrawn from live documents piece by piece.
 import { element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
-import { Live, showStatus } from "./live.js";
+import { liveOfPage, showStatus } from "./live.js";
 
 const FEED_LENGTH = 10;
 const screen = document.getElementById("fleet");
@@ -128,7 +128,7 @@ showSizes();
 drawFigures(initial.cluster);
 drawFeed(initial.decisions);
 
-const live = new Live();
+const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
 live.subscribe(`cluster:${cluster}`, drawSoon);
 live.subscribe("decisions", drawFeed);

@@ -138,6 +138,14 @@ export class Live {
   }
 }
 
+let shared = null;
+
+// One connection for all that a page follows.
+export function liveOfPage() {
+  shared ??= new Live();
+  return shared;
+}
+
 const STATUS_CLASS = { connecting: "", live: "good", stale: "wait", refused: "bad", paused: "info" };
 
 // Shows the connection's state in an element whose data attributes hold the words, with the age once it is stale.

@@ -4,7 +4,7 @@
 // rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them. At most one request
 // every two seconds, none while nobody looks at the page.
 import { drawBars, element, tellTimes } from "./draw.js";
-import { Live, showStatus } from "./live.js";
+import { liveOfPage, showStatus } from "./live.js";
 
 const PAUSE_SECONDS = 2;
 const page = document.getElementById("content");
@@ -68,7 +68,7 @@ function changed() {
   timer ??= setTimeout(refresh, Math.max(200, askedAt + PAUSE_SECONDS * 1000 - Date.now()));
 }
 
-const live = new Live();
+const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
 live.subscribe(page.dataset.topic, () => {
   const { revision } = live.topics.get(page.dataset.topic);

@@ -41,7 +41,7 @@ from .views import ApiView, answer, send
 class NewCluster(Request, frozen=True):
     """A cluster to add, empty; a live one, of kind `kubernetes`, with how it is reached.
 
-    `namespaces` are those that submissions may use.
+    `namespaces` are those that submissions may use; `shadowOf` names a scheduler in whose shadow it is followed.
     """
 
     name: str
@@ -52,6 +52,7 @@ class NewCluster(Request, frozen=True):
     context: str = ""
     in_cluster: bool = False
     namespaces: list[str] | None = None
+    shadow_of: str | None = None
 
 
 class Inventory(Request, frozen=True):
@@ -111,6 +112,7 @@ class Clusters(ApiView):
                     context=asked.context,
                     in_cluster=asked.in_cluster,
                     enrolled_namespaces=asked.namespaces,
+                    shadow_of=asked.shadow_of,
                     actor=self.subject,
                     reason=asked.reason,
                 )

@@ -23,6 +23,7 @@ from hetsched.contracts.errors import Problem
 from hetsched.inventory.checking import Check, check_cluster
 from hetsched.inventory.connecting import connect, where
 from hetsched.inventory.models import Cluster, Connection, Sync
+from hetsched.inventory.staleness import watched_now
 from hetsched.policies.models import PolicyObject
 
 from . import bodies, reach
@@ -33,13 +34,17 @@ from .views import ApiView, answer
 
 
 class NewConnection(Request, frozen=True):
-    """How a live cluster is reached; what is left out stays as it is."""
+    """How a live cluster is reached; what is left out stays as it is.
+
+    `shadowOf` names the scheduler in whose shadow it is followed, empty ends that.
+    """
 
     reason: str
     kubeconfig: str | dict[str, Any] | None = None
     context: str = ""
     in_cluster: bool = False
     namespaces: list[str] | None = None
+    shadow_of: str | None = None
 
 
 class Odd(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,11 +81,25 @@ class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
+class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """Since when what is known of a cluster is too old to decide on, and why."""
+
+    since: datetime
+    reason: str
+
+
 class ConnectionDetail(Document, frozen=True):
-    """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`."""
+    """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`.
+
+    In shadow of another scheduler nothing is decided for it and nothing is written to it. `stale` says why nothing is
+    decided for now, null while what is known is as old as `factsAt` at most and that is new enough.
+    """
 
     server: str
     namespaces: list[str]
+    shadow_of: str | None
+    facts_at: datetime | None
+    stale: StaleFacts | None
     follower: str | None
     failure: str
     follow_epoch: int
@@ -105,10 +124,13 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
     if connection is None:
         return None
     held = Connection.objects.filter(cluster=cluster, follower_until__gte=Now()).exists()
-    now = timezone.now()
+    now, watched = timezone.now(), watched_now(connection)
     return ConnectionDetail(
         server=where(connection),
         namespaces=connection.enrolled_namespaces,
+        shadow_of=connection.shadow_of or None,
+        facts_at=watched.facts_at,
+        stale=None if watched.stale_since is None else StaleFacts(watched.stale_since, watched.reason),
         follower=connection.follower_id if held else None,
         failure=connection.failure,
         follow_epoch=connection.follower_epoch,
@@ -119,7 +141,9 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
 
 def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None) -> str:
     """Return the tag of a cluster: what writes must not overlook, then what changes all the time."""
-    how = Connection.objects.filter(cluster=cluster).values_list("sealed_kubeconfig", "server", "enrolled_namespaces")
+    how = Connection.objects.filter(cluster=cluster).values_list(
+        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of"
+    )
     facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *(how.first() or ()))
     return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
 
@@ -166,6 +190,7 @@ class Replace(ApiView):
                 context=asked.context,
                 in_cluster=asked.in_cluster,
                 enrolled_namespaces=asked.namespaces,
+                shadow_of=asked.shadow_of,
                 actor=self.subject,
                 reason=asked.reason,
             )

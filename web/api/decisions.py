@@ -16,6 +16,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.explain import Further, further, matrix_of
 from hetsched.placement.models import Decision
 
@@ -50,6 +51,7 @@ class DecisionDetail(Document, frozen=True):
     """A decision with everything it rests on.
 
     `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
+    `waitsFor` is what may help a refused pod; of its latest decision it is what it waits for since `triedAt`.
     """
 
     id: int
@@ -68,6 +70,8 @@ class DecisionDetail(Document, frozen=True):
     expected_use: ExpectedUse | None
     nodes: tuple[NodeOutcome, ...]
     evictions: tuple[Evicted, ...]
+    waits_for: tuple[WaitsFor, ...]
+    tried_at: Any
     allocation: Allocation | None
     snapshot: str
     cluster_revision: int
@@ -160,6 +164,7 @@ def _further(decision: Decision) -> Further | None:
 
 
 def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further | None) -> DecisionDetail:
+    latest = decision.pod.decision_id == decision.pk and decision.pod.state == decision.verdict
     return DecisionDetail(
         id=decision.pk,
         cluster=decision.cluster.name,
@@ -177,6 +182,8 @@ def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further |
         expected_use=found.expected_use if found else None,
         nodes=nodes,
         evictions=decision.evictions,
+        waits_for=decision.pod.waits_for if latest else decision.waits_for,
+        tried_at=decision.pod.tried_at if latest else None,
         allocation=decision.allocation,
         snapshot=decision.snapshot,
         cluster_revision=decision.cluster_revision,

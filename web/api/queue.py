@@ -12,8 +12,10 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.waits import in_words
 from hetsched.engine.gangs import gang_key
 from hetsched.placement.forecast import forecast
+from hetsched.placement.models import Pod
 
 from . import reach
 from .documents import Document, Rows, page_of
@@ -22,7 +24,10 @@ from .views import ApiView, answer
 
 
 class QueuedPod(Document, frozen=True):
-    """A pod that waits for a decision; `position` 1 is decided next, `attempts` is how often it was tried before."""
+    """A pod that waits for a decision; `position` 1 is decided next, `attempts` is how often it was tried before.
+
+    `waitsFor` and `triedAt` are of the last try.
+    """
 
     position: int
     pod: str
@@ -32,6 +37,8 @@ class QueuedPod(Document, frozen=True):
     gang: str | None
     state: str
     attempts: int
+    waits_for: str | None
+    tried_at: Any
 
 
 class Queue(ApiView):
@@ -42,7 +49,10 @@ class Queue(ApiView):
     def get(self, request: Any) -> HttpResponse:
         """List the pods that are decided next, in the order in which they would be, were each of them placed."""
         cluster = reach.cluster_of(request.GET.get("cluster", ""))
-        line = enumerate(forecast(cluster.pk, limit_of(request)), 1)
+        found = forecast(cluster.pk, limit_of(request))
+        rows = Pod.objects.filter(pk__in=[pod.pod_id for pod in found]).values_list("pk", "waits_for", "tried_at")
+        tried = {pk: (in_words(waits), at) for pk, waits, at in rows}
+        line = enumerate(found, 1)
         places = [
             QueuedPod(
                 position=position,
@@ -53,6 +63,8 @@ class Queue(ApiView):
                 gang=gang_key(pod.spec),
                 state=pod.state,
                 attempts=pod.attempts,
+                waits_for=tried[pod.pod_id][0] or None if pod.pod_id in tried else None,
+                tried_at=tried[pod.pod_id][1] if pod.pod_id in tried else None,
             )
             for position, pod in line
             if self.subject.may_in(pod.spec.namespace)

@@ -27,11 +27,12 @@ from . import (
     problems,
     prometheus,
     queue,
+    shadow,
     what_if,
     workloads,
 )
 
-NOUNS = (clusters, connections, decisions, metrics, nodes, plugins, policies, queue, what_if, workloads)
+NOUNS = (clusters, connections, decisions, metrics, nodes, plugins, policies, queue, shadow, what_if, workloads)
 
 
 class Schema(SpectacularAPIView):

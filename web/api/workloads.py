@@ -17,6 +17,8 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import require_reason
 from hetsched.placement import topics
 from hetsched.placement.actions import cancel, retry, set_priority
@@ -69,7 +71,7 @@ class WorkloadRow(Document, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One pod of a workload and what it holds."""
+    """One pod of a workload and what it holds; a refused one waits for something, since it was tried last."""
 
     pod: str
     state: str
@@ -77,6 +79,8 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     policy: str | None
     decision: int | None
     message: str | None
+    waits_for: str | None
+    tried_at: str | None
     isa: Any
     gpus: Any
     zones: Any
@@ -281,7 +285,9 @@ def _shown(pods: Any) -> Any:
 
 def _pod(pod: Pod) -> dict[str, Any]:
     """Return a pod's row; where nothing else is to be said of a refused one, its message is why it was refused."""
-    document = {"pod": pod.key, **topics.pod_document(pod)}
+    tried = rfc3339(pod.tried_at) if pod.tried_at else None
+    waits = in_words(pod.waits_for) or None
+    document = {"pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
     if document["message"] is None and pod.state in _REFUSED and pod.decision is not None:
         document["message"] = pod.decision.summary
     return document

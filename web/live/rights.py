@@ -70,6 +70,6 @@ def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied
     if asker.namespaces is None:
         return None
     kind = topic.partition(":")[0]
-    if kind in ("cluster", "policies") or (kind == "workload" and namespaces <= asker.namespaces):
+    if kind in ("cluster", "watch", "policies") or (kind == "workload" and namespaces <= asker.namespaces):
         return None
     return Denied("PermissionDenied", "this token sees only its namespaces")

@@ -63,4 +63,4 @@ def decision(shell: Shell, pk: int) -> HttpResponse:
         raise Http404(_("There is no decision %(id)s.") % {"id": pk})
     shell.cluster = found.cluster
     words = {**state_words(), **result_words()}
-    return shell.render("decision", {"decision": found, "why": why(found), "words": words})
+    return shell.render("decision", {"decision": found, "why": why(found, found.pod), "words": words})

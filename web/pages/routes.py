@@ -7,6 +7,7 @@ from .fleet import fleet
 from .node import node
 from .nodes import nodes
 from .policies import policies
+from .shadow import shadow, shadow_of_pod
 from .what_if import what_if
 from .workloads import workload, workloads
 
@@ -22,6 +23,8 @@ urlpatterns = [
     re_path(r"^workloads/(?P<pk>w-[0-9a-z]{1,38})/$", workload, name="workload"),
     re_path(r"^decisions/$", decisions, name="decisions"),
     re_path(r"^decisions/(?P<pk>[0-9]{1,18})/$", decision, name="decision"),
+    re_path(r"^shadow/$", shadow, name="shadow"),
+    re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^what-if/$", what_if, name="what-if"),
     re_path(r"^policies/$", policies, name="policies"),
 ]

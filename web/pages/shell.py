@@ -27,7 +27,8 @@ from django.views.decorators.http import require_safe
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
 
 MOST_QUERY_CHARACTERS = 200
@@ -103,8 +104,23 @@ class Shell:
             "topic": self.topic,
             "topic_revision": self._revision,
             "live": bool(self.topic),
+            **self._of_a_live_cluster(),
         }
         return render(self.request, f"pages/{template}.html", frame | context, status=status)
+
+    def _of_a_live_cluster(self) -> dict[str, Any]:
+        """Return how old what is known of the cluster is, and in whose shadow it is followed; nothing of others."""
+        if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
+            return {}
+        connection = Connection.objects.filter(cluster=self.cluster).first()
+        if connection is None:
+            return {}
+        connection.cluster = self.cluster
+        return {
+            "watched": watched_now(connection),
+            "watch_topic": watch_topic(self.cluster),
+            "shadow_of": connection.shadow_of,
+        }
 
 
 def page(section: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from hetsched.contracts.decision import funnel
+from hetsched.contracts.waits import in_words
 from hetsched.inventory.models import Node
-from hetsched.placement.models import Decision, Rejection
+from hetsched.placement.models import Decision, Pod, Rejection
 
 
-def why(decision: Decision) -> dict[str, Any]:
-    """Return what the template `why.html` shows of a decision."""
+def why(decision: Decision, pod: Pod) -> dict[str, Any]:
+    """Return what the template `why.html` shows of a decision about a pod; of its latest one, what it waits for."""
+    latest = pod.decision_id == decision.pk and pod.state == decision.verdict
     most = max((reason.nodes for reason in decision.reasons), default=0)
     return {
         "decision": decision,
@@ -28,6 +30,8 @@ def why(decision: Decision) -> dict[str, Any]:
             for reason in decision.reasons
         ],
         "funnel": funnel(decision.reasons),
+        "waits": in_words(pod.waits_for if latest else decision.waits_for),
+        "tried_at": pod.tried_at if latest else None,
         "top": [row for row in decision.top if row.feasible],
         "doubts": _doubts(decision),
     }

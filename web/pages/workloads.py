@@ -9,6 +9,7 @@ from django.http import Http404, HttpResponse
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
+from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, LABELS, State
@@ -56,7 +57,10 @@ def workloads(shell: Shell) -> HttpResponse:
     return shell.render(
         "workloads",
         {
-            "rows": [(pod, after_name(pod.key, pod.decision.summary) if pod.decision else "") for pod in shown],
+            "rows": [
+                (pod, after_name(pod.key, pod.decision.summary) if pod.decision else "", in_words(pod.waits_for))
+                for pod in shown
+            ],
             "query": query,
             "state": tab,
             "tabs": _tabs(shell, counts, tab, query),
@@ -106,7 +110,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
     return shell.render(
         "workload",
         {
-            "pods": [(pod, why(pod.decision) if pod.decision else None) for pod in shown],
+            "pods": [(pod, why(pod.decision, pod) if pod.decision else None) for pod in shown],
             "refused": next((pod.decision_id for pod in shown if pod.state in (State.NOT_NOW, State.NEVER_FITS)), None),
             "words": result_words(),
             "workload": found,

@@ -92,6 +92,8 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
+# The one kind that is posted to ask something.
+_ASKING = "/selfsubjectaccessreviews"
 _status = msgspec.json.Decoder(_Status)
 _list = msgspec.json.Decoder(_List)
 
@@ -99,7 +101,8 @@ _list = msgspec.json.Decoder(_List)
 class Api:
     """Calls to one API server as one identity; may be used from several threads.
 
-    `told` hears of each call its verb and the status of the answer, 0 where none came.
+    `told` hears of each call its verb and the status of the answer, 0 where none came. One that `reads` only refuses
+    everything that could change anything over there.
     """
 
     def __init__(
@@ -108,10 +111,12 @@ class Api:
         *,
         agent: str = "hetsched",
         told: Callable[[str, int], None] = lambda verb, status: None,
+        reads: bool = False,
     ) -> None:
         self._configuration = configuration
         self._agent = agent
         self._told = told
+        self._reads = reads
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self._wire = Wire(configuration)
@@ -141,6 +146,8 @@ class Api:
         content: str = "application/json",
     ) -> bytes:
         """Make one call and return the body. Raises: ApiFailure; with status 0 nobody knows what became of a write."""
+        if self._reads and method != "GET" and not path.endswith(_ASKING):
+            raise ApiFailure(403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written")
         headers = self._headers(content if body else "")
         target = f"{path}?{urlencode(query)}" if query else path
         try:

@@ -248,6 +248,12 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
 
 def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
     connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is not None and connection.shadow_of:
+        raise InputError(
+            "ClusterInShadow",
+            f"cluster {cluster.name} is followed in shadow of {connection.shadow_of}: nothing is created there",
+            hint="`hetsched cluster connect NAME --no-shadow` ends that",
+        )
     enrolled = set(connection.enrolled_namespaces) if connection is not None else set()
     outside = sorted(namespaces - enrolled)
     if outside:

@@ -1,0 +1,74 @@
+"""`hetsched shadow`: what another scheduler chose on a cluster that is followed in its shadow, beside our choices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from .output import Output, OutputFormat, console, print_json, table
+
+app = typer.Typer(no_args_is_help=True, help="Compare another scheduler's choices with hetsched's own.")
+
+
+@app.callback()
+def root() -> None:
+    """Compare another scheduler's choices with hetsched's own, on a cluster connected with `--shadow`."""
+
+
+@app.command()
+def report(
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    cluster: Annotated[str, typer.Option(help="The cluster; the default or only one if left out.")] = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Say how often it chose as hetsched would have, how far behind it was, and where most."""
+    query = {"cluster": cluster} if cluster else {}
+    with connect(server, token) as client:
+        document = client.get("shadow/report/", **query)
+    if output is OutputFormat.JSON:
+        print_json(document)
+    else:
+        _show(console(), document)
+
+
+def _show(out: Console, document: dict[str, Any]) -> None:
+    found = document["summary"]
+    beside = f" in shadow of {found['scheduler']}" if found["scheduler"] else ""
+    out.print(f"[bold]{escape(found['cluster'])}[/]{escape(beside)}: {found['judged']} pods judged", soft_wrap=True)
+    if found["waiting"] or found["dropped"]:
+        out.print(f"{found['waiting']} wait to be judged, {found['dropped']} were dropped")
+    if not found["judged"]:
+        return
+    counts = table("", "pods", "share", right=("pods", "share"))
+    for name, label in _LABELS:
+        counts.add_row(label, str(found[name]), f"{100 * found[name] / found['judged']:.1f} %")
+    out.print(counts)
+    if found["choices"]:
+        out.print(f"of {found['choices']} pods with a choice of nodes, {found['sameOfChoices']} are on the same")
+    if found["regretMean"] is not None:
+        out.print(
+            f"regret in points: mean {found['regretMean']:.2f}, median {found['regretMedian']:.2f}, "
+            f"p90 {found['regretP90']:.2f}, most {found['regretMost']:.2f}"
+        )
+        regret = table("regret", "pods", right=("pods",))
+        for one in found["regret"]:
+            regret.add_row(_between(one), str(one["pods"]))
+        out.print(regret)
+    for one in found["refusedFor"]:
+        out.print(f"{one['pods']} pods run where {one['plugin']} refuses them ({one['code']})")
+    for one in document["worst"]:
+        out.print(escape(f"{one['id']}: {one['summary']}"), soft_wrap=True)
+
+
+_LABELS = (("same", "same node"), ("equal", "as good"), ("worse", "worse"), ("infeasible", "refused by our filters"))
+
+
+def _between(one: dict[str, Any]) -> str:
+    if one["above"] is None:
+        return "none"
+    return f"more than {one['above']:g}" if one["most"] is None else f"{one['above']:g} to {one['most']:g}"

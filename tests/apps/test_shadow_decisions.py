@@ -1,0 +1,159 @@
+"""What another scheduler bound is noted by the follower and judged later, on the state from before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.lease import Lease, following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import follow, shadowing
+from hetsched.placement.actions.shadowing import judge
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, Reservation, Shadow
+from hetsched.placement.shadow_report import summary, worst
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadowing, "_pasts", {})
+
+
+@pytest.fixture
+def lease() -> Lease:
+    """Follow a cluster of two nodes in shadow of Kubernetes' own scheduler; it packs, so that scores differ."""
+    ensure_builtins()
+    cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, policy_name="binpack", actor=SYSTEM)
+    Connection.objects.create(cluster=cluster, shadow_of="default-scheduler")
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    take(lease, nodes=[a_node("n1").cpu(8), a_node("n2").cpu(8)])
+    return lease
+
+
+def take(lease: Lease, nodes: list[NodeBuilder] | None = None, **changes: Any) -> None:
+    follow(lease.cluster_id, Changes(nodes=[n.build() for n in nodes or ()], **changes), epoch=lease.epoch)
+
+
+def on(node: str, pod: PodBuilder, scheduler: str = "default-scheduler") -> ObservedPod:
+    spec = pod.running_on(node).build()
+    spec = msgspec.structs.replace(spec, uid=f"uid-{spec.name}")
+    return ObservedPod("default", spec.name, spec.uid, scheduler_name=scheduler, node_name=node, spec=spec)
+
+
+def bound(lease: Lease, *pods: ObservedPod) -> None:
+    take(lease, pods=list(pods), bound={pod.key for pod in pods})
+
+
+def judged(name: str) -> Shadow:
+    return Shadow.objects.get(pod_name=name)
+
+
+def test_each_is_judged_on_what_the_ones_before_it_left(lease: Lease, woken: list[Any]) -> None:
+    # All are on n1, n2 is empty: for the packing policy n1 is as good as n2 first, and better from then on.
+    bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
+    assert (dispatch.SHADOW, [lease.cluster_id]) in woken or Shadow.objects.count() == 3
+    assert judge(lease.cluster_id) == 3
+    assert [judged(name).judgement for name in "abc"] == ["same", "same", "worse"]
+    c = judged("c")
+    assert (c.chosen, c.node_name, c.rank, c.feasible) == ("n1", "n2", 2, 2)
+    assert c.regret is not None
+    assert c.regret > 0
+    assert c.our_score is not None
+    assert c.their_score is not None
+    assert round(c.our_score - c.their_score, 6) == c.regret
+    assert "n1" in c.summary
+
+
+def test_what_came_later_does_not_change_what_was_best_before(lease: Lease) -> None:
+    bound(lease, on("n2", a_pod("a").cpu(1)))
+    bound(lease, on("n1", a_pod("b").cpu(6)))
+    take(lease, pods_gone=["default/b"])
+    bound(lease, on("n1", a_pod("c").cpu(1)))
+    assert judge(lease.cluster_id) == 3
+    # a: both are empty, the first by name is ours; b, c: n2 is the fuller one, whatever b did in between
+    assert [(judged(name).judgement, judged(name).chosen) for name in "abc"] == [
+        ("equal", "n1"), ("worse", "n2"), ("worse", "n2"),
+    ]  # fmt: skip
+
+
+def test_a_node_that_our_filters_refuse_is_told_with_the_reason(lease: Lease) -> None:
+    bound(lease, on("n1", a_pod("big").cpu(7)), on("n1", a_pod("more").cpu(4)))
+    judge(lease.cluster_id)
+    more = judged("more")
+    assert (more.judgement, more.regret, more.chosen) == ("infeasible", None, "n2")
+    assert more.refusal is not None
+    assert more.refusal.code == "InsufficientResource"
+
+
+def test_only_pods_of_that_scheduler_that_were_seen_waiting_are_judged(lease: Lease) -> None:
+    take(lease, pods=[on("n1", a_pod("before"))])  # it was there when we came
+    bound(lease, on("n1", a_pod("others"), scheduler="volcano"))
+    bound(lease, on("n1", a_pod("theirs")))
+    assert list(Shadow.objects.values_list("pod_name", flat=True)) == ["theirs"]
+    assert Reservation.objects.filter(active=True).count() == 3  # all are charged
+
+
+def test_nothing_but_its_own_rows_is_written(lease: Lease) -> None:
+    bound(lease, on("n1", a_pod("a")), on("n2", a_pod("b")))
+    before = list(Pod.objects.values()), list(Reservation.objects.values()), list(Cluster.objects.values())
+    judge(lease.cluster_id)
+    assert before == (list(Pod.objects.values()), list(Reservation.objects.values()), list(Cluster.objects.values()))
+    assert not Decision.objects.exists()
+    assert check_invariants() == []
+    assert judge(lease.cluster_id) == 0
+
+
+def test_what_is_too_much_or_too_late_is_dropped_and_counted(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr(shadowing, "MOST_DUE", 2)
+    bound(lease, *(on("n1", a_pod(f"p{number}")) for number in range(5)))
+    assert Shadow.objects.count() == 2
+    assert Connection.objects.get().shadow_dropped == 3
+    take(lease, nodes_gone=["n1"], pods_gone=[f"default/p{number}" for number in range(5)])
+    judge(lease.cluster_id)
+    assert Shadow.objects.count() == 0
+    assert Connection.objects.get().shadow_dropped == 5
+
+
+def test_an_engine_that_fails_drops_the_pod_and_goes_on(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shadowing.compare
+
+    def failing(scheduler: Any, pod: Any, node: str, **more: Any) -> Any:
+        if pod.name == "poison":
+            raise RuntimeError("no")
+        return real(scheduler, pod, node, **more)
+
+    monkeypatch.setattr(shadowing, "compare", failing)
+    bound(lease, on("n1", a_pod("poison")))
+    bound(lease, on("n1", a_pod("after")))
+    judge(lease.cluster_id)
+    judge(lease.cluster_id)
+    assert [row.pod_name for row in Shadow.objects.exclude(judged_at=None)] == ["after"]
+    assert Connection.objects.get().shadow_dropped == 1
+
+
+def test_the_summary_adds_up(lease: Lease) -> None:
+    bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
+    bound(lease, on("n1", a_pod("d").cpu(7)))
+    judge(lease.cluster_id)
+    cluster = Cluster.objects.get(pk=lease.cluster_id)
+    found = summary(cluster, Shadow.objects.all())
+    assert (found.judged, found.same, found.equal, found.worse, found.infeasible) == (4, 2, 0, 1, 1)
+    assert (found.agreement, found.as_good, found.choices) == (0.5, 0.5, 3)
+    # d fits no node any more: n1 has 4 of 8 CPUs left, n2 6
+    assert [(one.code, one.pods) for one in found.refused_for] == [("InsufficientResource", 1)]
+    assert sum(one.pods for one in found.regret) == 3
+    assert found.regret[0].pods == 2
+    assert [row.pod_name for row in worst(Shadow.objects.all())] == ["d", "c"]
