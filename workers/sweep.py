@@ -26,8 +26,9 @@ from hetsched.placement.actions import forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
-from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
+from hetsched.placement.actions.imaging import due_images, forget_images
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
+from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 from hetsched.placement.retrying import look_again
@@ -65,6 +66,9 @@ def run() -> dict[str, int]:
         if due_shadows(cluster.pk):
             dispatch.wake(cluster.pk, dispatch.SHADOW)
         forget_shadows(cluster.pk)
+        if due_images(cluster.pk).exists():
+            dispatch.wake(cluster.pk, dispatch.IMAGES)
+        forget_images(cluster.pk)
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))

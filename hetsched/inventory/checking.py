@@ -51,12 +51,13 @@ def _server(cluster: Cluster) -> Iterator[Check]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Check]:
-    from hetsched.adapters.kube.rights import RIGHTS, ask
+    from hetsched.adapters.kube.rights import PULL_RIGHTS, RIGHTS, ask
 
     namespaces = cluster.connection.enrolled_namespaces
     granted = 0
     shadow = cluster.connection.shadow_of
     rights = [right for right in RIGHTS if not shadow or right.purpose in ("follow", "identify")]
+    rights += PULL_RIGHTS if cluster.connection.read_pull_secrets else ()
     for answer in ask(api_of(cluster), namespaces=namespaces, rights=rights):
         if answer.granted:
             granted += 1

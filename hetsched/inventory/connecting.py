@@ -46,6 +46,7 @@ def connect(
     in_cluster: bool = False,
     enrolled_namespaces: Sequence[str] | None = None,
     shadow_of: str | None = None,
+    read_pull_secrets: bool | None = None,
     actor: Actor,
     reason: str,
 ) -> Connection:
@@ -53,7 +54,8 @@ def connect(
 
     What is so already changes nothing and is not audited again. `kubeconfig` is its text or its document;
     `enrolled_namespaces` are those that submissions may use. `shadow_of` names the scheduler in whose shadow the
-    cluster is followed, empty ends that; in shadow nothing is ever written to it.
+    cluster is followed, empty ends that; in shadow nothing is ever written to it. `read_pull_secrets`: those that pods
+    name are read where that is granted, to look their images up.
     Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
     `ShadowUnclear`, `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
     """
@@ -82,6 +84,8 @@ def connect(
             changed["enrolled_namespaces"] = namespaces
         if shadow_of is not None and (known.shadow_of if known is not None else "") != shadow_of:
             changed["shadow_of"] = shadow_of
+        if read_pull_secrets is not None and (known is not None and known.read_pull_secrets) != read_pull_secrets:
+            changed["read_pull_secrets"] = read_pull_secrets
         if known is not None and not changed:
             return known
         connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
@@ -99,6 +103,7 @@ def connect(
                 "server": where(connection),
                 "namespaces": connection.enrolled_namespaces,
                 "shadowOf": connection.shadow_of,
+                "readPullSecrets": connection.read_pull_secrets,
             },
         )
     connection.refresh_from_db()

@@ -22,6 +22,8 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
 from hetsched.journal.fields import StructField
 
+from .image_index import ImageIndex as ImageIndex
+
 DNS_LABEL = RegexValidator(
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", _("Lower-case letters, digits and '-', at most 63 characters.")
 )
@@ -130,6 +132,8 @@ class Connection(models.Model):
     # The name under which this database holds the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
+    # Whether pull secrets that pods name are read, to look their images up.
+    read_pull_secrets = models.BooleanField(_("pull secrets are read"), default=False)
     failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
     # In shadow of this scheduler: what it binds is compared with what we would have chosen, and nothing is written.
     shadow_of = models.CharField(_("in shadow of"), max_length=63, blank=True)

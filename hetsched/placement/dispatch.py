@@ -24,6 +24,7 @@ TELL = "workers.tell.run"
 CREATE = "workers.create.run"
 EVICT = "workers.evict.run"
 SHADOW = "workers.shadow.run"
+IMAGES = "workers.images.run"
 
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}

@@ -23,8 +23,9 @@ from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import IsaDemand
+from hetsched.contracts.workload import ImageDemand, IsaDemand
 from hetsched.engine.columns import UNKNOWN
+from hetsched.engine.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
@@ -196,11 +197,20 @@ def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
+    if demand.images is not None and not _images_run(demand, demand.images, offer):
+        return False
+    if not demand.is_stated:
+        return True
     native = [demand.native] if demand.native else [t for t in (demand.emulated, demand.cross, demand.qemu) if t]
     pairs = [(need, offer.native) for need in native if offer.native]
     pairs += [(need, isa) for need in (demand.emulated, demand.qemu) if need for isa in offer.emulated]
     pairs += [(need, isa) for need in (demand.cross, demand.qemu) if need for isa in offer.cross]
     return any(match(parse(need), _offered(isa)).satisfied for need, isa in pairs if isa)
+
+
+def _images_run(demand: IsaDemand, images: ImageDemand, offer: IsaReport) -> bool:
+    emulators = offer.emulated if demand.emulated or demand.qemu else ()
+    return image_gap(images, offer) is None or any(emulator_covers(images, isa) for isa in emulators)
 
 
 def _offered(text: str) -> Isa:

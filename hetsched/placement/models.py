@@ -125,6 +125,8 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
+    # It waits that long for what its images are built for; over: that may still change. Null: it cannot.
+    images_until = models.DateTimeField(_("waits for its images until"), null=True)
     # When the scheduler looked at it last, and what it waits for since, also as a number that queries compare.
     tried_at = models.DateTimeField(_("tried"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)

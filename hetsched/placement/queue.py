@@ -51,7 +51,13 @@ def backoff(attempts: int) -> timedelta:
 
 def due(now: datetime | None = None) -> Q:
     """Return the condition for pods that the scheduler should look at by now."""
-    return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now or timezone.now()))
+    now = now or timezone.now()
+    return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now)) & _images_known(now)
+
+
+def _images_known(now: datetime) -> Q:
+    """Return the condition for pods that do not wait for what their images are built for."""
+    return Q(images_until=None) | Q(images_until__lte=now)
 
 
 def due_pods(cluster_id: int) -> QuerySet[Pod]:
@@ -93,6 +99,7 @@ def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False)
     known = {pod.pod_id for pod in found}
     for namespace, names in gangs.items():
         gang_rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, state__in=_QUEUED)
+        gang_rows = gang_rows.filter(_images_known(timezone.now()))
         for some in parts(sorted(names)):
             members = gang_rows.filter(gang__in=some).order_by("-priority", "id").values_list(*_FIELDS)
             found += [Waiting(*row) for row in members if row[0] not in known]

@@ -138,6 +138,11 @@ CANARY_SECONDS = 10
 HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
 # Which API servers clusters may be connected to, as host or host:port; any where none is named.
 HETSCHED_CLUSTER_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CLUSTER_HOSTS")]
+# Registries whose images are looked up, as host or host:port, `*` for all public ones; and those that have no TLS.
+HETSCHED_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_REGISTRIES")]
+HETSCHED_PLAIN_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_PLAIN_REGISTRIES")]
+HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
+HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
@@ -171,6 +176,7 @@ CELERY_IMPORTS = [
     "workers.shadow",
     "workers.tell",
     "workers.callback",
+    "workers.images",
     "workers.sweep",
     "workers.canary",
     "workers.demo",

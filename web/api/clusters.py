@@ -53,6 +53,7 @@ class NewCluster(Request, frozen=True):
     in_cluster: bool = False
     namespaces: list[str] | None = None
     shadow_of: str | None = None
+    read_pull_secrets: bool | None = None
 
 
 class Inventory(Request, frozen=True):
@@ -113,6 +114,7 @@ class Clusters(ApiView):
                     in_cluster=asked.in_cluster,
                     enrolled_namespaces=asked.namespaces,
                     shadow_of=asked.shadow_of,
+                    read_pull_secrets=asked.read_pull_secrets,
                     actor=self.subject,
                     reason=asked.reason,
                 )

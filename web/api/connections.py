@@ -36,7 +36,8 @@ from .views import ApiView, answer
 class NewConnection(Request, frozen=True):
     """How a live cluster is reached; what is left out stays as it is.
 
-    `shadowOf` names the scheduler in whose shadow it is followed, empty ends that.
+    `shadowOf` names the scheduler in whose shadow it is followed, empty ends that. `readPullSecrets`: pull secrets that
+    pods name are read, to look their images up.
     """
 
     reason: str
@@ -45,6 +46,7 @@ class NewConnection(Request, frozen=True):
     in_cluster: bool = False
     namespaces: list[str] | None = None
     shadow_of: str | None = None
+    read_pull_secrets: bool | None = None
 
 
 class Odd(msgspec.Struct, frozen=True, rename="camel"):
@@ -98,6 +100,7 @@ class ConnectionDetail(Document, frozen=True):
     server: str
     namespaces: list[str]
     shadow_of: str | None
+    read_pull_secrets: bool
     facts_at: datetime | None
     stale: StaleFacts | None
     follower: str | None
@@ -129,6 +132,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
         server=where(connection),
         namespaces=connection.enrolled_namespaces,
         shadow_of=connection.shadow_of or None,
+        read_pull_secrets=connection.read_pull_secrets,
         facts_at=watched.facts_at,
         stale=None if watched.stale_since is None else StaleFacts(watched.stale_since, watched.reason),
         follower=connection.follower_id if held else None,
@@ -142,7 +146,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
 def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None) -> str:
     """Return the tag of a cluster: what writes must not overlook, then what changes all the time."""
     how = Connection.objects.filter(cluster=cluster).values_list(
-        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of"
+        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets"
     )
     facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *(how.first() or ()))
     return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
@@ -191,6 +195,7 @@ class Replace(ApiView):
                 in_cluster=asked.in_cluster,
                 enrolled_namespaces=asked.namespaces,
                 shadow_of=asked.shadow_of,
+                read_pull_secrets=asked.read_pull_secrets,
                 actor=self.subject,
                 reason=asked.reason,
             )

@@ -35,6 +35,11 @@ def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
     return msgspec.structs.replace(pod, image_facts=found, shape=with_demand(pod.shape, found))
 
 
+def without_facts(pod: PodSpec) -> PodSpec:
+    """Return a pod as if nobody had looked at its images."""
+    return msgspec.structs.replace(pod, image_facts=(), shape=with_demand(pod.shape, ())) if pod.image_facts else pod
+
+
 def with_demand(shape: Shape, facts: tuple[ImageFacts, ...]) -> Shape:
     """Return a shape that asks for what the images need."""
     demand = None if dict(shape.node_selector).get("kubernetes.io/os", "linux") != "linux" else demand_of(facts)

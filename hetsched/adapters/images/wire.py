@@ -117,13 +117,13 @@ def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = M
             secured.do_handshake()
         sent = {"Host": host, "User-Agent": _AGENT, "Accept-Encoding": "identity", "Connection": "close", **headers}
         connection.request("GET", path, headers=sent)
-        answer = connection.getresponse()
-        body = answer.read(most + 1) if answer.status < 300 else b""
-        if len(body) > most:
-            _refuse("DocumentTooLarge", f"{host} sends more than {most} bytes")
-        if answer.status < 300 and answer.length:
-            raise http.client.IncompleteRead(body, answer.length)
-        return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, body)
+        with connection.getresponse() as answer:
+            body = answer.read(most + 1) if answer.status < 300 else b""
+            if len(body) > most:
+                _refuse("DocumentTooLarge", f"{host} sends more than {most} bytes")
+            if answer.status < 300 and answer.length:
+                raise http.client.IncompleteRead(body, answer.length)
+            return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, body)
     except ssl.SSLCertVerificationError as error:
         _refuse("RegistryUntrusted", f"{host} does not prove who it is: {error.verify_message}")
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -20,6 +20,7 @@ JOBS = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+SECRETS = Resource("", "v1", "secrets", "Secret")
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
 # What a submission may bring to a cluster.
 SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
@@ -60,6 +61,9 @@ RIGHTS = (
     Right("evict", "create", PODS, "eviction"),
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
 )
+
+# Only where a connection says that pull secrets are read, and only where they are granted.
+PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from django.db import IntegrityError, transaction
 
+from hetsched.adapters.images.facts import without_facts
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.workload import PodSpec, is_ours
@@ -98,7 +99,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
     return followed
 
 
-_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "message")
+_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # Every pod that is bound goes this way; several events may come as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
@@ -217,7 +218,7 @@ class _Batch:
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
                 row, seen = self.waiting[pk]
-                if seen.spec is None or seen.spec == before:
+                if seen.spec is None or without_facts(seen.spec) == without_facts(before):
                     continue
                 (now,) = prepare(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:

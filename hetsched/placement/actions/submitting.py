@@ -33,6 +33,7 @@ from ..callbacks import refuse_foreign
 from ..lifecycle import LIVE, State
 from ..models import IdempotencyKey, Pod, Workload
 from ..topics import cluster_counts, pod_document, workload_head, workload_topic
+from .imaging import look_up
 
 MOST_PODS = 100_000
 MOST_KEPT_MANIFEST = 1 << 18
@@ -142,7 +143,7 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
     """Choose each pod's policy and make its row, unsaved."""
     chooser = Chooser(cluster)
     rows: list[Pod] = []
-    for spec in pods:
+    for spec, images_until in look_up(cluster, pods):
         chosen, problem = chooser.choose(spec, policy)
         if problem is not None:
             spec = msgspec.structs.replace(spec, problems=(*spec.problems, problem))
@@ -162,6 +163,7 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
                 gang=spec.gang.name if spec.gang else "",
                 # The gates of a pod in a live cluster are somebody's: the watch tells when they are gone.
                 queued=not (spec.gates and origin == Pod.WATCHED),
+                images_until=images_until,
                 message=_held_back(spec),
             )
         )

@@ -1,0 +1,43 @@
+"""What the registries of a cluster's images said, kept.
+
+Rule: one row per image that pods of a cluster named. What stands under a digest never changes and is read once; a tag
+is read again after a time, for as long as waiting pods name it. What could not be read is tried again after growing
+pauses, and the platforms that were read before count meanwhile. Rows are kept per cluster: its pull secrets are nobody
+else's.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class ImageIndex(models.Model):
+    """One image; `wanted` rows are due from `not_before` on. `secrets` are pull secrets for it, as `namespace/name`."""
+
+    cluster = models.ForeignKey(
+        "inventory.Cluster", on_delete=models.CASCADE, related_name="images", verbose_name=_("cluster")
+    )
+    reference = models.CharField(_("image"), max_length=600)
+    digest = models.CharField(_("digest"), max_length=140, blank=True)
+    platforms = models.JSONField(_("platforms"), default=list)
+    read_at = models.DateTimeField(_("read"), null=True)
+    code = models.CharField(_("failure"), max_length=60, blank=True)
+    message = models.CharField(_("why it could not be read"), max_length=500, blank=True)
+    attempts = models.IntegerField(_("failures in a row"), default=0)
+    wanted = models.BooleanField(_("wanted"), default=True)
+    wanted_at = models.DateTimeField(_("asked for"))
+    not_before = models.DateTimeField(_("not before"))
+    secrets = models.JSONField(_("pull secrets"), default=list)
+
+    class Meta:
+        verbose_name = _("image")
+        verbose_name_plural = _("images")
+        ordering = ["reference"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "reference"], name="inventory_image_once")]
+        indexes = [
+            models.Index(fields=["cluster", "not_before"], name="inventory_image_due", condition=models.Q(wanted=True))
+        ]
+
+    def __str__(self) -> str:
+        return self.reference

@@ -1,0 +1,259 @@
+"""The platforms of images become part of what waiting pods ask for.
+
+Problem: a pod must not wait for a registry longer than a moment, and must not land where its image does not run.
+Rule: only on live clusters, and only registries that the deployment names. A pod that comes takes what is known of its
+images; where something is not known yet it waits, `HETSCHED_IMAGE_WAIT_SECONDS` at most, then counts as it is: unknown.
+A worker reads what is due, outside any transaction; what it found goes into the pods that wait, which are then decided
+anew, and whatever was being decided on the facts of before is void. What failed is tried again after 30 s, 1, 2, …
+minutes, at most an hour.
+Invariant: nothing is read for a pod that does not wait any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from hetsched.adapters.images.facts import with_facts
+from hetsched.adapters.images.reference import Reference, parse_reference
+from hetsched.adapters.images.wire import Allowed
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.waits import Event
+from hetsched.contracts.workload import ImageFacts, PodSpec
+from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
+
+from .. import dispatch
+from ..bookings import parts
+from ..lifecycle import QUEUED
+from ..models import Pod
+from ..retrying import stir
+from .change import Change
+
+CLAIM = timedelta(seconds=120)  # longer than reading an image takes, whatever its registry does
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
+MOST_SECRETS = 20
+KEPT = timedelta(days=30)
+_NOT_YET = "its index was not read yet"
+_QUEUED = sorted(state.value for state in QUEUED)
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What came of reading one image: a digest and platforms, or a code and the reason."""
+
+    digest: str = ""
+    platforms: tuple[str, ...] = ()
+    code: str = ""
+    message: str = ""
+    wait_seconds: float = 0.0
+
+
+def allowed() -> Allowed:
+    """Return which registries this deployment reads."""
+    return Allowed(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
+
+
+def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
+    """Return pods with what is known of their images, and until when each waits for what is not.
+
+    A time that is over: it waits no longer, but what it goes by may change. None: nothing can come.
+    """
+    registries = allowed()
+    if cluster.kind != ClusterKind.KUBERNETES or not registries:
+        return [(pod, None) for pod in pods]
+    return _Images(cluster, registries, pods).put()
+
+
+class _Images:
+    """The images of some pods, as far as they are known."""
+
+    def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec]) -> None:
+        self.cluster = cluster
+        self.pods = pods
+        self.now = timezone.now()
+        self.references: dict[str, Reference] = {}
+        self.facts: dict[str, ImageFacts] = {}
+        for image in dict.fromkeys(image for pod in pods for image in pod.images):
+            self._name(image, registries)
+        self.rows = self._known()
+
+    def _name(self, image: str, registries: Allowed) -> None:
+        try:
+            reference = parse_reference(image)
+        except InputError as error:
+            self.facts[image] = ImageFacts(image, unknown=error.message)
+            return
+        if registries.reads(reference.host):
+            self.references[image] = reference
+        else:
+            self.facts[image] = ImageFacts(image, unknown=f"this server does not read {reference.host}")
+
+    def _known(self) -> dict[str, ImageIndex]:
+        """Return the rows of the images; those that were not known are made, those that are due again are wanted."""
+        names = sorted({str(reference) for reference in self.references.values()})
+        rows: dict[str, ImageIndex] = {}
+        for some in parts(names):
+            rows |= {row.reference: row for row in ImageIndex.objects.filter(cluster=self.cluster, reference__in=some)}
+        secrets = self._secrets()
+        new = [
+            ImageIndex(
+                cluster=self.cluster, reference=name, wanted_at=self.now, not_before=self.now, secrets=secrets[name]
+            )
+            for name in names
+            if name not in rows
+        ]
+        ImageIndex.objects.bulk_create(new, batch_size=500, ignore_conflicts=True)
+        asked = [row for row in rows.values() if self._is_news(row, secrets[row.reference])]
+        for row in asked:
+            row.wanted, row.wanted_at = True, self.now
+            row.secrets = list(dict.fromkeys([*secrets[row.reference], *row.secrets]))[:MOST_SECRETS]
+        ImageIndex.objects.bulk_update(asked, ("wanted", "wanted_at", "secrets"), batch_size=500)
+        if new or any(row.not_before <= self.now for row in asked):
+            dispatch.wake(self.cluster.pk, dispatch.IMAGES)
+        return rows | {row.reference: row for row in new}
+
+    def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
+        """Tell whether a row has to be written because pods name it: not for every one of thousands."""
+        reread = not row.wanted and not _is_final(row)
+        return reread or not set(secrets) <= set(row.secrets) or row.wanted_at < self.now - timedelta(days=1)
+
+    def _secrets(self) -> dict[str, list[str]]:
+        found: dict[str, dict[str, None]] = {str(reference): {} for reference in self.references.values()}
+        for pod in self.pods:
+            for image in pod.images:
+                if image in self.references:
+                    named = (f"{pod.namespace}/{name}" for name in pod.pull_secrets)
+                    found[str(self.references[image])].update(dict.fromkeys(named))
+        return {name: list(secrets)[:MOST_SECRETS] for name, secrets in found.items()}
+
+    def put(self) -> list[tuple[PodSpec, datetime | None]]:
+        by_image = {image: self.rows[str(reference)] for image, reference in self.references.items()}
+        known = self.facts | {image: _facts(image, row) for image, row in by_image.items()}
+        until = self.now + timedelta(seconds=settings.HETSCHED_IMAGE_WAIT_SECONDS)
+        found: list[tuple[PodSpec, datetime | None]] = []
+        for pod in self.pods:
+            rows = [by_image[image] for image in pod.images if image in by_image]
+            waits = any(not _is_settled(row, self.now) for row in rows)
+            open_ones = any(not _is_final(row) for row in rows)
+            found.append((with_facts(pod, known), until if waits else self.now if open_ones else None))
+        return found
+
+
+def _facts(image: str, row: ImageIndex) -> ImageFacts:
+    if row.read_at is not None:
+        return ImageFacts(image, tuple(row.platforms))
+    return ImageFacts(image, unknown=row.message or _NOT_YET)
+
+
+def _is_final(row: ImageIndex) -> bool:
+    """Tell whether nothing can change: what a digest names was read."""
+    return row.read_at is not None and "@" in row.reference
+
+
+def _is_settled(row: ImageIndex, now: datetime) -> bool:
+    """Tell whether nobody has to wait for it: it was read or tried, and its time has not come again."""
+    return _is_final(row) or (row.not_before > now and (row.read_at is not None or bool(row.code)))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def due_images(cluster_id: int) -> QuerySet[ImageIndex]:
+    """Return the images that are to be read by now; none where this deployment reads no registry."""
+    if not allowed():
+        return ImageIndex.objects.none()
+    return ImageIndex.objects.filter(cluster_id=cluster_id, wanted=True, not_before__lte=timezone.now())
+
+
+def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
+    """Return some images that are due, for the caller alone; those that nobody waits for are left."""
+    rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
+    again = [row for row in rows if row.read_at is not None or row.attempts]
+    if again:
+        named = {name for _, spec, _ in _waiting(cluster_id) for name in _references(spec)}
+        idle = [row.pk for row in again if row.reference not in named]
+        ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
+        rows = [row for row in rows if row.pk not in set(idle)]
+    until = timezone.now() + CLAIM
+    mine = ImageIndex.objects.filter(wanted=True)
+    return [row for row in rows if mine.filter(pk=row.pk, not_before=row.not_before).update(not_before=until)]
+
+
+def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) -> int:
+    """Keep what came of reading images; return how many waiting pods ask for something else by that."""
+    if not looked:
+        return 0
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        now = timezone.now()
+        rows = {row.pk: row for row in ImageIndex.objects.filter(pk__in=[row.pk for row, _ in looked])}
+        news = {row.reference for row, found in looked if row.pk in rows and _keep(rows[row.pk], found, now)}
+        changed = _tell_pods(cluster, news) if news else []
+        if changed:
+            change = Change(cluster)
+            change.decide_anew()
+            change.end_nominations(changed, "more is known of its images by now")
+            stir(cluster, [Event.IMAGE_READ], at_once=True)
+            change.close()
+            dispatch.wake(cluster_id)
+    return len(changed)
+
+
+def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
+    """Write a row; return whether it says something else than before."""
+    before = _facts("", row)
+    if found.code:
+        row.attempts += 1
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** min(row.attempts - 1, 10), LONGEST_PAUSE_SECONDS)
+        row.code, row.message = found.code, found.message[:500]
+        row.not_before = now + timedelta(seconds=max(pause, min(found.wait_seconds, LONGEST_PAUSE_SECONDS)))
+    else:
+        row.digest, row.platforms, row.read_at = found.digest, list(found.platforms), now
+        row.code = row.message = ""
+        row.attempts = 0
+        row.not_before = now + timedelta(seconds=settings.HETSCHED_IMAGE_TAG_SECONDS)
+        row.wanted = not _is_final(row)
+    row.save()
+    return _facts("", row) != before
+
+
+def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
+    """Put what is new into the pods that wait and name it, and have them decided."""
+    told: list[int] = []
+    concerned = [
+        (pk, spec, until) for pk, spec, until in _waiting(cluster.pk) if not news.isdisjoint(_references(spec))
+    ]
+    found = look_up(cluster, [spec for _, spec, _ in concerned])
+    for (pk, before, until), (spec, now_until) in zip(concerned, found, strict=True):
+        waits = now_until if now_until is None else min(now_until, until)
+        columns = {"spec": spec, "images_until": waits}
+        if spec != before:
+            columns |= {"queued": not spec.gates, "attempts": 0, "not_before": None}
+            told.append(pk)
+        Pod.objects.filter(pk=pk).update(**columns)
+    return told
+
+
+def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
+    """Yield the pods that wait and may be helped by another look at their images."""
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED, images_until__isnull=False)
+    yield from rows.order_by("id").values_list("pk", "spec", "images_until").iterator(2000)
+
+
+def _references(spec: PodSpec) -> Iterable[str]:
+    for image in spec.images:
+        try:
+            yield str(parse_reference(image))
+        except InputError:
+            continue
+
+
+def forget_images(cluster_id: int) -> None:
+    """Delete what no pod asked for in a long time."""
+    ImageIndex.objects.filter(cluster_id=cluster_id, wanted_at__lt=timezone.now() - KEPT).delete()

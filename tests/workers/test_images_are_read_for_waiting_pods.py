@@ -1,0 +1,240 @@
+"""Images of waiting pods: read by a worker, kept, put into what the pods ask for, tried again when they cannot be read.
+
+Real here: a registry on loopback. Faked: the broker (wake-ups are noted, tasks are called).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.workload import ImageDemand
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import follow
+from hetsched.placement.actions.imaging import KEPT, due_images, forget_images
+from hetsched.placement.models import Pod
+from hetsched.placement.queue import due_pods
+from tests.builders import a_node, a_pod
+from tests.registry import Registry, a_registry
+from workers import images
+
+pytestmark = pytest.mark.django_db
+AMD = ImageDemand((("amd64", "x86-64-v1"),))
+
+
+@pytest.fixture(autouse=True)
+def woken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    sent: list[str] = []
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: sent.append(task))
+    return sent
+
+
+@pytest.fixture
+def registry(settings: Any) -> Iterator[Registry]:
+    with a_registry() as served:
+        settings.HETSCHED_PLAIN_REGISTRIES = [served.host]
+        settings.HETSCHED_IMAGE_WAIT_SECONDS = 600
+        yield served
+
+
+@pytest.fixture
+def cluster(builtins: None) -> Cluster:
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    follow(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
+    return made
+
+
+def comes(cluster: Cluster, name: str, *names: str, **fields: Any) -> Pod:
+    """Have a pod with these images be seen waiting; return its row."""
+    spec = a_pod(name).having(images=names, uid=name, **fields).build()
+    seen = ObservedPod("default", name, name, scheduler_name="hetsched", spec=spec)
+    follow(cluster.pk, Changes(pods=[seen]), epoch=1)
+    return Pod.objects.get(cluster=cluster, name=name)
+
+
+def demand(name: str) -> ImageDemand | None:
+    isa = Pod.objects.get(name=name).spec.shape.isa
+    return isa.images if isa else None
+
+
+def later(**columns: Any) -> None:
+    """Let an hour or so pass for all images."""
+    ImageIndex.objects.update(not_before=timezone.now() - timedelta(seconds=1), **columns)
+
+
+def test_a_pod_waits_for_its_index_and_is_decided_with_it(
+    cluster: Cluster, registry: Registry, woken: list[str]
+) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    comes(cluster, "p", name)
+    assert dispatch.IMAGES in woken
+    assert not due_pods(cluster.pk).exists()
+    woken.clear()
+    assert images.run(cluster.pk) == 1
+    assert demand("p") == AMD
+    assert [pod.name for pod in due_pods(cluster.pk)] == ["p"]
+    assert dispatch.SCHEDULE in woken
+    (row,) = ImageIndex.objects.all()
+    assert (row.reference, row.platforms, row.code) == (name, ["linux/amd64"], "")
+    assert row.digest.startswith("sha256:")
+    # The next one finds it known, and does not wait.
+    comes(cluster, "q", name)
+    assert demand("q") == AMD
+    assert due_pods(cluster.pk).count() == 2
+    assert not due_images(cluster.pk).exists()
+
+
+def test_what_cannot_be_read_is_unknown_with_the_reason_and_tried_again_later(
+    cluster: Cluster, registry: Registry
+) -> None:
+    name = f"{registry.host}/app:1"
+    comes(cluster, "p", name)
+    assert images.run(cluster.pk) == 0
+    assert demand("p") == ImageDemand(None, unknown=True)
+    assert "has no such image" in Pod.objects.get().spec.image_facts[0].unknown
+    assert due_pods(cluster.pk).exists()  # it waits no longer
+    asked = len(registry.asked)
+    images.run(cluster.pk)
+    assert len(registry.asked) == asked  # not before its time
+    row = ImageIndex.objects.get()
+    assert row.not_before > timezone.now()
+    registry.image("app:1", "linux/amd64")
+    Pod.objects.update(queued=False)
+    later()
+    assert images.run(cluster.pk) == 1
+    assert demand("p") == AMD
+    assert due_pods(cluster.pk).exists()
+
+
+def test_pauses_grow_and_a_registry_that_asks_for_peace_gets_it(cluster: Cluster, registry: Registry) -> None:
+    comes(cluster, "p", f"{registry.host}/app:1")
+    pauses = []
+    for _ in range(3):
+        images.run(cluster.pk)
+        pauses.append(round((ImageIndex.objects.get().not_before - timezone.now()).total_seconds() / 30))
+        later()
+    assert pauses == [1, 2, 4]
+    registry.status, registry.headers = 429, {"Retry-After": "3000"}
+    images.run(cluster.pk)
+    assert ImageIndex.objects.get().not_before > timezone.now() + timedelta(seconds=2900)
+
+
+def test_the_wait_ends_with_the_bound(cluster: Cluster, registry: Registry, settings: Any) -> None:
+    settings.HETSCHED_IMAGE_WAIT_SECONDS = 0
+    comes(cluster, "p", registry.image("app:1", "linux/amd64"))
+    assert due_pods(cluster.pk).exists()
+    assert demand("p") == ImageDemand(None, unknown=True)
+    # It is decided without, waits for something else, and the index comes after all.
+    Pod.objects.update(queued=False, state="not-now", not_before=timezone.now() + timedelta(hours=1))
+    images.run(cluster.pk)
+    assert demand("p") == AMD
+    assert due_pods(cluster.pk).exists()
+
+
+def test_a_tag_is_read_again_for_pods_that_wait_and_a_digest_never(cluster: Cluster, registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    comes(cluster, "tagged", name)
+    images.run(cluster.pk)
+    digest = f"{registry.host}/app@{ImageIndex.objects.get().digest}"
+    comes(cluster, "fixed", digest)
+    images.run(cluster.pk)
+    registry.image("app:1", "linux/amd64", "linux/arm64")
+    later()
+    registry.asked.clear()
+    images.run(cluster.pk)
+    assert [path for path, _ in registry.asked] == ["/v2/app/manifests/1"]
+    assert demand("tagged") == ImageDemand((("amd64", "x86-64-v1"), ("arm64", "armv8.0-a")))
+    assert demand("fixed") == AMD
+    # Nobody waits for it any more: it is left alone, until somebody names it again.
+    Pod.objects.update(state="cancelled", queued=False)
+    later()
+    images.run(cluster.pk)
+    assert not due_images(cluster.pk).exists()
+    comes(cluster, "again", name)
+    assert due_images(cluster.pk).exists()
+
+
+def test_platforms_of_before_count_while_a_registry_is_away(cluster: Cluster, registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    comes(cluster, "p", name)
+    images.run(cluster.pk)
+    registry.status = 500
+    later()
+    images.run(cluster.pk)
+    row = ImageIndex.objects.get()
+    assert (row.code, row.platforms) == ("RegistryFailed", ["linux/amd64"])
+    assert demand("p") == AMD
+
+
+def test_registries_that_nobody_named_are_not_asked(cluster: Cluster, settings: Any, registry: Registry) -> None:
+    comes(cluster, "p", "other.example/app:1", "no name")
+    assert [facts.unknown for facts in Pod.objects.get().spec.image_facts] == [
+        "this server does not read other.example",
+        "'no name' is no name of an image",
+    ]
+    assert due_pods(cluster.pk).exists()
+    assert not ImageIndex.objects.exists()
+    settings.HETSCHED_PLAIN_REGISTRIES = []
+    comes(cluster, "q", f"{registry.host}/app:1")
+    assert Pod.objects.get(name="q").spec.image_facts == ()
+    assert demand("q") is None
+
+
+def test_a_repeated_event_changes_nothing(cluster: Cluster, registry: Registry) -> None:
+    name = registry.image("app:1", "linux/amd64")
+    comes(cluster, "p", name)
+    images.run(cluster.pk)
+    Pod.objects.update(queued=False)
+    comes(cluster, "p", name)
+    assert demand("p") == AMD
+    assert not Pod.objects.get().queued
+    # Its gates go: it asks for something else, and keeps what is known of its images.
+    comes(cluster, "p", name, priority=7)
+    assert (demand("p"), Pod.objects.get().priority) == (AMD, 7)
+
+
+def test_pull_secrets_are_read_only_where_the_connection_says_so(
+    cluster: Cluster, registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Secrets:
+        def get(self, path: str) -> bytes:
+            assert path == "/api/v1/namespaces/default/secrets/pull"
+            return json.dumps({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": held}}).encode()
+
+    held = b64({"auths": {registry.host: {"username": "ann", "password": "secret-canary"}}})
+    monkeypatch.setattr(images, "api_of", lambda _: Secrets())
+    name = registry.image("app:1", "linux/amd64")
+    registry.wants_token, registry.user = True, "ann:secret-canary"
+    comes(cluster, "p", name, pull_secrets=("pull",))
+    images.run(cluster.pk)
+    assert ImageIndex.objects.get().code == "RegistryRefused"
+    Connection.objects.update(read_pull_secrets=True)
+    later()
+    images.run(cluster.pk)
+    assert demand("p") == AMD
+    kept = repr(list(ImageIndex.objects.values())) + caplog.text + repr(list(Pod.objects.values("spec")))
+    assert "canary" not in kept
+
+
+def b64(document: Any) -> str:
+    return base64.b64encode(json.dumps(document).encode()).decode()
+
+
+def test_images_that_nobody_asked_for_in_a_long_time_are_forgotten(cluster: Cluster, registry: Registry) -> None:
+    comes(cluster, "p", registry.image("app:1", "linux/amd64"))
+    forget_images(cluster.pk)
+    assert ImageIndex.objects.exists()
+    ImageIndex.objects.update(wanted_at=timezone.now() - KEPT - timedelta(days=1))
+    forget_images(cluster.pk)
+    assert not ImageIndex.objects.exists()

@@ -1,0 +1,84 @@
+"""Read the indexes of images that waiting pods name, for clusters that are live.
+
+Rule: rows say what is due; each try is claimed first, made outside any transaction, and noted. Pull secrets are read
+where the cluster's connection says so, when they are needed, and kept nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from celery import shared_task
+
+from hetsched.adapters.images.pull_secrets import credential_for
+from hetsched.adapters.images.reference import parse_reference
+from hetsched.adapters.images.registry import look_up
+from hetsched.adapters.images.wire import Unreadable
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.rights import SECRETS
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.connecting import api_of
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
+from hetsched.placement import dispatch
+from hetsched.placement.actions.imaging import Looked, allowed, claim, note_looked
+
+AT_ONCE = 8
+PER_STEP = 32
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=dispatch.IMAGES)
+def run(cluster_id: int) -> int:
+    """Read what is due of a live cluster's images; return how many were read."""
+    cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
+    if cluster is None or not allowed():
+        return 0
+    api, done = _secrets_api(cluster), 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="images") as threads:
+        while some := claim(cluster_id, PER_STEP):
+            found = list(threads.map(lambda row: _read(api, row), some))
+            note_looked(cluster_id, list(zip(some, found, strict=True)))
+            for row, looked in zip(some, found, strict=True):
+                done += not looked.code
+                log.info("image", cluster=cluster.name, image=row.reference, failure=looked.code or None)
+    return done
+
+
+def _secrets_api(cluster: Cluster) -> Api | None:
+    """Return calls by which pull secrets are read, None where they are not to be."""
+    if not Connection.objects.filter(cluster=cluster, read_pull_secrets=True).exists():
+        return None
+    try:
+        return api_of(cluster)
+    except InputError as error:
+        log.warning("pull secrets are not read", cluster=cluster.name, reason=error.code)
+        return None
+
+
+def _read(api: Api | None, row: ImageIndex) -> Looked:
+    secrets, unread = _secrets(api, row.secrets) if api is not None else ([], "")
+    try:
+        reference = parse_reference(row.reference)
+        found = look_up(reference, allowed(), credential_for(reference, secrets))
+    except Unreadable as error:
+        message = f"{error.message}; {unread}" if unread and error.code == "RegistryRefused" else error.message
+        return Looked(code=error.code, message=message, wait_seconds=error.wait_seconds)
+    except Exception as error:  # one odd image never stops the others
+        log.exception("an image could not be looked up", image=row.reference)
+        return Looked(code="ImageFailed", message=f"looking it up failed: {type(error).__name__}")
+    return Looked(found.digest, found.platforms)
+
+
+def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], str]:
+    """Return the pull secrets that could be read, and what to say of the others."""
+    found: list[bytes] = []
+    unread: list[str] = []
+    for full in names:
+        namespace, _, name = full.partition("/")
+        try:
+            found.append(api.get(SECRETS.path(namespace=namespace, name=name)))
+        except (ApiFailure, ValueError):
+            unread.append(full)
+    return found, f"pull secret {', '.join(unread)} could not be read" if unread else ""
