@@ -6,8 +6,11 @@ Rule: list in pages, then watch from the list's version. A watch that ends is re
 (bookmarks move it along); 410 means list again. A list is compared with what is known, so that what went in between
 comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
 `QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
-or as long as the server asks for; each is told.
-Source: Kubernetes documentation, "Efficient detection of changes"; client-go's reflector for the names.
+or as long as the server asks for; each is told. A list that is older than what was seen already, as one API server of
+several may give it after a failover, is a failure too: what is known stays until a list has caught up. Where an etcd was
+restored from a backup none ever does, and the process has to be started anew.
+Source: Kubernetes documentation, "Efficient detection of changes" and, for versions that compare as numbers, KEP-5504;
+client-go's reflector for the names.
 Invariants: after `SYNCED` the consumer has seen exactly the objects of one list; a version is never used before all
 events up to it were handed on.
 """
@@ -99,6 +102,7 @@ class Reflector:
         self._ended = ended
         self._known: dict[str, str] = {}  # key -> version
         self._version = ""
+        self._newest = 0  # the latest version that was ever seen
         self._failures = 0
 
     def events(self) -> Iterator[Event]:
@@ -107,7 +111,8 @@ class Reflector:
             try:
                 if not self._version:
                     yield from self._list()
-                yield from self._watch()
+                if self._version:
+                    yield from self._watch()
             except ApiFailure as failure:
                 if failure.status == 410:
                     self._version = ""
@@ -125,6 +130,12 @@ class Reflector:
 
     def _list(self) -> Iterator[Event]:
         items, version = self._api.list_all(self._resource)
+        if _number(version) < self._newest:
+            yield self._failed(
+                f"the list is of version {version}, and {self._newest} was seen already; "
+                "if the cluster was restored from a backup, start this process anew"
+            )
+            return
         missing = set(self._known)
         for body in items:
             meta = _object.decode(body).metadata
@@ -136,7 +147,7 @@ class Reflector:
         for key in sorted(missing):
             del self._known[key]
             yield Gone(key)
-        self._version, self._failures = version, 0
+        self._version, self._newest, self._failures = version, _number(version), 0
         yield Synced(len(items))
 
     def _watch(self) -> Iterator[Event]:
@@ -170,7 +181,13 @@ class Reflector:
             yield Seen(key, body)
         # Only now: what was handed on is what a resumed watch may leave out.
         self._version, self._failures = found.metadata.resource_version, 0
+        self._newest = max(self._newest, _number(self._version))
         yield Alive()
+
+
+def _number(version: str) -> int:
+    """Return a version as a number; those of other API servers than Kubernetes' own need not be one."""
+    return int(version) if version.isdecimal() else 0
 
 
 def _key(meta: _Meta) -> str:

@@ -108,6 +108,16 @@ def test_what_went_while_history_was_forgotten_comes_out_as_gone(told_by: str) -
     assert waits == []
 
 
+def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
+    expired = [json.dumps(GONE).encode()]
+    seen = [an_event("ADDED", "n3", 20), *expired]
+    stale = ([an_object("n1", 5)], "19")  # another API server, behind: it has neither n2 nor n3
+    events, asked, waits = told(LISTED, seen, stale, ([an_object("n1", 5), an_object("n3", 20)], "21"))
+    assert keys(events)[3:] == ["Seen n3", "Failed", "Gone n2", "Synced"]
+    assert asked == ["list", "10", "list", "list", "21"]
+    assert waits == [1.0]
+
+
 def test_an_event_told_twice_is_a_deletion_only_once() -> None:
     deleted = an_event("DELETED", "n1", 12)
     events, _, _ = told(LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)])
