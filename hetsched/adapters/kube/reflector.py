@@ -7,7 +7,7 @@ Rule: list in pages, then watch from the list's version. A watch that ends is re
 comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
 `QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
 or as long as the server asks for; each is told. A list that is older than what was seen already, as one API server of
-several may give it after a failover, is a failure too: what is known stays until a list has caught up. Where an etcd was
+several may give it after a failover, is a failure too: what is known stays until a list has caught up. Where etcd was
 restored from a backup none ever does, and the process has to be started anew.
 Source: Kubernetes documentation, "Efficient detection of changes" and, for versions that compare as numbers, KEP-5504;
 client-go's reflector for the names.
