@@ -300,15 +300,22 @@ def _columns(
 
 
 def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
-    return {row: reason for row, (reason, _) in refused_rows(scheduler, request).items()}
+    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False))
+
+
+def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
+    found: dict[int, Reason] = {}
+    for plugin, refusal, rows in sweep.first:
+        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
+        for row in np.flatnonzero(rows).tolist():
+            found.setdefault(row, reason)
+    return found
 
 
 def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
     """Return, for each row that a filter refuses now, the first reason, and whether fewer pods could open the row."""
-    sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
-    found: dict[int, tuple[Reason, bool]] = {}
-    for plugin, refusal, rows in sweep.first:
-        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
-        for row in np.flatnonzero(rows).tolist():
-            found.setdefault(row, (reason, bool(sweep.resolvable[row])))
-    return found
+    state = scheduler.state
+    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
+    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    opened = now.resolvable & ~empty.definite
+    return {row: (reason, bool(opened[row])) for row, reason in _first_reasons(now).items()}
