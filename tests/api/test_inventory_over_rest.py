@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.doubts import Doubt
+from hetsched.inventory.models import Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Pod
 
@@ -163,6 +165,19 @@ def test_an_operator_cordons_with_a_reason_and_takes_it_back(operator: Api, clus
         assert answer["ETag"] == operator.tag("nodes/n1/")
         entry = AuditEntry.objects.get(action=f"node.{action}")
         assert (entry.object_name, entry.reason) == ("lab/n1", "disk")
+
+
+def test_an_operator_trusts_a_node_whose_facts_are_in_doubt(operator: Api, cluster: Any) -> None:
+    tag = operator.tag("nodes/n1/")
+    Node.objects.filter(name="n1").update(doubts=(Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "Refused"),))
+    assert operator.tag("nodes/n1/") != tag
+    assert [doubt["fact"] for doubt in operator.get("nodes/n1/")["doubts"]] == ["numa"]
+    trust = {"action": "trust", "reason": "new firmware"}
+    answer = operator("POST", "nodes/n1/actions/", trust, if_match="*", status=200)
+    assert answer.json()["doubts"] == []
+    entry = AuditEntry.objects.get(action="node.trust")
+    assert (entry.object_name, entry.reason, entry.details["numa"]) == ("lab/n1", "new firmware", "default/p: Refused")
+    assert operator("POST", "nodes/n1/actions/", trust, if_match="*", status=400).json()["code"] == "NothingInDoubt"
 
 
 def test_a_cordoned_node_gets_nothing_new(operator: Api, cluster: Any) -> None:

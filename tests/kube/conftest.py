@@ -1,6 +1,7 @@
 """Real here: etcd and kube-apiserver, one for all tests of a run; each test cleans up what it made.
 
-Not here: kubelets and controllers. Nodes are objects that tests create; pods run because a test says so.
+Not here: kubelets and controllers. Nodes are objects that tests create; pods run because a test says so, or under
+`kubelet.Kubelet`.
 """
 
 from __future__ import annotations
