@@ -149,6 +149,8 @@ def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) 
         tally.observe(figures.DECISION_SECONDS, seconds, name)
     for result in results:
         tally.add(figures.DECISIONS, name, result.verdict.value)
+        if result.waiting.flushed and result.verdict is Verdict.PLACED:
+            tally.add(figures.FLUSHED, name)
         for reason in result.reasons:
             tally.add(figures.REASONS, name, reason.plugin, reason.code)
 

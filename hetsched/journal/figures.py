@@ -30,7 +30,15 @@ API_REQUESTS = Kept(
     "hetsched_api_requests", "Calls to API servers; code 0: no answer came.", ("cluster", "verb", "code")
 )
 CANARY = Kept("hetsched_canary", "Canary tasks done.", ("queue",))
+FLUSHED = Kept(
+    "hetsched_flushed_then_scheduled",
+    "Pods placed although nothing that they waited for was seen to happen: events that were missed.",
+    ("cluster",),
+)
+SHADOWS = Kept(
+    "hetsched_shadow_pods", "Pods that another scheduler bound, by how its choice compares.", ("cluster", "judgement")
+)
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
 
-COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS)
+COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS)
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -30,6 +30,7 @@ from hetsched.contracts.observed import ObservedPod
 from hetsched.engine.comparing import Comparison, compare
 from hetsched.engine.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
+from hetsched.journal import figures, tally
 from hetsched.policies.effective import active_specs
 
 from .. import dispatch
@@ -182,6 +183,7 @@ def _judge(past: Past, loaded: Loaded, revision: int, rows: Sequence[Shadow]) ->
 
 def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
     policy = scheduler.policy.spec
+    name = Cluster.objects.values_list("name", flat=True).get(pk=row.cluster_id)
     judgement = _judgement(row, found)
     Shadow.objects.filter(pk=row.pk, judged_at=None).update(
         judged_at=timezone.now(),
@@ -199,6 +201,7 @@ def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
         policy_version=policy.version,
         summary=_sentence(row, found, judgement),
     )
+    tally.add(figures.SHADOWS, name, judgement.value)
 
 
 def _judgement(row: Shadow, found: Comparison) -> Judgement:
@@ -231,4 +234,6 @@ def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
 
 def _drop(cluster_id: int, count: int) -> None:
     if count:
+        name = Cluster.objects.values_list("name", flat=True).get(pk=cluster_id)
+        tally.add(figures.SHADOWS, name, "dropped", amount=count)
         Connection.objects.filter(cluster_id=cluster_id).update(shadow_dropped=F("shadow_dropped") + count)

@@ -1,0 +1,182 @@
+"""A waiting pod goes back to the queue after what may help it, not after anything else, and never because of luck."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.waits import Event, WaitsFor, in_words
+from hetsched.inventory.actions import cordon, create_cluster, uncordon
+from hetsched.inventory.lease import Lease, following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal import figures, tally
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import retrying
+from hetsched.placement.actions import Result, cancel, follow, record
+from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queue import waiting
+from hetsched.placement.retrying import look_again
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, placed, recorded, submitted
+from workers import schedule
+
+pytestmark = pytest.mark.django_db
+
+
+def refused(cluster: Cluster, *events: Event, verdict: Verdict = Verdict.NOT_NOW) -> None:
+    """Decide that what is due fits nowhere, and waits for these."""
+    waits = (WaitsFor("test", events, "it"),)
+    results = [Result(pod, verdict, "no", "hetsched", 1, waits_for=waits) for pod in waiting(cluster.pk, None)]
+    recorded(cluster, results)
+
+
+def queued() -> list[str]:
+    return sorted(Pod.objects.filter(queued=True).values_list("name", flat=True))
+
+
+def three_that_wait(cluster: Cluster) -> None:
+    for name, event in (("leave", Event.POD_RELEASED), ("come", Event.POD_PLACED), ("taint", Event.NODE_TAINTS)):
+        submitted(cluster, a_pod(name))
+        refused(cluster, event)
+
+
+def test_only_those_are_tried_again_whom_it_may_help() -> None:
+    cluster = a_cluster()
+    (running,) = placed(cluster, "n1", a_pod("running"))
+    three_that_wait(cluster)
+    assert queued() == []
+    assert running.workload is not None
+    cancel(running.workload, actor=ALICE, reason="test")
+    assert queued() == ["leave"]
+    cordon(cluster, "n1", actor=ALICE, reason="test")
+    uncordon(cluster, "n1", actor=ALICE, reason="test")
+    assert queued() == ["leave", "taint"]
+    placed(cluster, "n1", a_pod("another"))
+    assert "come" in queued()
+
+
+def test_who_never_fits_is_not_tried_when_others_leave() -> None:
+    cluster = a_cluster()
+    (running,) = placed(cluster, "n1", a_pod("running"))
+    submitted(cluster, a_pod("huge").cpu("99"))
+    schedule.run(cluster.pk)
+    assert running.workload is not None
+    cancel(running.workload, actor=ALICE, reason="test")
+    assert queued() == []
+    assert in_words(Pod.objects.get(name="huge").waits_for) == "a node with cpu 99, memory 1Gi free"
+
+
+def test_what_happens_while_it_is_decided_is_not_missed() -> None:
+    cluster = a_cluster()
+    (running,) = placed(cluster, "n1", a_pod("running"))
+    submitted(cluster, a_pod("leave"), a_pod("taint"))
+    revision = Cluster.objects.get().revision
+    kinds = {"leave": Event.POD_RELEASED, "taint": Event.NODE_TAINTS}
+    results = [
+        Result(pod, Verdict.NOT_NOW, "no", "hetsched", 1, waits_for=(WaitsFor("x", (kinds[pod.spec.name],), ""),))
+        for pod in waiting(cluster.pk, None)
+    ]
+    assert running.workload is not None
+    cancel(running.workload, actor=ALICE, reason="test")  # after the state that was decided on, before it is written
+    epoch = Cluster.objects.get().leader_epoch
+    record(cluster.pk, results, revision=revision, epoch=epoch, snapshot="digest")
+    assert queued() == ["leave"]
+
+
+def test_what_waits_for_time_is_tried_after_a_minute_and_the_rest_is_flushed_after_five() -> None:
+    cluster = a_cluster()
+    for name, event in (("timed", Event.TIME), ("event", Event.POD_RELEASED)):
+        submitted(cluster, a_pod(name))
+        refused(cluster, event)
+    Pod.objects.update(tried_at=timezone.now() - retrying.LOOK_AGAIN - timedelta(seconds=1))
+    look_again(cluster.pk)
+    assert queued() == ["timed"]
+    Pod.objects.update(tried_at=timezone.now() - retrying.FLUSH - timedelta(seconds=1))
+    look_again(cluster.pk)
+    assert dict(Pod.objects.values_list("name", "flushed")) == {"timed": False, "event": True}
+
+
+@pytest.mark.parametrize(("event", "count"), [(Event.QUOTA_CHANGED, 1), (Event.POD_RELEASED, 0)])
+def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
+    event: Event, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "_counted", {})
+    cluster = a_cluster()
+    (running,) = placed(cluster, "n1", a_pod("running"))
+    submitted(cluster, a_pod("p"))
+    refused(cluster, event)
+    Pod.objects.filter(name="p").update(tried_at=timezone.now() - retrying.FLUSH * 2, not_before=None)
+    look_again(cluster.pk)
+    assert running.workload is not None
+    cancel(running.workload, actor=ALICE, reason="test")
+    schedule.run(cluster.pk)
+    assert Pod.objects.get(name="p").state == "placed"
+    tally.flush()
+    assert sum(one.value for one in tally.told(figures.FLUSHED)) == count
+
+
+def test_it_is_kept_with_the_decision_and_renewed_with_every_try() -> None:
+    cluster = a_cluster(a_node("n1").cpu(4))
+    placed(cluster, "n1", a_pod("running").cpu(3))
+    submitted(cluster, a_pod("p").cpu(2))
+    schedule.run(cluster.pk)
+    pod = Pod.objects.get(name="p")
+    assert in_words(pod.waits_for) == "a node with cpu 2, memory 1Gi free"
+    assert Decision.objects.get(pod=pod).waits_for == pod.waits_for
+    before = pod.tried_at
+    Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None)
+    schedule.run(cluster.pk)
+    pod.refresh_from_db()
+    assert pod.tried_at is not None
+    assert before is not None
+    assert pod.tried_at > before
+    assert Decision.objects.filter(pod=pod).count() == 1
+
+
+# -- on a live cluster -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lease() -> Lease:
+    ensure_builtins()
+    cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=cluster)
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    return lease
+
+
+def seen(lease: Lease, **changes: Any) -> None:
+    follow(lease.cluster_id, Changes(**changes), epoch=lease.epoch)
+
+
+def test_a_change_of_a_node_wakes_those_who_wait_for_that_kind_of_change(lease: Lease) -> None:
+    cluster, node = Cluster.objects.get(), a_node("n1")
+    seen(lease, nodes=[node.build()])
+    kinds = {
+        "capacity": Event.NODE_CAPACITY, "labels": Event.NODE_LABELS, "use": Event.NODE_USE, "added": Event.NODE_ADDED,
+        "released": Event.POD_RELEASED,
+    }  # fmt: skip
+    for name, event in kinds.items():
+        spec = a_pod(name).build()
+        seen(lease, pods=[ObservedPod("default", name, f"uid-{name}", scheduler_name="hetsched", spec=spec)])
+        refused(cluster, event)
+    assert queued() == []
+    seen(lease, nodes=[node.labelled(disk="ssd").build()])
+    assert queued() == ["labels"]
+    seen(lease, nodes=[node.cpu(99).build()])
+    assert queued() == ["capacity", "labels"]
+    seen(lease, nodes=[a_node("n2").build()])
+    assert queued() == ["added", "capacity", "labels"]
+    other = a_pod("other").running_on("n1").build()
+    there = ObservedPod("default", "other", "uid-other", scheduler_name="x", node_name="n1", spec=other)
+    seen(lease, pods=[there])
+    seen(lease, pods_gone=["default/other"])
+    assert queued() == ["added", "capacity", "labels", "released"]
+    assert Node.objects.count() == 2
