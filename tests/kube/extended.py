@@ -67,6 +67,7 @@ def kube_scheduler(
         running = subprocess.Popen(
             [
                 str(find("kube-scheduler")), f"--config={written}", "--secure-port=0", "-v=3",
+                "--pod-max-in-unschedulable-pods-duration=5s",
                 f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
             ],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,

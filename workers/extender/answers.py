@@ -44,7 +44,7 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import best
-from hetsched.engine.extending import fitting, leaving, priorities
+from hetsched.engine.extending import Fitting, fitting, leaving, priorities
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster
@@ -61,6 +61,8 @@ from .turns import Turns
 
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16
+_POLL_SECONDS = 0.02
+_IMPATIENCE = 9  # a tenth of the time at most is spent on waiting for what was just freed
 _LIVE = sorted(state.value for state in LIVE)
 _FATES = {
     Fate.REFUSED: "BindingRefused",
@@ -89,6 +91,7 @@ class Extender:
         self._warm = warm(cluster.pk)
         self._threads = threads or ThreadPoolExecutor(BINDINGS_AT_ONCE, thread_name_prefix="extender bind")
         self._names: tuple[int, ClusterContent, PodReader] | None = None
+        self._impatient_until = 0.0
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -101,8 +104,7 @@ class Extender:
         self.turns.begin(pod.uid)
         fits = False
         try:
-            with self._asking(pod, until) as asking:
-                told = fitting(asking.scheduler, pod.spec, list(nodes))
+            told = self._fitting(pod, list(nodes), until)
             fits = bool(told.fitting)
         finally:
             if not fits:
@@ -197,6 +199,29 @@ class Extender:
             raise InputError("PodIsOurs", message, hint="Give the other scheduler's profile another name")
         (pod,) = prepare(cluster, [spec], "", None, Pod.ASKED)
         return pod
+
+    def _fitting(self, pod: Pod, names: list[str], until: float) -> Fitting:
+        """Say which nodes fit; where none does for now, what was just freed is waited for, a short while now and then.
+
+        Whoever asks has often seen a pod go a moment before us, and asks again only after something else happened.
+        """
+        began = time.monotonic()
+        patient_until = began + self.seconds / 8 if began > self._impatient_until else began
+        while True:
+            with self._asking(pod, until) as asking:
+                told, revision = fitting(asking.scheduler, pod.spec, names), asking.loaded.revision
+            if told.fitting or not told.refused or not self._is_changed(revision, patient_until):
+                spent = time.monotonic() - began if patient_until > began else 0.0
+                self._impatient_until = max(self._impatient_until, time.monotonic() + _IMPATIENCE * spent)
+                return told
+
+    def _is_changed(self, revision: int, until: float) -> bool:
+        """Tell, by `until`, whether something was booked or freed after a revision."""
+        while time.monotonic() < until:
+            if Cluster.objects.filter(pk=self.cluster_id, revision__gt=revision).exists():
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
 
     @contextmanager
     def _asking(self, pod: Pod, until: float) -> Iterator[Asking]:

@@ -71,6 +71,14 @@ def test_a_node_that_does_not_fit_is_not_booked() -> None:
     assert deciding.state.bookings == {}
 
 
+def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:
+    small, full = a_node("small").cpu("2").build(), a_node("full").cpu("8").build()
+    state = ClusterState([full, small], [a_pod("r").cpu("6").having(node_name="full").build()])
+    told = fitting(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])
+    # full: 8 - 6 = 2 of 4 are free, and 8 once it is empty; small: 2 of 4 in any case.
+    assert (list(told.refused), list(told.hopeless)) == (["full"], ["small"])
+
+
 # -- who would have to leave -------------------------------------------------------------------------------------------
 
 

@@ -162,6 +162,26 @@ def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender
     assert "schedulerName hetsched places gangs whole" in told.failed_and_unresolvable_nodes["amd"]
 
 
+def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
+    extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        extender.bind(to(offered(api, f"whole-{number}", metadata={"annotations": {"oks/gpu-number": "1"}}), "card"))
+    slept = []
+
+    def free(seconds: float) -> None:
+        slept.append(seconds)
+        follow(live.pk, Changes(pods_gone=["default/whole-0"]), epoch=1)
+
+    monkeypatch.setattr("workers.extender.answers.time.sleep", free)
+    third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
+    assert extender.filter(asked(third, *ALL)).node_names == ["card"]
+    assert len(slept) == 1
+    never = offered(api, "never", cpu="64")
+    assert extender.filter(asked(never, *ALL)).node_names == []
+    assert len(slept) == 1  # what will never be is not waited for
+
+
 def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiServer) -> None:
     extender.turns._patience_seconds = 0.01
     first, second = offered(api, "first"), offered(api, "second")
