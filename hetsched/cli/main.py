@@ -17,6 +17,7 @@ from hetsched import __version__
 from hetsched.contracts.errors import InputError
 
 from . import (
+    backup,
     bench,
     certs,
     cluster,
@@ -128,6 +129,8 @@ app.add_typer(shadow.app, name="shadow", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)
 app.command(rich_help_panel=_HERE)(certs.certs)
+app.command(rich_help_panel=_HERE)(backup.backup)
+app.command(rich_help_panel=_HERE)(backup.restore)
 app.command(rich_help_panel=_HERE)(health.health)
 app.add_typer(token.app, name="token", rich_help_panel=_HERE)
 

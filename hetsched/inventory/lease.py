@@ -18,6 +18,8 @@ from django.db.models.functions import Now
 
 from .models import Cluster, Connection
 
+EPOCHS_LEFT_OUT = 1_000_000
+
 
 class Lease(msgspec.Struct, frozen=True):
     """The right to act for one cluster under one epoch."""
@@ -58,6 +60,16 @@ class Leases:
 
     def _own(self, lease: Lease) -> Any:
         return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})
+
+
+def end_all() -> None:
+    """End every lease and leave a gap in the epochs, in a database that a backup was read into.
+
+    Whoever held one since the backup was taken wrote epochs that these rows know nothing of.
+    """
+    for model, name in ((Cluster, "leader"), (Connection, "follower")):
+        epoch = f"{name}_epoch"
+        model._default_manager.update(**{epoch: F(epoch) + EPOCHS_LEFT_OUT, f"{name}_id": "", f"{name}_until": None})
 
 
 def _seconds() -> timedelta:

@@ -1,0 +1,244 @@
+"""The whole database as one file, and back.
+
+Problem: a copy must be of one moment, must be readable by another kind of database, and must not be taken for whole
+when it is half.
+Rule: gzip of JSON lines: a header (migrations, where numbering stands), for each table its columns and its rows in the
+order of their keys, and last how many rows there were. It is read into a database of the very same migrations in one
+transaction: all of it or nothing. Sessions are left out.
+Invariants: no number that was given once is given again; the file is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from django.apps import apps
+from django.contrib.sessions.models import Session
+from django.db import connection, models, transaction
+from django.db.migrations.recorder import MigrationRecorder
+
+from hetsched.contracts.errors import InputError
+
+from .moment import one_moment
+from .sealed import seal, unseal
+
+FORMAT = "hetsched-backup/1"
+_PURPOSE = "backup"
+_ROWS = 500
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a file is of; `sealed` opens with the SECRET_KEY of its server, and is empty where that had none."""
+
+    format: str
+    migrations: list[str]
+    numbered: dict[str, int]
+    sealed: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """What the rows up to the next table are."""
+
+    table: str
+    columns: list[str]
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """The last line: how many rows there are of each table."""
+
+    rows: dict[str, int]
+
+
+def write(path: Path) -> dict[str, int]:
+    """Write everything to a file; return how many rows of each table that is.
+
+    Raises: OSError; then there is no file.
+    """
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as plain, gzip.open(plain, "wb", compresslevel=6) as file, one_moment():
+            rows = _write(file)
+        os.replace(unfinished, path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    return rows
+
+
+def read(path: Path) -> tuple[dict[str, int], bool]:
+    """Fill an empty database from a file; return how many rows of each table, and whether its sealed texts open.
+
+    Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; then nothing is changed.
+    """
+    try:
+        with gzip.open(path, "rb") as file:
+            header = _header(file)
+            with transaction.atomic():
+                rows = _read(file)
+                _number(header.numbered)
+    except (gzip.BadGzipFile, EOFError, msgspec.DecodeError) as error:
+        raise InputError("BackupInvalid", f"it is no whole backup: {error}", place=str(path)) from None
+    return rows, _opens(header.sealed)
+
+
+def _models() -> list[type[models.Model]]:
+    found = [model for model in apps.get_models(include_auto_created=True) if model is not Session]
+    return sorted((model for model in found if model._meta.managed), key=lambda model: model._meta.db_table)
+
+
+def _columns(model: type[models.Model]) -> list[Any]:
+    return list(model._meta.concrete_fields)
+
+
+def _migrations() -> list[str]:
+    return sorted(".".join(key) for key in MigrationRecorder(connection).applied_migrations())
+
+
+def _write(file: IO[bytes]) -> dict[str, int]:
+    _line(file, Header(FORMAT, _migrations(), _numbered(), _seal()))
+    counted: dict[str, int] = {}
+    for model in _models():
+        names = [field.attname for field in _columns(model)]
+        table = model._meta.db_table
+        _line(file, Table(table, names))
+        counted[table] = 0
+        for row in model._default_manager.order_by("pk").values_list(*names).iterator(chunk_size=_ROWS):
+            _line(file, row)
+            counted[table] += 1
+    _line(file, Whole(counted))
+    return counted
+
+
+def _line(file: IO[bytes], document: Any) -> None:
+    file.write(msgspec.json.encode(document) + b"\n")
+
+
+def _header(file: IO[bytes]) -> Header:
+    header = msgspec.json.decode(file.readline(), type=Header)
+    if header.format != FORMAT:
+        raise InputError("BackupInvalid", f"its format is {header.format[:40]!r}, not {FORMAT!r}")
+    own = _migrations()
+    if header.migrations != own:
+        other = sorted(set(header.migrations) ^ set(own))
+        raise InputError(
+            "BackupOfAnotherVersion",
+            f"{len(other)} migrations differ, first {other[0]}",
+            hint="Restore it with the version that wrote it, then upgrade",
+        )
+    return header
+
+
+def _read(file: IO[bytes]) -> dict[str, int]:
+    """Replace all rows; references are judged at the end of the transaction."""
+    known = {model._meta.db_table: model for model in _models()}
+    with connection.cursor() as cursor:
+        for table in known:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")  # noqa: S608
+    counted: dict[str, int] = {}
+    line = file.readline()
+    while line.startswith(b'{"table":'):
+        head = msgspec.json.decode(line, type=Table)
+        model = known.get(head.table)
+        fields = {} if model is None else {field.attname: field for field in _columns(model)}
+        if sorted(fields) != sorted(head.columns):
+            raise InputError("BackupInvalid", f"its table {head.table[:80]!r} is not one of this version")
+        rows, line = _Rows(file), b""
+        counted[head.table] = _insert(head, [fields[name] for name in head.columns], rows)
+        line = rows.next_line
+    if msgspec.json.decode(line, type=Whole).rows != counted or counted.keys() != known.keys():
+        raise EOFError("rows are missing")
+    return counted
+
+
+class _Rows:
+    """The rows up to the next line that is none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.next_line = b""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        while (line := self._file.readline()).startswith(b"["):
+            yield msgspec.json.decode(line, type=list[Any])
+        self.next_line = line
+
+
+def _insert(head: Table, fields: list[Any], rows: Iterable[list[Any]]) -> int:
+    quote = connection.ops.quote_name
+    columns = ", ".join(quote(field.column) for field in fields)
+    places = ", ".join(["%s"] * len(fields))
+    statement = f"INSERT INTO {quote(head.table)} ({columns}) VALUES ({places})"  # noqa: S608
+    count, rest = 0, iter(rows)
+    with connection.cursor() as cursor:
+        while some := list(islice(rest, _ROWS)):
+            cursor.executemany(statement, [_stored(fields, row) for row in some])
+            count += len(some)
+    return count
+
+
+def _stored(fields: list[Any], row: list[Any]) -> list[Any]:
+    if len(row) != len(fields):
+        raise EOFError("a row is too short")
+    return [
+        field.get_db_prep_save(value if isinstance(field, models.JSONField) else field.to_python(value), connection)
+        for field, value in zip(fields, row, strict=True)
+    ]
+
+
+def _numbered() -> dict[str, int]:
+    """Return the last number that each table gave to a row."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("SELECT name, seq FROM sqlite_sequence")
+            return {name: int(last) for name, last in cursor.fetchall() if not name.startswith("django_migrations")}
+        found = {}
+        for table, sequence in _sequences(cursor).items():
+            cursor.execute(f"SELECT last_value, is_called FROM {sequence}")  # noqa: S608 - a name of the catalogue
+            last, called = cursor.fetchone()
+            found[table] = int(last) if called else 0
+        return found
+
+
+def _number(numbered: dict[str, int]) -> None:
+    """Go on numbering where the file's database stood."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            known = {model._meta.db_table for model in _models()}
+            rows = [(table, last) for table, last in numbered.items() if table in known]
+            cursor.executemany("DELETE FROM sqlite_sequence WHERE name = %s", [(table,) for table, _ in rows])
+            cursor.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", rows)
+            return
+        for table, sequence in _sequences(cursor).items():
+            if last := numbered.get(table, 0):
+                cursor.execute("SELECT setval(%s, %s)", [sequence, last])
+
+
+def _sequences(cursor: Any) -> dict[str, str]:
+    found = {}
+    for model in _models():
+        if isinstance(model._meta.pk, models.AutoField):
+            cursor.execute("SELECT pg_get_serial_sequence(%s, %s)", [model._meta.db_table, model._meta.pk.column])
+            (sequence,) = cursor.fetchone()
+            found[model._meta.db_table] = sequence
+    return found
+
+
+def _seal() -> str:
+    try:
+        return seal(FORMAT, purpose=_PURPOSE)
+    except InputError:
+        return ""
+
+
+def _opens(sealed: str) -> bool:
+    try:
+        return not sealed or unseal(sealed, purpose=_PURPOSE) == FORMAT
+    except InputError:
+        return False
