@@ -229,7 +229,8 @@ class Batch:
         return Result(
             waiting,
             Verdict.PLACED,
-            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}{_leaving(outcome)}",
+            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}"
+            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}",
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],
@@ -322,6 +323,15 @@ def _leaving(outcome: Outcome) -> str:
         return ""
     first = outcome.evicted[0].pod.key
     return f", in the place of {first}" if count == 1 else f", in the place of {first} and {count - 1} more"
+
+
+def _unknown_images(pod: PodSpec) -> str:
+    """Say that a placed pod may not run where it is, because nobody knows what its images are built for."""
+    unknown = [facts for facts in pod.image_facts if facts.unknown]
+    if not unknown:
+        return ""
+    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+    return f"; what {unknown[0].image}{more} is built for is not known: {unknown[0].unknown}"
 
 
 def _held_text(outcome: Outcome) -> str:

@@ -22,6 +22,7 @@ from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import require_reason
 from hetsched.placement import topics
 from hetsched.placement.actions import cancel, retry, set_priority
+from hetsched.placement.images import ImageShown, images_of
 from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
 
@@ -35,6 +36,7 @@ from .views import ApiView, answer
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
+MOST_READ = 20  # pods of one workload seldom differ in their images
 LONGEST_WAIT_SECONDS = 60
 _REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
 # What `?for=` may wait for: the states that a workload is in from then on.
@@ -103,7 +105,10 @@ class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WorkloadDetail(Document, frozen=True):
-    """A workload with its pods, the first 500 of them; `podsNext` is the address of the others."""
+    """A workload with its pods, the first 500 of them; `podsNext` is the address of the others.
+
+    `images` are those of its first pods of which the platforms are known, or unknown for a reason.
+    """
 
     id: str
     cluster: str
@@ -120,6 +125,7 @@ class WorkloadDetail(Document, frozen=True):
     finished_at: Any
     states: list[Span]
     objects: list[ObjectRow]
+    images: list[ImageShown]
     pods: list[dict[str, Any]]
     pods_next: str | None
 
@@ -273,6 +279,9 @@ def _detail(workload: Workload) -> WorkloadDetail:
             ObjectRow(one.wanted.kind, one.namespace, one.wanted.name, one.state, one.message)
             for one in workload.objects_there.order_by("id")[:MOST_SHOWN_PODS]
         ],
+        images=images_of(
+            workload.cluster, list(workload.pods.order_by("id").values_list("spec", flat=True)[:MOST_READ])
+        ),
         pods=[_pod(pod) for pod in pods],
         pods_next=f"/api/v1/workloads/{workload.pk}/pods/" if workload.pod_count > MOST_SHOWN_PODS else None,
     )

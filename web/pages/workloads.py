@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
+from hetsched.placement.images import images_of
 from hetsched.placement.lifecycle import HOLDING, LABELS, State
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.topics import workload_topic
@@ -101,16 +102,24 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
         raise Http404(_("There is no workload %(id)s.") % {"id": pk})
     shell.cluster = found.cluster
     counts = dict(found.pods.order_by().values_list("state").annotate(Count("id")))
-    pods = found.pods.select_related("node", "decision").defer("spec", "node__report").order_by("id")
+    pods = found.pods.select_related("node", "decision").defer("node__report").order_by("id")
     wanted = shell.text("pod")
     if wanted:
         namespace, _slash, name = wanted.rpartition("/")
         pods = pods.filter(Q(namespace=namespace) if namespace else Q(), name=name)
     shown = shell.page_of(pods, PODS_A_PAGE)
+    known = {one.image: one for one in images_of(found.cluster, [pod.spec for pod in shown])}
     return shell.render(
         "workload",
         {
-            "pods": [(pod, why(pod.decision, pod) if pod.decision else None) for pod in shown],
+            "pods": [
+                (
+                    pod,
+                    why(pod.decision, pod) if pod.decision else None,
+                    [known[i] for i in pod.spec.images if i in known],
+                )
+                for pod in shown
+            ],
             "refused": next((pod.decision_id for pod in shown if pod.state in (State.NOT_NOW, State.NEVER_FITS)), None),
             "words": result_words(),
             "workload": found,

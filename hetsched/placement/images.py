@@ -1,0 +1,62 @@
+"""What is known of the images of pods, for whoever looks at them.
+
+Rule: what the pods were decided by, with what was read last: the digest, when, and why it could not be read since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from hetsched.adapters.images.reference import parse_reference
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import ImageFacts, PodSpec
+from hetsched.inventory.models import Cluster, ImageIndex
+from hetsched.isa.platforms import image_warnings
+
+
+class ImageShown(msgspec.Struct, frozen=True, rename="camel"):
+    """One image: what it is built for, or why nobody knows. `failure`: why the last look at its index failed.
+
+    `warnings`: nodes that meet what it needs, and whose stock container runtime refuses it all the same.
+    """
+
+    image: str
+    platforms: list[str]
+    unknown: str | None
+    digest: str | None = None
+    read_at: datetime | None = None
+    failure: str | None = None
+    warnings: list[str] = []
+
+
+def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageShown]:
+    """Return the images of these pods that somebody looked at, by name."""
+    facts = {one.image: one for pod in pods for one in pod.image_facts}
+    if not facts:
+        return []
+    references = {image: _reference(image) for image in facts}
+    rows = ImageIndex.objects.filter(cluster=cluster, reference__in=set(references.values()))
+    read = {row.reference: row for row in rows}
+    return [_shown(facts[image], read.get(references[image])) for image in sorted(facts)]
+
+
+def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageShown:
+    return ImageShown(
+        image=facts.image,
+        platforms=list(facts.platforms),
+        unknown=facts.unknown or None,
+        digest=(row.digest or None) if row else None,
+        read_at=row.read_at if row else None,
+        failure=(row.message or None) if row else None,
+        warnings=image_warnings(facts.platforms),
+    )
+
+
+def _reference(image: str) -> str:
+    try:
+        return str(parse_reference(image))
+    except InputError:
+        return ""
