@@ -1,0 +1,148 @@
+"""Who follows a cluster decides and binds for it at once: what is recorded when, and what is left where it stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from hetsched.adapters.kube.api import Api
+from hetsched.inventory.lease import following, leading
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Pod, Reservation
+from tests.kube.faults import refusal, replies
+from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
+from workers import bind
+from workers.live import Live
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def live(api: Api, cluster: Cluster) -> Iterator[Live]:
+    made = Live(cluster, api)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node of 8 CPUs, and decide for it."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    make_node(api, "only")
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    follower = Follower(lease, api, threading.Event(), live=live)
+    follower.start()
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+
+
+def test_pods_are_bound_without_a_worker(api: Api, followed: Follower) -> None:
+    for number in range(5):
+        make_pod(api, f"p{number}")
+    eventually(followed, lambda: list(states().values()) == ["bound"] * 5)
+    assert {pod_of(api, f"p{number}")["spec"]["nodeName"] for number in range(5)} == {"only"}
+    assert "hetsched.io/allocation" in pod_of(api, "p0")["metadata"]["annotations"]
+    assert check_invariants() == []
+
+
+def test_what_is_bound_is_held_and_binding_before_the_call(api: Api, followed: Follower) -> None:
+    called, go_on = threading.Event(), threading.Event()
+
+    def say(_: int, call: Any) -> bytes:
+        called.set()
+        assert go_on.wait(30)
+        answer: bytes = call()
+        return answer
+
+    with replies(api, to="/binding", say=say):
+        make_pod(api, "held")
+        eventually(followed, called.is_set)
+        held = Reservation.objects.get(active=True)
+        assert (held.pod.name, held.pod.state, held.leader_epoch) == ("held", "binding", held.cluster.leader_epoch)
+        go_on.set()
+        eventually(followed, lambda: states() == {"held": "bound"})
+
+
+def test_a_binding_whose_reply_is_late_is_known_by_its_echo(api: Api, followed: Follower) -> None:
+    go_on = threading.Event()
+
+    def say(_: int, call: Any) -> bytes:
+        answer: bytes = call()
+        assert go_on.wait(60)
+        return answer
+
+    with replies(api, to="/binding", say=say) as calls:
+        make_pod(api, "late")
+        eventually(followed, lambda: states() == {"late": "bound"})
+        go_on.set()
+        for _ in range(3):
+            followed.turn()
+    assert len(calls) == 1
+    assert states() == {"late": "bound"}
+
+
+def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Follower) -> None:
+    def say(count: int, call: Any) -> bytes:
+        if count == 1:
+            raise refusal(422)
+        answer: bytes = call()
+        return answer
+
+    with replies(api, to="/binding", say=say) as calls:
+        make_pod(api, "again")
+        eventually(followed, lambda: states() == {"again": "bound"})
+    assert len(calls) == 2
+    assert list(Reservation.objects.order_by("id").values_list("active", flat=True)) == [False, True]
+    assert check_invariants() == []
+
+
+def test_nothing_is_decided_while_another_leads(api: Api, cluster: Cluster, followed: Follower, live: Live) -> None:
+    if live._lease is not None:
+        leading.give_up(live._lease)
+    theirs = leading.take(cluster.pk, "another")
+    assert theirs is not None
+    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+        make_pod(api, "waits")
+        eventually(followed, lambda: states() == {"waits": "pending"})
+        for _ in range(20):
+            live.look()
+            followed.turn()
+        assert (states(), calls) == ({"waits": "pending"}, [])
+        leading.give_up(theirs)
+        eventually(followed, lambda: states() == {"waits": "bound"})
+
+
+def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Follower, live: Live) -> None:
+    make_pod(api, "first")
+    eventually(followed, lambda: states() == {"first": "bound"})
+    # Somebody took over while this process slept, and its renewal is not due yet.
+    Cluster.objects.filter(pk=cluster.pk).update(leader_epoch=F("leader_epoch") + 1, leader_id="another")
+    make_pod(api, "second")
+    eventually(followed, lambda: "second" in states())
+    live.look()
+    live.turn()
+    assert states()["second"] == "pending"
+    assert Reservation.objects.count() == 1
+
+
+def test_what_it_did_not_come_to_bind_is_bound_by_a_worker(
+    api: Api, cluster: Cluster, followed: Follower, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_bind", lambda placed: None)  # it dies between the commit and the first call
+    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+        make_pod(api, "left")
+        eventually(followed, lambda: states() == {"left": "binding"})
+        Pod.objects.update(decided_at=F("decided_at") - 2 * bind.LEFT_AFTER - timedelta(seconds=1))
+        assert bind.run(cluster.pk) == 1
+        eventually(followed, lambda: states() == {"left": "bound"})
+    assert len(calls) == 1
+    assert check_invariants() == []
