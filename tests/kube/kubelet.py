@@ -128,6 +128,7 @@ class Kubelet:
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(4, "kubelet")
         self._taken: set[str] = set()  # uids of pods whose fate is known
+        self._running: dict[str, BoundPod] = {}
         self._nodes: set[str] = set()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._lock = threading.Lock()
@@ -247,9 +248,14 @@ class Kubelet:
             running = {"running": {"startedAt": _now()}}
             ready = [{"type": "Ready", "status": "True"}]
             status = {"phase": "Running", "startTime": _now(), "conditions": ready}
+            self._running[pod.key] = pod
             self._tell(pod, {**status, **_containers(pod, running, ready=True)})
             if fate.seconds is not None:
                 self._after(fate.seconds, lambda: self._end(pod, fate))
+
+    def end(self, key: str, fate: Fate | None = None) -> None:
+        """Let a pod that runs come to its end now, well unless told otherwise."""
+        self._end(self._running[key], fate or ends())
 
     def _end(self, pod: BoundPod, fate: Fate) -> None:
         over = {"exitCode": fate.exit_code, "reason": fate.reason, "message": fate.message, "finishedAt": _now()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from hetsched.adapters.kube.telling import EVENTS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision
+from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell
 from workers.watch import Follower
@@ -34,13 +34,6 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def run_on(api: Api, name: str, phase: str, **status: Any) -> None:
-    """Say what a kubelet would say of a pod."""
-    body = json.dumps({"status": {"phase": phase, **status}}).encode()
-    path = PODS.path(namespace="default", name=name, part="status")
-    api.send("PATCH", path, body, content="application/merge-patch+json")
-
-
 def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "vector", labels={"hetsched.io/isa": "rv64gcv"})
     eventually(followed, lambda: states() == {"vector": "pending"})
@@ -52,10 +45,10 @@ def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: 
     told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
     assert told["isa"]["mode"] == "native"
     assert told["uid"] == found["metadata"]["uid"]
-    run_on(api, "vector", "Running")
-    eventually(followed, lambda: states() == {"vector": "running"})
-    run_on(api, "vector", "Succeeded")
-    eventually(followed, lambda: states() == {"vector": "succeeded"})
+    with Kubelet(api) as kubelet:
+        eventually(followed, lambda: states() == {"vector": "running"})
+        kubelet.end("default/vector")
+        eventually(followed, lambda: states() == {"vector": "succeeded"})
     assert set(Node.objects.values_list("pods", flat=True)) == {0}
     assert check_invariants() == []
 

@@ -5,7 +5,6 @@ The clock is the test's: hours pass in a loop. No API server here; what it would
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs, followed under epoch 1 and in step."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
@@ -238,6 +237,17 @@ def test_a_day_without_a_refusal_starts_anew(cluster: Cluster, clock: Clock) -> 
     refused(cluster, clock, "c")
     assert list(Rejection.objects.order_by("id").values_list("step", flat=True)) == [1, 2, 1]
     assert forget_rejections(cluster.pk, before=clock.now) == 2
+
+
+def test_what_others_placed_says_nothing_of_our_choice(cluster: Cluster) -> None:
+    theirs = ObservedPod(
+        "default", "t", "uid-t", scheduler_name="theirs", node_name="n1", phase="Pending", spec=spec("t")
+    )
+    seen(cluster, pods=[theirs])
+    became(cluster, "t", "Failed", refusal=MISFIT, reason=MISFIT.reason)
+    assert Pod.objects.get().state == "failed"
+    assert not Rejection.objects.exists()
+    assert Node.objects.get().doubts == ()
 
 
 def test_back_offs_grow_to_a_bound() -> None:

@@ -167,7 +167,7 @@ class _Batch:
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _WAY[_WAY.index(state) + 1 : _WAY.index(reached) + 1]:
             self.steps[step].append(row)
-        if seen.refusal is not None:
+        if seen.refusal is not None and row.origin in Pod.OURS:  # others choose by what they know
             self.refused.append((row, seen))
         if seen.ended:
             self.steps[State(seen.ended)].append(row)
