@@ -22,7 +22,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch
-from hetsched.placement.actions import forget_finished, forget_summaries
+from hetsched.placement.actions import forget_charged, forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
@@ -73,6 +73,7 @@ def run() -> dict[str, int]:
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+        forget_charged(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:
         dispatch.wake(workload_id, dispatch.CALLBACK)
     IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()

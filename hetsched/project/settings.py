@@ -145,7 +145,10 @@ HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
-HETSCHED_TOP_NODES = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
+# What the ledger keeps of a decision: its summary alone, reasons too, the best nodes too, or every node that fits.
+HETSCHED_KEEP_WITH_DECISION = ENV.choice("HETSCHED_KEEP_WITH_DECISION", ("nodes", "verdict", "reasons", "matrix"))
+_top_nodes = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
+HETSCHED_TOP_NODES = {"nodes": _top_nodes, "matrix": 1_000_000}.get(HETSCHED_KEEP_WITH_DECISION, 0)
 HETSCHED_KEEP_FINISHED_HOURS = ENV.number("HETSCHED_KEEP_FINISHED_HOURS", 168, least=1, most=87_600)
 HETSCHED_KEEP_SUMMARIES_DAYS = ENV.number("HETSCHED_KEEP_SUMMARIES_DAYS", 90, least=1, most=36_500)
 

@@ -11,7 +11,7 @@ from .extending import book_asked
 from .following import Followed, follow
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Nominated, Result, bindable, record
-from .retention import forget_finished, forget_summaries
+from .retention import forget_charged, forget_finished, forget_summaries
 from .submitting import Submission, submit
 from .transfer import export_cluster, import_cluster
 
@@ -29,6 +29,7 @@ __all__ = [
     "confirm",
     "export_cluster",
     "follow",
+    "forget_charged",
     "forget_finished",
     "forget_summaries",
     "import_cluster",

@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 
 from hetsched.contracts.allocation import Allocation
@@ -253,9 +254,14 @@ def _news(results: Sequence[Result], now: datetime) -> list[Result]:
         kinds, nominated_node, at = last
         if nominated_node or result.nominated is not None:
             return nominated_node != result.nominated_node
-        return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, result.reasons)
+        return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, _kept(result.reasons))
 
     return [result for result in results if told(result)]
+
+
+def _kept(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """Return the reasons that go into the ledger; the summary tells them in one sentence anyhow."""
+    return () if settings.HETSCHED_KEEP_WITH_DECISION == "verdict" else reasons
 
 
 def _kinds(policy: str, reasons: Sequence[Reason]) -> tuple[str, frozenset[tuple[str, str]]]:
@@ -281,7 +287,7 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
             score=result.score,
             summary=result.summary,
             allocation=result.allocation if result.nominated is None else result.nominated.allocation,
-            reasons=result.reasons,
+            reasons=_kept(result.reasons),
             top=result.top,
             evictions=result.evicted,
             waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,

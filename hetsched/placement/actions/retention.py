@@ -1,9 +1,10 @@
 """Forget what ended long ago.
 
-Rule: a finished workload goes with its pods, decisions, ended reservations and live topic; the audit trail stays, and
-of each decision its summary, for the permalinks. The latest decisions stay as long as the feed shows them. What is held
-does not change, so neither does the revision. Copies of the cluster's state that are older than what was forgotten
-cannot catch up by it, so the cluster remembers up to which revision that is.
+Rule: a finished workload goes with its pods, decisions, ended reservations and live topic, and so do pods that others
+placed and that ended; the audit trail stays, and of each decision its summary, for the permalinks. The latest decisions
+stay as long as the feed shows them. What is held does not change, so neither does the revision. Copies of the cluster's
+state that are older than what was forgotten cannot catch up by it, so the cluster remembers up to which revision that
+is.
 """
 
 from __future__ import annotations
@@ -37,6 +38,22 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
         _keep_summaries(ids)
         Workload.objects.filter(pk__in=ids).delete()
         forget([workload_topic(workload_id) for workload_id in ids])
+    return len(ids)
+
+
+def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1000) -> int:
+    """Delete pods that others placed and that ended before a time; return how many went."""
+    ended = Pod.objects.filter(cluster_id=cluster_id, workload=None, finished_at__lt=finished_before)
+    if not ended.exists():
+        return 0
+    with transaction.atomic():
+        cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
+        held = Reservation.objects.filter(active=True).values("pod")
+        ids = list(ended.exclude(pk__in=held).order_by("finished_at").values_list("id", flat=True)[:limit])
+        last = Reservation.objects.filter(pod__in=ids).aggregate(last=Max("released_revision"))["last"]
+        cluster.forgotten_revision = max(cluster.forgotten_revision, last or 0)
+        cluster.save(update_fields=["forgotten_revision"])
+        Pod.objects.filter(pk__in=ids).delete()
     return len(ids)
 
 
