@@ -26,7 +26,8 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.adapters.allocation import by_container
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.allocating import allocate, release
+from hetsched.adapters.kube.api import Api, ApiFailure
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
 from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
@@ -124,9 +125,13 @@ def _left(cluster: Cluster) -> Iterator[list[int]]:
 
 
 def write(api: Api, name: str, one: ToBind) -> Bound:
-    """Have the pod's volumes, then bind it; say what became of it. `name` is the cluster's."""
+    """Have the pod's volumes and devices, then bind it; say what became of it. `name` is the cluster's."""
     began = time.perf_counter()
-    bound = provide(api, one) or bind(api, one)
+    bound = provide(api, one) or allocate(api, one) or bind(api, one)
+    if bound.fate is Fate.REFUSED and one.device_claims:
+        # What cannot be taken back now stays with the claim, where everybody sees it.
+        with suppress(ApiFailure):
+            release(api, one)
     tally.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
     return bound
 
@@ -151,7 +156,8 @@ def binding_of(pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allo
     told = annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
-    return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims)
+    device_claims = tuple(use.claim for use in spec.shape.devices)
+    return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims, device_claims, allocation.devices)
 
 
 def note(cluster: Cluster, fates: Sequence[Bound]) -> int:

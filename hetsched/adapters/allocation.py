@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, VolumeGrant, ZoneGrant
+from hetsched.contracts.allocation import Allocation, CardGrant, DeviceGrant, IsaGrant, VolumeGrant, ZoneGrant
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
@@ -56,6 +56,7 @@ class _Annotation(msgspec.Struct):
     policy: str | None = None
     predicted: tuple[_Zone, ...] = ()
     volumes: tuple[VolumeGrant, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
 
 
 class _CraneResources(msgspec.Struct):
@@ -88,6 +89,7 @@ def parse_allocation(text: str) -> Allocation:
         cpu_policy=found.policy,
         predicted=_grants(found.predicted),
         volumes=found.volumes,
+        devices=found.devices,
     )
 
 
@@ -173,4 +175,6 @@ def write_allocation(allocation: Allocation, containers: Mapping[str, str] | Non
         document["predicted"] = allocation.predicted
     if allocation.volumes:
         document["volumes"] = allocation.volumes
+    if allocation.devices:
+        document["devices"] = allocation.devices
     return msgspec.json.encode(document).decode()

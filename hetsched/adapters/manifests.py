@@ -25,6 +25,7 @@ from hetsched.contracts.cluster import (
     PriorityClass,
     RuntimeClass,
 )
+from hetsched.contracts.devices import Devices
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
@@ -33,6 +34,7 @@ from hetsched.contracts.workload import PodGroup, PodSpec
 
 from . import controllers, guarantees, keys, metrics, nodes, selectors, storage
 from .demands import group_name
+from .devices import DeviceReader
 from .documents import Document
 from .fields import View, metadata
 from .pods import Names, PodReader, namespace_of, preempts
@@ -50,7 +52,7 @@ def read_content(
     reading = _Reading(workload)
     for document in documents:
         reading.sort(document)
-    own = reading.definitions()
+    own = reading.definitions(known)
     names = Names.of(own) if known is None else Names.of(known, own)
     reading.read_pods(PodReader(names))
     return msgspec.structs.replace(
@@ -114,7 +116,7 @@ class _Reading:
                 found[root.view("metadata").text("name")] = read(root)
         return found
 
-    def definitions(self) -> ClusterContent:
+    def definitions(self, known: ClusterContent | None = None) -> ClusterContent:
         groups: dict[str, PodGroup] = {}
         for document, root in self._sorted.get("PodGroup", ()):
             with _Placed(document):
@@ -139,6 +141,7 @@ class _Reading:
             runtime_classes=self._each("RuntimeClass", _runtime_class),
             pod_groups=groups,
             storage=self._storage(),
+            devices=self._devices(known),
             quotas=self._quotas(),
         )
 
@@ -150,6 +153,15 @@ class _Reading:
                 claims[claim.key] = claim
         volumes = self._each("PersistentVolume", storage.persistent_volume)
         return Storage(volumes, claims, self._each("StorageClass", storage.storage_class))
+
+    def _devices(self, known: ClusterContent | None) -> Devices:
+        reader = DeviceReader(None if known is None else known.devices)
+        for kind, read in (("ResourceSlice", reader.slice), ("DeviceClass", reader.device_class)):
+            self._each(kind, read)
+        for document, root in self._sorted.get("ResourceClaim", ()):
+            with _Placed(document):
+                reader.claim(root, namespace_of(root.view("metadata")))
+        return reader.devices()
 
     def _quotas(self) -> tuple[ElasticQuota, ...]:
         found: dict[str, ElasticQuota] = {}
@@ -299,8 +311,8 @@ def _name_of(document: Document) -> str:
 # Their pods come one a node, or at times: neither is a number of pods to place now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {
-    "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ElasticQuota", "PodDisruptionBudget", "PodMetrics",
-    *controllers.KINDS,
+    "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ResourceClaim", "ElasticQuota",
+    "PodDisruptionBudget", "PodMetrics", *controllers.KINDS,
 }  # fmt: skip
 _CRANE = "topology.crane.io"
 _READ = {
@@ -310,6 +322,7 @@ _READ = {
     ("PodGroup", "scheduling.k8s.io"), ("Workload", "scheduling.k8s.io"),
     ("PersistentVolume", ""), ("PersistentVolumeClaim", ""), ("StorageClass", "storage.k8s.io"),
     ("CSINode", "storage.k8s.io"),
+    ("ResourceSlice", "resource.k8s.io"), ("DeviceClass", "resource.k8s.io"), ("ResourceClaim", "resource.k8s.io"),
     ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
     ("PodDisruptionBudget", "policy"), ("PodMetrics", "metrics.k8s.io"), ("NodeMetrics", "metrics.k8s.io"),
     ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),

@@ -56,6 +56,8 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["schedulingGroup"] = {"podGroupName": pod.gang.name}
     if pod.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pod.pull_secrets]
+    if shape.devices:
+        spec["resourceClaims"] = [{"name": use.name, "resourceClaimName": use.claim} for use in shape.devices]
     if volumes := pod_volumes(pod):
         spec["volumes"] = volumes
     spec |= _constraints(shape)

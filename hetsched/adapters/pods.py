@@ -22,6 +22,7 @@ from hetsched.contracts.workload import (
     ClaimRequest,
     ClaimUse,
     ContainerDemand,
+    DeviceUse,
     GangMember,
     HostPort,
     NumaDemand,
@@ -48,7 +49,6 @@ _SYSTEM_PRIORITIES = {
 _PLACED_VOLUMES = (
     "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi", "rbd", "vsphereVolume",
 )  # fmt: skip
-_UNSUPPORTED = ("resourceClaims",)
 
 
 class Names(NamedTuple):
@@ -138,6 +138,7 @@ class PodReader:
             spread=selectors.spread(spec, labels),
             host_ports=_host_ports(spec),
             claims=_claims(spec, meta, name),
+            devices=_devices(spec, root.view("status")),
             gpu=demands.gpu_demand(annotations, amounts.requests, problems),
             isa=demands.isa_demand(labels, annotations, arch, problems),
             numa=demands.numa_demand(annotations, problems),
@@ -292,8 +293,24 @@ def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
     return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
 
 
+def _devices(spec: View, status: View) -> tuple[DeviceUse, ...]:
+    """Read the resource claims of a pod; one of a template has the name that its maker noted."""
+    made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
+    found = []
+    for use in spec.views("resourceClaims"):
+        name = use.text("name")
+        if name in made and "resourceClaimName" not in made[name]:
+            continue  # its maker found that none is needed
+        found.append(DeviceUse(name, use.text("resourceClaimName") or _made(made.get(name))))
+    return tuple(found)
+
+
+def _made(status: View | None) -> str:
+    return "" if status is None else status.text("resourceClaimName")
+
+
 def _unsupported(spec: View, problems: list[Problem]) -> None:
-    fields = [field for field in _UNSUPPORTED if spec.value.get(field)]
+    fields: list[str] = []
     for position, volume in enumerate(spec.views("volumes")):
         fields.extend(f"volumes[{position}].{source}" for source in _PLACED_VOLUMES if source in volume)
     for field in fields:

@@ -58,7 +58,7 @@ def simulate(
     if report is not None:
         make_folder(report)
     state = ClusterState.of(nodes)
-    state.add_storage(asked.storage)
+    state.add_storage(asked.storage, asked.devices)
     runs: list[Run] = []
     for compiled in policies:
         with Track(f"simulate {compiled.spec.name}", len(stream)) as track:

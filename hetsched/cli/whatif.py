@@ -51,7 +51,7 @@ def whatif(
     from hetsched.engine.whatif import what_if
 
     state = ClusterState.of(nodes)
-    state.add_storage(asked.storage)
+    state.add_storage(asked.storage, asked.devices)
     answer = what_if(state, compiled, pods, explain=explain, evaluated_at=_now())
     if output is OutputFormat.JSON:
         print_json(answer.document())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .devices import DeviceId
+
 
 class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
     """A share of one card: `milli` thousandths of it and `memory_mib` charged to it."""
@@ -39,6 +41,15 @@ class VolumeGrant(msgspec.Struct, frozen=True, gc=False):
     volume: str
 
 
+class DeviceGrant(msgspec.Struct, frozen=True):
+    """A device that was chosen for a request of one of the pod's resource claims; `uid` is the claim's."""
+
+    claim: str
+    uid: str
+    request: str
+    device: DeviceId
+
+
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Everything exclusive or exact that one pod holds on its node.
 
@@ -52,6 +63,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     cpu_policy: str | None = None
     predicted: tuple[ZoneGrant, ...] = ()
     volumes: tuple[VolumeGrant, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
 
 
 EMPTY = Allocation()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .devices import Devices
 from .node_report import NodeReport
 from .policy import PolicySpec
 from .storage import Storage
@@ -75,6 +76,7 @@ class ClusterContent(msgspec.Struct, frozen=True):
     runtime_classes: dict[str, RuntimeClass] = {}
     pod_groups: dict[str, PodGroup] = {}
     storage: Storage = Storage()
+    devices: Devices = Devices()
     quotas: tuple[ElasticQuota, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     pod_usages: tuple[PodUsage, ...] = ()

@@ -104,6 +104,13 @@ class ClaimUse(msgspec.Struct, frozen=True):
     template: ClaimRequest | None = None
 
 
+class DeviceUse(msgspec.Struct, frozen=True):
+    """A resource claim of a pod: what the pod calls it, and the claim's name, empty while nobody has made it."""
+
+    name: str
+    claim: str = ""
+
+
 class GpuDemand(msgspec.Struct, frozen=True):
     """`count` cards, each with these facts; `milli` < 1000 shares one card, `vendor` is set by the resource asked."""
 
@@ -221,6 +228,7 @@ class Shape(msgspec.Struct, frozen=True):
     spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[ClaimUse, ...] = ()
+    devices: tuple[DeviceUse, ...] = ()
     gpu: GpuDemand | None = None
     isa: IsaDemand | None = None
     numa: NumaDemand | None = None

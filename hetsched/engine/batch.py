@@ -30,7 +30,7 @@ from .request import Request
 from .status import Refusal
 
 # numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
-_RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes"}
+_RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"}
 # From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
 # _SHORT pods is not worth a call of it.
 _WORTH_LOADING = 10_000

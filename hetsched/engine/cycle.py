@@ -289,6 +289,7 @@ def _merged(first: Allocation, second: Allocation) -> Allocation:
         gpus=first.gpus + second.gpus,
         zones=first.zones + second.zones,
         volumes=first.volumes + second.volumes,
+        devices=first.devices + second.devices,
         isa=second.isa or first.isa,
         cpu_policy=second.cpu_policy or first.cpu_policy,
     )

@@ -45,6 +45,8 @@ class Digests:
             hasher.update(msgspec.json.encode((state.quotas.limits, state.budgets), order="sorted"))
         if state.volumes.storage:
             hasher.update(state.volumes.digest)
+        if state.devices.known:
+            hasher.update(state.devices.digest)
         if state.experience:
             hasher.update(msgspec.json.encode(state.experience.learnt, order="sorted"))
         hasher.update(b"".join(digests))

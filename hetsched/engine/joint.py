@@ -80,7 +80,9 @@ class Plan(NamedTuple):
 def is_plain(pod: PodSpec) -> bool:
     """Tell whether a pod takes amounts alone, so that it can be part of a problem."""
     shape = pod.shape
-    apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims
+    apart = (
+        shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims or shape.devices
+    )
     rules = shape.affinity or shape.anti_affinity or shape.preferred_affinity
     return pod.ready and not (apart or rules)
 

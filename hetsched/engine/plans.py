@@ -36,7 +36,7 @@ from .status import ALONE, SKIP, Alone, Refusal, Skip
 from .terms import GIVEN, NOWHERE, At, Cards
 
 # They have no say about a shape without rules between pods, or a pod whose namespace has no quota.
-_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes"}
+_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
@@ -155,6 +155,7 @@ class Plans:
             compiled.has_rules
             or shape.spread
             or shape.claims
+            or shape.devices
             or shape.numa is not None
             or not self._possible
             or self.full

@@ -16,6 +16,7 @@ _FILTERS = (
     PluginUse("taints", weight=3),
     PluginUse("node-affinity", weight=2),
     PluginUse("volumes"),
+    PluginUse("devices"),
     PluginUse("resource-fit"),
     PluginUse("numa-fit"),
     PluginUse("gpu-fit"),

@@ -20,6 +20,7 @@ import numpy as np
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
+from hetsched.contracts.devices import Devices as KnownDevices
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
@@ -34,6 +35,7 @@ from .columns import (
     Vocabulary,
     Window,
 )
+from .devices import Devices
 from .digests import Digests
 from .expected_use import Experience, learn
 from .gangs import Gangs
@@ -64,6 +66,7 @@ class ClusterState:
         namespaces: dict[str, dict[str, str]] | None = None,
         *,
         storage: Storage | None = None,
+        devices: KnownDevices | None = None,
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
         experience: Experience | None = None,
@@ -84,6 +87,7 @@ class ClusterState:
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
         self.volumes = Volumes(storage)
+        self.devices = Devices(devices)
         self.budgets = tuple(budgets)
         self.spared = Spared()
         self.experience = experience or Experience()
@@ -125,6 +129,7 @@ class ClusterState:
             content.running if running is None else running,
             content.namespaces,
             storage=content.storage,
+            devices=content.devices,
             quotas=content.quotas,
             budgets=content.budgets,
             experience=learn(content.pod_usages),
@@ -170,10 +175,13 @@ class ClusterState:
         self._compiled.clear()
         self._compiled_by_id.clear()
 
-    def add_storage(self, more: Storage) -> None:
+    def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
         """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
         if more:
             self.volumes.add(more)
+        if devices:
+            self.devices.add(devices)
+        if more or devices:
             self._facts_changed()
 
     def use_mix(self, mix: Mix) -> None:
@@ -289,6 +297,8 @@ class ClusterState:
             self.neighbours.charge(booking, sign)
         if booking.compiled.shape.claims:
             self.volumes.charge(booking, sign)
+        if booking.allocation.devices:
+            self.devices.charge(booking, sign)
         self._charge_group(booking.pod, sign)
         self.log.append(booking.row)
         self._bound_log()
@@ -358,6 +368,7 @@ class ClusterState:
         other.gangs = self.gangs.copy()
         other.quotas = self.quotas.copy()
         other.volumes = self.volumes.copy()
+        other.devices = self.devices.copy()
         other.derived = {}
         other.zones, other.links = self.zones.copy(), dict(self.links)
         other.resources = Vocabulary(self.resources.values)

@@ -21,7 +21,7 @@ from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.journal import rows
 
-from .models import Reservation, ReservedCard, ReservedCpu
+from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
 _IDS_PER_QUERY = 500
 EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
@@ -69,6 +69,7 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
     cpus = [cpu for pair in zip(reservations, bookings, strict=True) for cpu in _cpus(*pair)]
     rows.insert(cards)
     rows.insert(cpus)
+    rows.insert([device for pair in zip(reservations, bookings, strict=True) for device in _devices(cluster, *pair)])
     _refuse_overfull_cards(sorted({card.node_id for card in cards}))
     return reservations
 
@@ -98,6 +99,20 @@ def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
     ]
 
 
+def _devices(cluster: Cluster, reservation: Reservation, booked: Booked) -> list[ReservedDevice]:
+    return [
+        ReservedDevice(
+            reservation=reservation,
+            cluster=cluster,
+            claim=grant.claim,
+            driver=grant.device.driver,
+            pool=grant.device.pool,
+            device=grant.device.name,
+        )
+        for grant in booked.allocation.devices
+    ]
+
+
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
     """Judge by the sum what no index can: shares of one card."""
     with connection.cursor() as cursor:
@@ -124,6 +139,7 @@ def end(active: QuerySet[Reservation], cluster: Cluster, reason: str, now: datet
     )
     ReservedCard.objects.filter(reservation_id__in=ids).update(active=False)
     ReservedCpu.objects.filter(reservation_id__in=ids).update(active=False)
+    ReservedDevice.objects.filter(reservation_id__in=ids).update(active=False)
     return held
 
 

@@ -32,7 +32,7 @@ from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 
 from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import HOLDING, QUEUED, State, workload_state
-from .models import IdempotencyKey, Nomination, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from .models import IdempotencyKey, Nomination, Pod, Reservation, ReservedCard, ReservedCpu, ReservedDevice, Workload
 from .zones import alone
 
 _GUARDS = (
@@ -41,7 +41,7 @@ _GUARDS = (
 )  # fmt: skip
 _JUDGES = (
     "placement_reservation_one_active", "placement_card_one_holder", "placement_cpu_one_holder",
-    "placement_pod_live_name",
+    "placement_pod_live_name", "placement_device_one_holder",
 )  # fmt: skip
 
 # All that `check_invariants` looks for.
@@ -98,6 +98,20 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
         if card["n"] > 1 or card["milli"] > 1000:
             message = f"card {card['card_index']}: {card['n']} exclusive holders, {card['milli']}/1000 given out"
             yield Violation("I3", card["node__name"], message)
+    devices = ReservedDevice.objects.filter(active=True, cluster=cluster).values("driver", "pool", "device")
+    for device in devices.annotate(n=Count("id")).filter(n__gt=1):
+        name = f"{device['driver']}/{device['pool']}/{device['device']}"
+        yield Violation("I3", cluster.name, f"device {name} has {device['n']} holders")
+    claims = cluster.definitions.devices.claims
+    elsewhere = {device: key for key, claim in claims.items() for device in claim.allocated or ()}
+    active = Reservation.objects.filter(active=True, cluster=cluster, devices__active=True).distinct()
+    for reservation in active.select_related("pod"):
+        for grant in reservation.allocation.devices:
+            key = f"{reservation.pod.namespace}/{grant.claim}"
+            if elsewhere.get(grant.device, key) != key:
+                yield Violation(
+                    "I3", reservation.pod.key, f"device {grant.device} is that of claim {elsewhere[grant.device]}"
+                )
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:

@@ -379,6 +379,30 @@ class ReservedCpu(models.Model):
         return f"cpu {self.cpu}"
 
 
+class ReservedDevice(models.Model):
+    """One device that a reservation holds for a resource claim of its pod."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="devices")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    claim = models.CharField(max_length=253)
+    driver = models.CharField(max_length=63)
+    pool = models.CharField(max_length=253)
+    device = models.CharField(max_length=63)
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "driver", "pool", "device"],
+                condition=models.Q(active=True),
+                name="placement_device_one_holder",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"device {self.driver}/{self.pool}/{self.device}"
+
+
 class IdempotencyKey(models.Model):
     """The first answer under a key, kept apart per owner."""
 

@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
+from hetsched.adapters.kube.allocating import allocate, release
 from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.binding import ToBind
 from hetsched.adapters.kube.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.adapters.kube.rights import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kube.submitting import Fate, create, delete, wanted
+from hetsched.contracts.allocation import DeviceGrant
+from hetsched.contracts.devices import DeviceId
 from hetsched.contracts.submitted import Wanted
 from hetsched.inventory import connecting
 from hetsched.inventory.actions import create_cluster
@@ -29,6 +33,7 @@ from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import PolicyObject
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
+from tests.kube.devices import clear, exactly, given, make_claim, make_class
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell
 from workers.watch import Follower
@@ -38,7 +43,7 @@ Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name o
 # What every account may do, whoever it is: ask what it may do.
 EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
 # Used by what has tests of its own, not on the way of a pod to its node.
-ELSEWHERE = {"elect", "evict", "provide", "submit"}
+ELSEWHERE = {"allocate", "elect", "evict", "provide", "submit"}
 
 
 def listed(rules: list[dict[str, Any]]) -> list[Grant]:
@@ -193,3 +198,20 @@ def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
     path = PODS.path(namespace="default", name="victim", part="eviction")
     api_of(live).send("POST", path, json.dumps(eviction).encode(), query={"dryRun": "All"})
+
+
+def test_devices_need_every_right_of_theirs(api: Api, plane: ControlPlane, live: Cluster) -> None:
+    make_class(api)
+    make_claim(api, "train", exactly("gpu"))
+    ours, since = api_of(live), len(plane.audited())
+    grant_of = DeviceGrant("train", "", "gpu", DeviceId("gpu.example.com", "n1", "gpu-0"))
+    one = ToBind(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
+    assert allocate(ours, one) is None
+    assert given(api, "train") == ["n1/gpu-0"]
+    release(ours, one)
+    assert given(api, "train") == []
+    used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
+    # The API server asks for this one while it takes the status; without it the write was refused.
+    asked = {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
+    assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"}
+    clear(api)

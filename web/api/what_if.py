@@ -148,7 +148,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
     if asked.add_nodes:
         state = _with_nodes(state, _nodes(asked.add_nodes))
-    state.add_storage(content.storage)
+    state.add_storage(content.storage, content.devices)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)

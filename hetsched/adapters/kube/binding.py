@@ -26,7 +26,7 @@ import msgspec
 
 from hetsched.adapters import keys
 from hetsched.adapters.allocation import write_allocation
-from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.allocation import Allocation, DeviceGrant
 
 from .api import Api, ApiFailure
 from .resources import PODS
@@ -49,7 +49,10 @@ class Fate(enum.StrEnum):
 
 
 class ToBind(msgspec.Struct, frozen=True):
-    """One pod, by its uid, and where it goes with what; its claims, with the volume chosen for each, if any was."""
+    """One pod, by its uid, and where it goes with what; its claims, with the volume chosen for each, if any was.
+
+    `device_claims` are the names of its resource claims, `devices` what was chosen for those that were open.
+    """
 
     pod_id: int
     namespace: str
@@ -58,6 +61,8 @@ class ToBind(msgspec.Struct, frozen=True):
     node: str
     annotations: dict[str, str] = {}
     claims: tuple[tuple[str, str], ...] = ()
+    device_claims: tuple[str, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
     patient: bool = True
 
 

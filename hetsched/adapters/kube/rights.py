@@ -13,7 +13,18 @@ import msgspec
 
 from .api import Api, ApiFailure, Resource
 from .electing import NAME, NAMESPACE
-from .resources import CLAIMS, LEASES, NAMESPACES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES, VOLUMES
+from .resources import (
+    CLAIMS,
+    DEVICE_CLASSES,
+    LEASES,
+    NAMESPACES,
+    OPTIONAL,
+    PODS,
+    REQUIRED,
+    RESOURCE_CLAIMS,
+    SCHEDULING_POLICIES,
+    VOLUMES,
+)
 from .telling import EVENTS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
@@ -55,6 +66,11 @@ RIGHTS = (
     Right("bind", "create", PODS, "binding"),
     Right("bind", "get", PODS),
     *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
+    Right("allocate", "get", DEVICE_CLASSES),
+    *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch")),
+    Right("allocate", "patch", RESOURCE_CLAIMS, "status"),
+    # No call of its own: the API server asks for it when the allocation in a status changes.
+    Right("allocate", "patch", RESOURCE_CLAIMS, "binding"),
     Right("explain", "patch", PODS, "status"),
     Right("explain", "patch", SCHEDULING_POLICIES, "status"),
     Right("explain", "create", EVENTS),

@@ -6,7 +6,6 @@ from tests.unit.adapters.reading import pod, problems
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ("resourceClaims: [{name: a, resourceClaimName: b}]", "spec.resourceClaims"),
         ("volumes: [{name: b, emptyDir: {}}, {name: a, rbd: {image: x}}]", "spec.volumes[1].rbd"),
         ("volumes: [{name: a, gcePersistentDisk: {pdName: x}}]", "spec.volumes[0].gcePersistentDisk"),
         ("workloadRef: {name: a, podGroup: b, podGroupReplicaKey: c}", "spec.workloadRef.podGroupReplicaKey"),

@@ -1,0 +1,107 @@
+"""Selectors of devices: CEL expressions, evaluated one device at a time, within limits.
+
+Problem: an expression comes from whoever may create a claim, and a wrong guess gives somebody the wrong device.
+Rule: an expression sees `device.driver`, `device.attributes` and `device.capacity`, each by domain and name, as
+Kubernetes gives them. Only an answer that is true or false is one; whatever else comes of it (a field that is absent, a
+function that is unknown here, a type that does not fit) is `None` with the reason. Texts are at most `MOST_CHARACTERS`
+long and hold at most `MOST_LOOPS` macros that go through a list, so that the work is bounded by the text.
+Units: quantities are whole thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare them, and versions.
+Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language definition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import cel
+
+from hetsched.contracts.units import parse_amount
+
+MOST_CHARACTERS = 2_048
+MOST_LOOPS = 1
+_LOOPS = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter|transform\w*)\s*\(")
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
+_LONGEST = 200
+Answer = tuple[bool | None, str]
+
+
+class Expression:
+    """One expression, compiled once; `problem` says why it cannot be evaluated at all."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.problem = ""
+        self._program: Any = None
+        if len(text) > MOST_CHARACTERS:
+            self.problem = f"the expression has more than {MOST_CHARACTERS} characters"
+        elif len(_LOOPS.findall(text)) > MOST_LOOPS:
+            self.problem = f"the expression goes through more than {MOST_LOOPS} list"
+        else:
+            try:
+                self._program = cel.compile(text)
+            except Exception as error:
+                self.problem = _told(error)
+
+    def evaluate(self, device: dict[str, Any]) -> Answer:
+        """Return whether the expression is true of a device, or None and why that cannot be told."""
+        if self.problem:
+            return None, self.problem
+        try:
+            found = self._program.execute(_context(device))
+        except Exception as error:
+            return None, _told(error)
+        if found is True or found is False:
+            return found, ""
+        return None, "the expression is neither true nor false"
+
+
+@lru_cache(maxsize=4096)
+def expression(text: str) -> Expression:
+    """Return an expression, compiled once."""
+    return Expression(text)
+
+
+def quantity(text: str) -> int:
+    """Return a quantity in thousandths. Raises: InputError."""
+    return parse_amount("cpu", text)
+
+
+def version(text: str) -> list[Any]:
+    """Return a semantic version as a list that compares like it. Raises: ValueError."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:40]!r} is not a version")
+    major, minor, patch, before = found.groups()
+    steps = [[0, int(step), ""] if step.isdigit() else [1, 0, step] for step in before.split(".")] if before else []
+    return [int(major), int(minor), int(patch), 0 if before else 1, steps]
+
+
+def _compare(one: Any, other: Any) -> int:
+    return int(one > other) - int(one < other)
+
+
+def _context(device: dict[str, Any]) -> Any:
+    context = cel.Context()
+    context.add_variable("device", device)
+    for name, function in _FUNCTIONS.items():
+        context.add_function(name, function)
+    return context
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "quantity": quantity,
+    "semver": version,
+    "compareTo": _compare,
+    "isGreaterThan": lambda one, other: _compare(one, other) > 0,
+    "isLessThan": lambda one, other: _compare(one, other) < 0,
+}
+
+
+def _told(error: BaseException) -> str:
+    """Return the first line of what went wrong."""
+    if isinstance(error, KeyError):
+        return f"the device has no {error.args[0] if error.args else 'such field'}"
+    return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]

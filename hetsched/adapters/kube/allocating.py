@@ -1,0 +1,158 @@
+"""Write the devices of a pod into its resource claims before the pod is bound.
+
+Problem: a driver prepares what stands in a claim's status, and two schedulers can write into one claim.
+Rule: as kube-scheduler does. For each claim of the pod, as it is by now
+    open, devices chosen     the finalizer that protects an allocation, then the allocation and the pod's reservation,
+                             in one write that names the version that was read
+    ours already             nothing: so is read back what became of a write that nobody answered
+    allocated, shared        the pod joins those that the claim is reserved for
+    anything else            the pod goes back
+A pod that is refused at its binding leaves its claims: its reservation goes, and with the last one the allocation.
+Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hetsched.contracts.allocation import DeviceGrant
+from hetsched.contracts.devices import DeviceId
+
+from .api import Api, ApiFailure
+from .binding import Bound, Fate, ToBind
+from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+_PATCH = "application/merge-patch+json"
+_REFUSED = frozenset({400, 403, 404, 422})
+Plain = dict[str, Any]
+
+
+def allocate(api: Api, one: ToBind) -> Bound | None:
+    """Give the claims of a pod their devices; None: all have them and are reserved for the pod."""
+    for name in one.device_claims:
+        grants = [grant for grant in one.devices if grant.claim == name]
+        try:
+            told = _claim(api, one, name, grants)
+        except ApiFailure as failure:
+            fate = Fate.REFUSED if failure.status in _REFUSED else Fate.WAITING
+            told = Bound(one.pod_id, fate, str(failure))
+        if told is not None:
+            if told.fate is Fate.WAITING and not one.patient:
+                return Bound(one.pod_id, Fate.REFUSED, told.message)
+            return told
+    return None
+
+
+def release(api: Api, one: ToBind) -> None:
+    """Take the pod out of its claims, and devices out of those that nobody else uses. Raises: ApiFailure."""
+    for name in one.device_claims:
+        claim = _read(api, name, one.namespace)
+        if claim is None:
+            continue
+        users = _users(claim)
+        left = [user for user in users if user.get("uid") != one.uid]
+        if len(left) < len(users):
+            status: Plain = {"reservedFor": left or None}
+            if not left and any(grant.claim == name for grant in one.devices):
+                status["allocation"] = None
+            _patch(api, claim, {"status": status}, "status")
+
+
+def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> Bound | None:
+    claim = _read(api, name, one.namespace)
+    if claim is None:
+        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is gone")
+    meta, status = claim["metadata"], claim.get("status", {})
+    if "deletionTimestamp" in meta:
+        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is being deleted")
+    if grants and grants[0].uid not in ("", meta["uid"]):
+        return Bound(one.pod_id, Fate.REFUSED, f"another claim has the name {name} by now")
+    user = {"resource": "pods", "name": one.name, "uid": one.uid}
+    users = _users(claim)
+    if "allocation" in status:
+        if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
+            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} was given other devices by somebody else")
+        if not any(known.get("uid") == one.uid for known in users):
+            _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
+        return None
+    if not grants:
+        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} has no devices, and none were chosen for it")
+    if FINALIZER not in meta.get("finalizers", []):
+        claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
+    allocation = _allocation(api, claim, grants, one.node)
+    _patch(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
+    return None
+
+
+def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
+    """Return the result as drivers read it, with what classes and the claim say to them."""
+    asked = claim["spec"]["devices"]
+    results = [
+        {
+            "request": grant.request,
+            "driver": grant.device.driver,
+            "pool": grant.device.pool,
+            "device": grant.device.name,
+        }
+        for grant in grants
+    ]
+    config: list[Plain] = []
+    for request in dict.fromkeys(grant.request for grant in grants):
+        said = _class(api, _class_of(asked["requests"], request)).get("spec", {}).get("config", [])
+        config += [{"source": "FromClass", "requests": [request], **one} for one in said]
+    given = {result["request"] for result in results}
+    for said in asked.get("config", []):
+        meant = set(said.get("requests", []))
+        if not meant or meant & (given | {name.partition("/")[0] for name in given}):
+            config.append({"source": "FromClaim", **said})
+    devices: Plain = {"results": results}
+    if config:
+        devices["config"] = config
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+
+
+def _class_of(requests: Sequence[Plain], name: str) -> str:
+    outer, _, inner = name.partition("/")
+    (request,) = [one for one in requests if one["name"] == outer]
+    if not inner:
+        return str(request["exactly"]["deviceClassName"])
+    return next(str(one["deviceClassName"]) for one in request["firstAvailable"] if one["name"] == inner)
+
+
+def _class(api: Api, name: str) -> Plain:
+    found: Plain = json.loads(api.get(DEVICE_CLASSES.path(name=name)))
+    return found
+
+
+def _given(allocation: Plain) -> list[Any]:
+    found = allocation.get("devices", {}).get("results", [])
+    return sorted(DeviceId(one["driver"], one["pool"], one["device"]) for one in found)
+
+
+def _users(claim: Plain) -> list[Plain]:
+    return list(claim.get("status", {}).get("reservedFor") or [])
+
+
+def _read(api: Api, name: str, namespace: str) -> Plain | None:
+    try:
+        found: Plain = json.loads(api.get(RESOURCE_CLAIMS.path(namespace=namespace, name=name)))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return None
+        raise
+    return found
+
+
+def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
+    """Change a claim as it was read and return it; somebody who was faster is found out by the next run."""
+    meta = read["metadata"]
+    about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
+    path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)
+    written: Plain = json.loads(
+        api.send("PATCH", path, json.dumps({**fields, "metadata": about}).encode(), content=_PATCH)
+    )
+    return written

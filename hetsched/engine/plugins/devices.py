@@ -1,0 +1,123 @@
+"""Give a pod the devices that its resource claims ask for, on a node that has them free.
+
+Rule: a node fits where every claim of the pod that is allocated has its devices, and devices for all its open claims
+can be found together (see `engine.devices`). Which ones is chosen with the node, and held by the pod until it is
+written into the claims.
+Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.devices import ResourceClaim
+from hetsched.contracts.waits import Event
+from hetsched.engine.columns import Bools, Window
+from hetsched.engine.points import Scope
+from hetsched.engine.registry import plugin
+from hetsched.engine.request import Request
+from hetsched.engine.state import ClusterState
+from hetsched.engine.status import SKIP, Refusal, Skip
+
+Refused = tuple[Refusal, Bools]
+
+
+class _Survey(NamedTuple):
+    """What was found out about a pod: who refuses which nodes (N,), and its claims that are open."""
+
+    refused: list[Refused]
+    open: list[ResourceClaim]
+
+
+@plugin(
+    "devices",
+    summary="Resource claims must have their devices on the node, or find them free there.",
+    scope=Scope.CLUSTER,
+    helped_by=frozenset(
+        {Event.NODE_ADDED, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED, Event.POD_PLACED,
+         Event.POD_CHANGED}
+    ),
+)  # fmt: skip
+class Devices:
+    def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
+        if not request.shape.devices:
+            return SKIP
+        found = _survey(request, state)
+        if isinstance(found, Refusal):
+            return found
+        request.memo["devices"] = found
+        return None
+
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for _, rows in request.memo["devices"].refused:
+            fits &= ~nodes.pick(rows)
+        return fits
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        for refusal, rows in request.memo["devices"].refused:
+            yield refusal, nodes.pick(rows)
+
+    def waits(self, request: Request) -> str:
+        names = [use.claim or use.name for use in request.shape.devices]
+        return f"claim{'s' if len(names) > 1 else ''} {', '.join(names)} to find free devices"
+
+    def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
+        if not request.shape.devices:
+            return None
+        found = _survey(request, state, only=row)
+        if isinstance(found, Refusal):
+            return found
+        if not found.open:
+            return None
+        grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.taken())
+        if isinstance(grants, str):
+            return Refusal("DevicesNotAvailable", "the devices are taken by now")
+        return Allocation(devices=tuple(grants))
+
+    def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
+        """What was chosen goes with the booking."""
+
+
+def _survey(request: Request, state: ClusterState, only: int | None = None) -> _Survey | Refusal:
+    """Settle the claims of a pod; `only` one row is wanted where the others were looked at before."""
+    refused: list[Refused] = []
+    still_open: list[ResourceClaim] = []
+    for use in request.shape.devices:
+        found = state.devices.settle(request.pod, use)
+        if isinstance(found, Refusal):
+            return found
+        if found.allocated is None:
+            still_open.append(found)
+        elif found.node:
+            away: Bools = np.ones(len(state.reports), np.bool_)
+            if found.node in state.row_of:
+                away[state.row_of[found.node]] = False
+            message = f"the devices of claim {found.name} are on another node"
+            refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
+    if still_open and only is None:
+        refused += _without(still_open, state)
+    return _Survey(refused, still_open)
+
+
+def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
+    """Return the nodes on which the open claims of a pod find no devices."""
+    taken, few = state.devices.taken(), np.ones(len(state.reports), np.bool_)
+    long: Bools = np.zeros(len(state.reports), np.bool_)
+    named = range(len(state.reports)) if state.devices.has_reachable else _rows(state)
+    for row in named:
+        found = state.devices.allocate(claims, state.reports[row].name, taken)
+        few[row], long[row] = found == "few", found == "search"
+    names = ", ".join(claim.name for claim in claims)
+    return [
+        (Refusal("DevicesNotAvailable", f"no free devices for claim {names}", tuple(c.name for c in claims)), few),
+        (Refusal("DevicesUndecided", f"the devices for claim {names} could not be found in time", unknown=True), long),
+    ]
+
+
+def _rows(state: ClusterState) -> list[int]:
+    return sorted(state.row_of[node] for node in state.devices.nodes() if node in state.row_of)

@@ -1,0 +1,232 @@
+"""Pods with resource claims on a real API server: placed where devices are, bound once their claims have them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.allocating import allocate
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.binding import Fate
+from hetsched.adapters.kube.resources import PODS, RESOURCE_CLAIMS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement import snapshot
+from hetsched.placement.actions import begin_binding
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod, ReservedDevice
+from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with a node without devices, and one with two of them."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    snapshot.warm(cluster.pk).forget()
+    make_class(api)
+    make_slice(api, "b", device("gpu-0", "a100", root=1), device("gpu-1", "h100", root=2))
+    for name in ("a", "b"):
+        make_node(api, name)
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 2)
+    yield follower
+    follower.ended.set()
+    clear(api)
+
+
+def known(name: str) -> Any:
+    return Cluster.objects.get().definitions.devices.claims.get(f"default/{name}")
+
+
+def decide(follower: Follower, cluster: Cluster) -> None:
+    follower._tell()
+    schedule.run(cluster.pk)
+
+
+def reasons() -> list[str]:
+    return [reason.code for reason in Decision.objects.latest("id").reasons]
+
+
+def asking(api: Api, follower: Follower, name: str, *requests: dict[str, Any], **more: Any) -> None:
+    """Make a claim and a pod of one name, and wait until both are seen."""
+    make_claim(api, name, *requests, **more)
+    make_pod(api, name, resourceClaims=using(name))
+    eventually(follower, lambda: known(name) is not None and name in states())
+
+
+def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, followed: Follower) -> None:
+    asking(api, followed, "train", exactly("gpu", 'device.attributes["gpu.example.com"].model == "h100"'))
+    decide(followed, cluster)
+    assert states() == {"train": "placed"}
+    assert ReservedDevice.objects.get(active=True).device == "gpu-1"
+    assert bind.run(cluster.pk) == 1
+    found, pod = claim_of(api, "train"), pod_of(api, "train")
+    assert given(api, "train") == ["b/gpu-1"]
+    assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    (user,) = found["status"]["reservedFor"]
+    assert (user["resource"], user["name"], user["uid"]) == ("pods", "train", pod["metadata"]["uid"])
+    (term,) = found["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ["b"]
+    assert pod["spec"]["nodeName"] == "b"
+    told = json.loads(pod["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert told["devices"][0]["device"] == {"driver": "gpu.example.com", "pool": "b", "name": "gpu-1"}
+    eventually(followed, lambda: known("train").allocated is not None)
+    assert check_invariants() == []
+
+
+def test_what_nobody_can_tell_is_refused_and_never_guessed(api: Api, cluster: Cluster, followed: Follower) -> None:
+    asking(api, followed, "odd", exactly("gpu", 'device.attributes["gpu.example.com"].speed > 3'))
+    decide(followed, cluster)
+    assert (states(), reasons()) == ({"odd": "not-now"}, ["DeviceSelectorUnknown"])
+    assert "the device has no speed" in Decision.objects.latest("id").reasons[0].message
+
+
+def test_what_is_not_supported_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
+    request = exactly("gpu", capacity={"requests": {"memory": "1Gi"}})
+    try:
+        asking(api, followed, "part", request)
+    except ApiFailure:
+        pytest.skip("this API server does not serve shares of capacity")
+    if known("part").unsupported == "":
+        pytest.skip("this API server drops shares of capacity")
+    decide(followed, cluster)
+    assert (states(), reasons()) == ({"part": "misconfigured"}, ["FeatureNotSupported"])
+
+
+def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_claim(api, "theirs", exactly("gpu"))
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-0"}
+    status = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    path = RESOURCE_CLAIMS.path(namespace="default", name="theirs", part="status")
+    api.send("PATCH", path, json.dumps(status).encode(), content=MERGE)
+    eventually(followed, lambda: known("theirs") is not None and known("theirs").allocated is not None)
+    asking(api, followed, "both", exactly("gpu", count=2))
+    decide(followed, cluster)
+    assert (states()["both"], reasons()) == ("not-now", ["DevicesNotAvailable"])
+    asking(api, followed, "one", exactly("gpu"))
+    decide(followed, cluster)
+    bind.run(cluster.pk)
+    assert given(api, "one") == ["b/gpu-1"]
+
+
+def test_a_pod_goes_where_its_claim_was_allocated_and_joins_its_users(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    asking(api, followed, "shared", exactly("gpu"))
+    make_pod(api, "second", resourceClaims=using("shared"))
+    eventually(followed, lambda: "second" in states())
+    decide(followed, cluster)
+    assert states() == {"shared": "placed", "second": "not-now"}
+    assert reasons() == ["ResourceClaimBusy"]
+    bind.run(cluster.pk)
+    eventually(followed, lambda: known("shared").allocated is not None)
+    Pod.objects.filter(name="second").update(queued=True, not_before=None)
+    decide(followed, cluster)
+    bind.run(cluster.pk)
+    assert pod_of(api, "second")["spec"]["nodeName"] == "b"
+    assert len(claim_of(api, "shared")["status"]["reservedFor"]) == 2
+    assert given(api, "shared") == ["b/gpu-0"]
+    assert check_invariants() == []
+
+
+def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_pod(api, "late", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "any"}])
+    eventually(followed, lambda: states() == {"late": "pending"})
+    decide(followed, cluster)
+    assert (states(), reasons()) == ({"late": "not-now"}, ["ResourceClaimMissing"])
+    # What the controller would do: make the claim, then note its name.
+    make_claim(api, "late-gpu-x", exactly("gpu"))
+    noted = {"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "late-gpu-x"}]}}
+    path = PODS.path(namespace="default", name="late", part="status")
+    api.send("PATCH", path, json.dumps(noted).encode(), content=MERGE)
+    eventually(followed, lambda: Pod.objects.get().spec.shape.devices[0].claim == "late-gpu-x")
+    eventually(followed, lambda: known("late-gpu-x") is not None)
+    decide(followed, cluster)
+    bind.run(cluster.pk)
+    assert given(api, "late-gpu-x") == ["b/gpu-0"]
+
+
+def test_an_allocation_that_nobody_answered_is_read_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+    asking(api, followed, "train", exactly("gpu"))
+    decide(followed, cluster)
+    begin_binding(cluster.pk, [Pod.objects.get().pk])
+    (one,) = bind.to_bind([Pod.objects.get().pk])
+    assert allocate(api, one) is None  # the write succeeds, and its worker dies
+    version = claim_of(api, "train")["metadata"]["resourceVersion"]
+    assert allocate(api, one) is None
+    assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
+    assert bind.write(api, "live", one).fate is Fate.BOUND
+
+
+def test_a_pod_that_is_refused_leaves_its_devices(
+    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking(api, followed, "train", exactly("gpu"))
+    decide(followed, cluster)
+    monkeypatch.setattr(bind, "bind", lambda api, one: bind.Bound(one.pod_id, Fate.REFUSED, "no"))
+    bind.run(cluster.pk)
+    status = claim_of(api, "train").get("status", {})
+    assert "allocation" not in status
+    assert "reservedFor" not in status
+    assert (states(), ReservedDevice.objects.filter(active=True).count()) == ({"train": "pending"}, 0)
+    assert check_invariants() == []
+
+
+def test_a_claim_that_somebody_else_was_faster_with_sends_the_pod_back(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    asking(api, followed, "train", exactly("gpu"))
+    decide(followed, cluster)
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-1"}
+    status = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    path = RESOURCE_CLAIMS.path(namespace="default", name="train", part="status")
+    api.send("PATCH", path, json.dumps(status).encode(), content=MERGE)
+    bind.run(cluster.pk)
+    assert states() == {"train": "pending"}
+    assert Pod.objects.get().message == "claim train was given other devices by somebody else"
+    assert given(api, "train") == ["b/gpu-1"]
+
+
+def test_every_device_is_given_once_however_fast_they_are_consumed(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    """Consume all devices, fast: the stress that found upstream giving one device to two claims."""
+    for number in range(4):
+        make_slice(api, f"n{number}", *(device(f"gpu-{i}") for i in range(8)))
+        make_node(api, f"n{number}")
+    eventually(followed, lambda: len(Cluster.objects.get().definitions.devices.devices) == 34)
+    eventually(followed, lambda: Node.objects.count() == 6)
+    for number in range(40):
+        make_claim(api, f"c{number}", exactly("gpu"))
+    for number in range(40):
+        make_pod(api, f"c{number}", cpu="10m", resourceClaims=using(f"c{number}"))
+    eventually(followed, lambda: len(states()) == 40 and known("c39") is not None, seconds=60)
+    decide(followed, cluster)
+    # 4 nodes with 8 devices and one with 2: 34 of the 40 pods.
+    assert Counter(states().values()) == {"placed": 34, "not-now": 6}
+    bind.run(cluster.pk)
+    everything = [one for number in range(40) for one in given(api, f"c{number}")]
+    assert (len(everything), len(set(everything))) == (34, 34)
+    # Half of them end; their claims go with them, and their devices to those that wait.
+    done = [pod.name for pod in Pod.objects.filter(state__in=["binding", "bound"]).order_by("id")[:17]]
+    for name in done:
+        api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
+        path = RESOURCE_CLAIMS.path(namespace="default", name=name)
+        free = {"status": {"reservedFor": None, "allocation": None}}
+        api.send("PATCH", f"{path}/status", json.dumps(free).encode(), content=MERGE)
+    eventually(followed, lambda: all(known(name).allocated is None for name in done), seconds=60)
+    eventually(followed, lambda: Pod.objects.filter(state="cancelled").count() == 17, seconds=60)
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    decide(followed, cluster)
+    bind.run(cluster.pk)
+    everything = [one for number in range(40) for one in given(api, f"c{number}")]
+    assert (len(everything), len(set(everything))) == (23, 23)  # 34 - 17 + 6
+    assert check_invariants() == []
