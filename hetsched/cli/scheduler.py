@@ -55,6 +55,8 @@ def scheduler(
         hint = "Add --kubeconfig FILE or --in-cluster"
         raise InputError("ConnectionUnclear", "there is no cluster to connect", place=option, hint=hint)
     data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
+    if extender:
+        check_extender(data_dir)
     with standalone.owned(data_dir) as lock:
         if not no_web:
             port = standalone.free_port(host, port)
@@ -122,6 +124,20 @@ def bring_up(
     else:
         console().print(f"\nhetsched scheduler is running\n  data        {supervisor.log_dir.parent}\n")
         sys.stdout.flush()
+
+
+def check_extender(data_dir: Path) -> None:
+    """Refuse to start an extender that nobody could call.
+
+    Raises: InputError `ExtenderClientsMissing` or `CertificatesUnusable`.
+    """
+    if not _given("HETSCHED_EXTENDER_CLIENTS", "HETSCHED_EXTENDER_CLIENTS_FILE"):
+        hint = "List the names of client certificates, each NAME or NAME=CLUSTER, comma-separated"
+        raise InputError("ExtenderClientsMissing", "nobody may call", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
+    folder = Path(os.environ.get("HETSCHED_EXTENDER_CERTIFICATES") or data_dir / "extender" / "server")
+    if not all((folder / name).exists() for name in ("tls.crt", "tls.key", "ca.crt")):
+        hint = f"hetsched certs {folder.parent} makes them; HETSCHED_EXTENDER_CERTIFICATES names another folder"
+        raise InputError("CertificatesUnusable", "there are no certificates", place=str(folder), hint=hint)
 
 
 def connection(
