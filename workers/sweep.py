@@ -28,6 +28,7 @@ from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
 from hetsched.placement.actions.imaging import due_images, forget_images
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
+from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
@@ -57,6 +58,7 @@ def run() -> dict[str, int]:
             dispatch.wake(cluster.pk, dispatch.TELL)
         if due(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.CREATE)
+        end_remnants(cluster.pk)
         if half_bound(cluster.pk):
             settle_half_gangs(cluster.pk)
         if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():

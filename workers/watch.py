@@ -232,7 +232,12 @@ class Follower:
         if nodes:
             follow(self.lease.cluster_id, nodes, epoch=self.lease.epoch)
         with warm(self.lease.cluster_id).held() as loaded:
-            pods = Changes(pods=changes.pods, pods_gone=changes.pods_gone, bound=changes.bound)
+            pods = Changes(
+                pods=changes.pods,
+                pods_gone=changes.pods_gone,
+                ran_to_the_last=changes.ran_to_the_last,
+                bound=changes.bound,
+            )
             follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())
 
     def _left_behind(self) -> tuple[list[str], list[str]]:
@@ -240,7 +245,7 @@ class Follower:
         cluster_id = self.lease.cluster_id
         nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
         states = [state.value for state in (*HOLDING, *QUEUED)]
-        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states)
+        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin=Pod.REMNANT)
         pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
         return (
             sorted(nodes - self._known[NODES].keys),

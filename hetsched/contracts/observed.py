@@ -86,6 +86,7 @@ class Changes(msgspec.Struct):
     nodes_gone: list[str] = []
     pods: list[ObservedPod] = []
     pods_gone: list[str] = []
+    ran_to_the_last: set[str] = set()  # uids of pods that went while their containers ran
     bound: set[str] = set()
     definitions: ClusterContent | None = None
 

@@ -105,7 +105,8 @@ class Pod(models.Model):
 
     # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us;
     # placed for another scheduler that asked for it: never queued here, that one tries again.
-    SUBMITTED, IMPORTED, WATCHED, ASKED = "submitted", "imported", "watched", "asked"
+    # REMNANT: what a pod held that was deleted by force.
+    SUBMITTED, IMPORTED, WATCHED, ASKED, REMNANT = "submitted", "imported", "watched", "asked", "remnant"
     OURS = (SUBMITTED, WATCHED, ASKED)
 
     workload = models.ForeignKey(

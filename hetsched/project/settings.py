@@ -129,6 +129,8 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 # Whether whoever follows a live cluster decides and binds too, at once; else the workers do, woken by messages.
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
+# How long what a pod held that was deleted by force is kept on a ready node.
+HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, least=0, most=86_400)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 # How often the ledger is checked for broken invariants; never for 0.

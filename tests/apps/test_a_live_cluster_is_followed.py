@@ -187,3 +187,25 @@ def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None
     a_sync(cluster)
     a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
     assert in_step(cluster)
+
+
+def test_what_somebody_else_filled_first_has_ours_go_elsewhere(cluster: Cluster) -> None:
+    # n1 has 8 CPUs: 2 + 3 + 3 of ours; 4 that somebody else puts there leave room for 4.
+    ours = [a_seen_pod(a_pod(name).cpu(cpu), uid=name) for name, cpu in (("bound", 2), ("first", 3), ("last", 3))]
+    seen(cluster, pods=ours)
+    recorded(cluster, placing(cluster, "n1"))
+    begin_binding(cluster.pk, [Pod.objects.get(name="bound").pk])
+    theirs = a_seen_pod(a_pod("theirs").cpu(4), uid="u9", scheduler="other", node_name="n1", phase="Pending")
+    seen(cluster, pods=[theirs])
+    # Without the last one 9 of 8 are asked for, without the first one too 6.
+    states = dict(Pod.objects.values_list("name", "state"))
+    assert states == {"bound": "binding", "first": "pending", "last": "pending", "theirs": "running"}
+    assert Pod.objects.get(name="last").message == "n1 was filled by default/theirs before it was bound"
+    assert Node.objects.get(name="n1").requested["cpu"] == 6000
+    assert check_invariants() == []
+    smaller = a_seen_pod(a_pod("small").cpu(2), uid="u10")
+    seen(cluster, pods=[smaller])
+    recorded(cluster, [one for one in placing(cluster, "n1") if one.waiting.spec.name == "small"])
+    fits = a_seen_pod(a_pod("none").cpu(0), uid="u11", scheduler="other", node_name="n1", phase="Pending")
+    seen(cluster, pods=[fits])
+    assert state_of("small") == "placed"  # it still fits

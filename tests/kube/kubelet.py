@@ -171,7 +171,7 @@ class Kubelet:
         if not spec.node:
             return
         if meta.deleted is not None:
-            self._do(lambda: self._let_go(meta))
+            self._do(lambda: self._let_go(meta, runs=seen.status.phase == "Running"))
         elif meta.uid not in self._taken and seen.status.phase == "Pending":
             self._taken.add(meta.uid)
             containers = tuple((container.name, container.image) for container in spec.containers)
@@ -261,7 +261,11 @@ class Kubelet:
         over = {"exitCode": fate.exit_code, "reason": fate.reason, "message": fate.message, "finishedAt": _now()}
         self._tell(pod, {"phase": fate.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)})
 
-    def _let_go(self, meta: _Meta) -> None:
+    def _let_go(self, meta: _Meta, *, runs: bool) -> None:
+        """End a pod that is to go: that its containers ended is told before it goes, as kubelets do since 1.27."""
+        if runs:
+            over = {"metadata": {"uid": meta.uid}, "status": {"phase": "Failed"}}
+            self._patch(PODS, meta.name, meta.namespace, over)
         options = json.dumps({"gracePeriodSeconds": 0, "preconditions": {"uid": meta.uid}}).encode()
         self._api.send("DELETE", PODS.path(namespace=meta.namespace, name=meta.name), options)
 

@@ -12,7 +12,7 @@ from hetsched.adapters.kube.resources import PODS
 from hetsched.adapters.kube.telling import EVENTS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
-from hetsched.placement.models import Decision
+from hetsched.placement.models import Decision, Pod
 from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell
@@ -76,6 +76,24 @@ def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, f
     eventually(followed, lambda: schedule.run(cluster.pk) == 1)  # its back-off is over
     bind.run(cluster.pk)
     assert pod_of(api, "late")["spec"]["nodeName"] == "x86"
+    assert check_invariants() == []
+
+
+def test_a_pod_whose_place_somebody_else_took_before_it_was_bound_moves(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    make_pod(api, "ours", cpu="6")
+    eventually(followed, lambda: states() == {"ours": "pending"})
+    followed._tell()
+    assert schedule.run(cluster.pk) == 1
+    placed_on = Pod.objects.select_related("node").get().node
+    assert placed_on is not None
+    make_pod(api, "theirs", cpu="6", schedulerName="default-scheduler", nodeName=placed_on.name)
+    eventually(followed, lambda: states() == {"ours": "pending", "theirs": "running"})
+    followed._tell()
+    assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
+    (other,) = {"arm", "x86"} - {placed_on.name}
+    assert pod_of(api, "ours")["spec"]["nodeName"] == other
     assert check_invariants() == []
 
 

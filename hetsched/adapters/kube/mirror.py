@@ -49,6 +49,7 @@ class Mirror:
         self._dirty_pods: dict[str, ObservedPod | None] = {}
         self._unbound: dict[str, str] = {}  # pods without a node, with their uid
         self._bound: set[str] = set()
+        self._ran_to_the_last: set[str] = set()
         self._redefined = True
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
@@ -67,6 +68,7 @@ class Mirror:
             self._by_policy.pop(event.key, None)
             self._dirty_pods.pop(event.key, None)  # the latest news comes last
             if body is None:
+                self._note_end(event)
                 self._dirty_pods[event.key] = None
                 self._unbound.pop(event.key, None)
                 self._bound.discard(event.key)
@@ -93,6 +95,7 @@ class Mirror:
         changes.pods = [pod for pod in self._dirty_pods.values() if pod is not None]
         self._dirty_pods = {}
         changes.bound, self._bound = self._bound, set()
+        changes.ran_to_the_last, self._ran_to_the_last = self._ran_to_the_last, set()
         for name in self._dirty:
             if name in self._nodes:
                 report = self._read_node(name)
@@ -137,6 +140,16 @@ class Mirror:
             self._by_policy[key] = spec.policy, body
         if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):
             self._wanting[key] = body
+
+    def _note_end(self, event: Seen | Gone) -> None:
+        """Note a pod that went while its containers ran; where only its absence was noticed, nobody knows."""
+        if event.body:
+            try:
+                root = View(json.loads(event.body))
+                if _runs(root):
+                    self._ran_to_the_last.add(root.view("metadata").text("uid"))
+            except (InputError, ValueError, RecursionError) as error:
+                self._quarantine(PODS.plural, event.key, error)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -256,6 +269,14 @@ def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
         refusal=refusal(status) if bound else None,
         spec=spec,
     )
+
+
+def _runs(root: View) -> bool:
+    """Tell whether a pod runs and not all of its containers have ended."""
+    status = root.view("status")
+    states = [container.view("state") for container in status.views("containerStatuses")]
+    ended = bool(states) and all("terminated" in state for state in states)
+    return status.text("phase") == "Running" and not ended
 
 
 def _end(status: View) -> ContainerEnd | None:

@@ -9,7 +9,7 @@ Rule: one transaction per batch of changes, under the epoch of the follower. A p
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
     refused by its node          its owner's next pods stay away from there for a while
-    gone, or replaced by a uid   cancelled
+    gone, or replaced by a uid   cancelled; what it held is kept for a while where its containers ran to the last
     only being deleted           nothing: it holds what it holds until it is proved to be gone
 What ends frees exactly what it held, in the transaction that ends it.
 Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
@@ -48,8 +48,10 @@ from .change import Change
 from .creating import ask_about, join
 from .evicting import tell_who_left, wake_nominees
 from .refusing import note_refused, note_running
+from .remaining import held_by, keep_remnants
 from .shadowing import note
 from .submitting import prepare, take_in
+from .yielding import make_way
 
 _LIVE = [state.value for state in LIVE]
 
@@ -119,9 +121,11 @@ class _Batch:
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
         self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
+        self.ran_to_the_last: set[str] = set()
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
+        self.ran_to_the_last = changes.ran_to_the_last
         known = _known(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
             if key in known:
@@ -185,6 +189,7 @@ class _Batch:
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.over.values() for row in rows]
+        left = held_by(cancelled, self.ran_to_the_last)
         change.free(ended, "the pod ended")
         change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod is gone")
         for end in (State.SUCCEEDED, State.FAILED):
@@ -199,6 +204,7 @@ class _Batch:
         self.doubted = [*note_refused(change, self.refused), *note_running(change, runs)]
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        keep_remnants(change, left)
         charged = self._charge()
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
@@ -245,6 +251,8 @@ class _Batch:
         insert(pods)
         booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)
+        if booked:
+            make_way(self.change, {one.node_id for one in booked}, by=_named(pods))
         return len(pods)
 
     def charge_early(self) -> None:
@@ -296,6 +304,12 @@ def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
         for those in (given_up, rows.filter(state__in=_LIVE)):
             found.update((pod.key, pod) for pod in those.filter(name__in=some) if pod.key in wanted)
     return found
+
+
+def _named(pods: Sequence[Pod]) -> str:
+    """Name the first few of some pods."""
+    more = f" and {len(pods) - 3} more" if pods[3:] else ""
+    return ", ".join(pod.key for pod in pods[:3]) + more
 
 
 def _how_it_ended(seen: ObservedPod) -> str:

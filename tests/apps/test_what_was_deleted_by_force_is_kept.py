@@ -1,0 +1,120 @@
+"""A pod that is deleted by force is no proof that its containers ended: its room, CPUs and cards are kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.allocation import Allocation, CardGrant
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import begin_binding, follow
+from hetsched.placement.actions.remaining import end_remnants
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Pod, Reservation, ReservedCard
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import placing, recorded
+
+pytestmark = pytest.mark.django_db
+KEY, REMNANT = "default/p", "p.u1"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster with one node of 8 CPUs and two cards, on which `p` runs with card 1."""
+    from hetsched.placement import dispatch
+
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").gpus(2).build()])
+    seen(made, pods=[a_seen(a_pod("p").gpu())])
+    recorded(made, placing(made, "n1", CardGrant(1, 1000, 0)))
+    begin_binding(made.pk, Pod.objects.values_list("id", flat=True))
+    seen(made, pods=[a_seen(a_pod("p").gpu(), node_name="n1", phase="Running")])
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def a_seen(pod: PodBuilder, *, uid: str = "u1", **more: Any) -> ObservedPod:
+    spec = pod.having(uid=uid, node_name=more.get("node_name", "")).build()
+    return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec, **more)
+
+
+def holders() -> list[str]:
+    return list(Reservation.objects.filter(active=True).values_list("pod__name", flat=True))
+
+
+def later(seconds: int = 121) -> None:
+    Pod.objects.filter(origin=Pod.REMNANT).update(not_before=timezone.now() - timedelta(seconds=1))
+
+
+def test_what_it_held_is_kept_for_a_while_and_then_free(cluster: Cluster) -> None:
+    with warm(cluster.pk).held() as kept:
+        assert KEY in kept.state.bookings
+    seen(cluster, pods_gone=[KEY], ran_to_the_last={"u1"})
+    assert dict(Pod.objects.values_list("name", "state")) == {"p": "cancelled", REMNANT: "running"}
+    assert holders() == [REMNANT]
+    assert list(ReservedCard.objects.filter(active=True).values_list("card_index", flat=True)) == [1]
+    assert Reservation.objects.get(active=True).allocation == Allocation(gpus=(CardGrant(1, 1000, 0),))
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    assert end_remnants(cluster.pk) == 0
+    assert check_invariants() == []
+    later()
+    assert end_remnants(cluster.pk) == 1
+    assert (holders(), Node.objects.get().pods) == ([], 0)
+    assert check_invariants() == []
+
+
+def test_a_pod_whose_end_was_told_is_free_at_once(cluster: Cluster) -> None:
+    seen(cluster, pods=[a_seen(a_pod("p").gpu(), node_name="n1", phase="Failed", ended="failed")])
+    seen(cluster, pods_gone=[KEY])
+    assert holders() == []
+
+
+def test_one_of_its_name_that_comes_at_once_gets_nothing_of_it(cluster: Cluster) -> None:
+    # A StatefulSet makes the pod again before the batch is written: both come as one.
+    seen(cluster, pods=[a_seen(a_pod("p").gpu(), uid="u2")], ran_to_the_last={"u1"})
+    assert holders() == [REMNANT]
+    assert sorted(Pod.objects.values_list("name", "state")) == [
+        ("p", "cancelled"), ("p", "pending"), (REMNANT, "running"),
+    ]  # fmt: skip
+    assert check_invariants() == []
+
+
+def test_where_the_node_is_not_ready_the_time_begins_anew(cluster: Cluster) -> None:
+    seen(cluster, pods_gone=[KEY], ran_to_the_last={"u1"})
+    seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
+    later()
+    assert end_remnants(cluster.pk) == 0
+    assert Pod.objects.get(name=REMNANT).not_before > timezone.now()
+    seen(cluster, nodes=[a_node("n1").gpus(2).build()])
+    assert end_remnants(cluster.pk) == 0  # the kubelet has only just come back
+    later()
+    assert end_remnants(cluster.pk) == 1
+
+
+def test_nothing_is_kept_on_a_node_that_is_gone(cluster: Cluster) -> None:
+    seen(cluster, pods_gone=[KEY], ran_to_the_last={"u1"})
+    seen(cluster, nodes_gone=["n1"])
+    assert end_remnants(cluster.pk) == 1
+    assert holders() == []
+
+
+def test_pods_of_other_schedulers_leave_the_same(cluster: Cluster) -> None:
+    theirs = a_seen(a_pod("theirs").cpu(2), uid="u9", node_name="n1", phase="Running")
+    seen(cluster, pods=[theirs])
+    seen(cluster, pods_gone=["default/theirs"], ran_to_the_last={"u9"})
+    assert sorted(holders()) == ["p", "theirs.u9"]
