@@ -64,7 +64,9 @@ def test_pods_get_nodes_and_nothing_stays_behind(api: Api, plane: ControlPlane, 
         wait_until(lambda: pod_of(api, "second")["spec"].get("nodeName"), what=run.said, seconds=120)
 
 
-@pytest.mark.parametrize("words", [["--extender"], ["--context", "x"], ["--namespace", "x"], ["--kubeconfig", "/nowhere/at/all"]])
+@pytest.mark.parametrize(
+    "words", [["--extender"], ["--context", "x"], ["--namespace", "x"], ["--kubeconfig", "/nowhere/at/all"]]
+)
 def test_what_is_wrong_is_told_before_anything_starts(tmp_path: Path, words: list[str]) -> None:
     with scheduler(tmp_path / "data", *words) as run:
         assert run.popen.wait(60) == 2
