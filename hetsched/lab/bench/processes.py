@@ -1,0 +1,69 @@
+"""Where the processor's time goes while something is measured from outside, program by program.
+
+Rule: on Linux, user and system time of a process and of all that it started and that still runs, by `/proc`; elsewhere
+nothing is known. Time of processes that ended in between is not seen.
+Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+_PROC = Path("/proc")
+# What tells our processes apart, then others by the name of their program.
+_ROLES = ("watch", "worker", "beat", "uvicorn")
+
+
+def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
+    """Return seconds of processor time by program: of a process tree, and of an API server here with its etcd."""
+    found = _all()
+    wanted = _below(root, found)
+    servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
+    parents = {found[pid][0] for pid in servers}
+    beside = {pid for pid, (parent, words, _) in found.items() if parent in parents and _program(words) == "etcd"}
+    seconds: dict[str, float] = defaultdict(float)
+    for pid in wanted | servers | beside:
+        _, words, used = found[pid]
+        seconds[_program(words)] += used
+    return dict(seconds)
+
+
+def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what was used in between, the most first."""
+    used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+    return dict(sorted(used.items(), key=lambda item: -item[1]))
+
+
+def _all() -> dict[int, tuple[int, list[str], float]]:
+    """Return parent, command line and seconds of every process."""
+    tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    found: dict[int, tuple[int, list[str], float]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text()
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        fields = stat.rpartition(")")[2].split()
+        found[int(folder.name)] = int(fields[1]), words, (int(fields[11]) + int(fields[12])) / tick
+    return found
+
+
+def _below(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[int]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, (parent, _, _) in found.items():
+        children[parent].append(pid)
+    below, waiting = set(), [root] if root in found else []
+    while waiting:
+        pid = waiting.pop()
+        below.add(pid)
+        waiting += children[pid]
+    return below
+
+
+def _program(words: list[str]) -> str:
+    role = next((role for role in _ROLES if role in words), "")
+    return role or Path(words[0]).name or "?"
