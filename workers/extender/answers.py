@@ -21,6 +21,7 @@ import msgspec
 import structlog
 from django.conf import settings
 from django.db import connections
+from django.utils import timezone
 
 from hetsched.adapters.kube.api import Api, ApiFailure
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind, bind
@@ -61,7 +62,7 @@ from .turns import Turns
 
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16
-_POLL_SECONDS = 0.02
+_POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.1
 _IMPATIENCE = 9  # a tenth of the time at most is spent on waiting for what was just freed
 _LIVE = sorted(state.value for state in LIVE)
 _FATES = {
@@ -100,11 +101,12 @@ class Extender:
         nodes = args.named()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
-        pod = self._pod(cluster, read_pod(bytes(args.pod), reader))
+        spec = read_pod(bytes(args.pod), reader)
+        pod = self._pod(cluster, spec)
         self.turns.begin(pod.uid)
         fits = False
         try:
-            told = self._fitting(pod, list(nodes), until)
+            told = self._fitting(self._with_images(cluster, spec, pod), list(nodes), until)
             fits = bool(told.fitting)
         finally:
             if not fits:
@@ -198,6 +200,14 @@ class Extender:
             message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched places it by itself"
             raise InputError("PodIsOurs", message, hint="Give the other scheduler's profile another name")
         (pod,) = prepare(cluster, [spec], "", None, Pod.ASKED)
+        return pod
+
+    def _with_images(self, cluster: Cluster, spec: PodSpec, pod: Pod) -> Pod:
+        """Return the pod once its images are looked up, or as it is when that takes too long."""
+        until = time.monotonic() + self.seconds / 4
+        while pod.images_until and pod.images_until > timezone.now() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+            pod = self._pod(cluster, spec)
         return pod
 
     def _fitting(self, pod: Pod, names: list[str], until: float) -> Fitting:

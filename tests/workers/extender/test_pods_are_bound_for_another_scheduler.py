@@ -13,6 +13,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Sync
 from hetsched.placement.actions import follow
+from hetsched.placement.actions.imaging import Looked, claim, note_looked
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queue import due_pods
@@ -180,6 +181,23 @@ def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
     never = offered(api, "never", cpu="64")
     assert extender.filter(asked(never, *ALL)).node_names == []
     assert len(slept) == 1  # what will never be is not waited for
+
+
+def test_a_new_image_is_looked_up_first(
+    extender: Extender, api: ApiServer, live: Cluster, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HETSCHED_REGISTRIES = ["registry.test"]
+
+    def look(seconds: float) -> None:
+        (row,) = claim(live.pk, 10)
+        note_looked(live.pk, [(row, Looked("sha256:" + "0" * 64, ("linux/riscv64",)))])
+
+    monkeypatch.setattr("workers.extender.answers.time.sleep", look)
+    pod = offered(api, "p")
+    pod["spec"]["containers"][0]["image"] = "registry.test/job:1"
+    assert extender.filter(asked(pod, *ALL)).node_names == ["risc"]
+    extender.bind(to(pod, "risc"))
+    assert check_invariants() == []
 
 
 def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiServer) -> None:
