@@ -53,6 +53,12 @@ Shadow = Annotated[
 ]  # fmt: skip
 
 
+PullSecrets = Annotated[
+    bool | None,
+    typer.Option("--read-pull-secrets/--no-read-pull-secrets", help="Read pull secrets to look images up."),
+]
+
+
 class ClusterKind(enum.StrEnum):
     OFFLINE = "offline"
     DEMO = "demo"
@@ -73,11 +79,12 @@ def add(
     in_cluster: InCluster = False,
     namespace: Namespaces = None,
     shadow: Shadow = None,
+    read_pull_secrets: PullSecrets = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Make a new cluster: empty until something is imported, or a live one by its kubeconfig."""
-    how = _how(kubeconfig, context, in_cluster, namespace, shadow)
+    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets)
     kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
     if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "A cluster of kind kubernetes needs --kubeconfig FILE or --in-cluster, others have neither"
@@ -99,6 +106,7 @@ def reconnect(
     namespace: Namespaces = None,
     shadow: Shadow = None,
     no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Follow it in nobody's shadow any more.")] = False,
+    read_pull_secrets: PullSecrets = None,
     reason: Reason = "connected by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -108,7 +116,7 @@ def reconnect(
     """
     if no_shadow and shadow:
         raise InputError("ConnectionUnclear", "give --shadow or --no-shadow, not both", place="--shadow")
-    how = _how(kubeconfig, context, in_cluster, namespace, "" if no_shadow else shadow)
+    how = _how(kubeconfig, context, in_cluster, namespace, "" if no_shadow else shadow, read_pull_secrets)
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
         seen = client.send("GET", address).headers.get("ETag", "*")
@@ -119,7 +127,12 @@ def reconnect(
 
 
 def _how(
-    kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str] | None, shadow: str | None
+    kubeconfig: Path | None,
+    context: str,
+    in_cluster: bool,
+    namespaces: list[str] | None,
+    shadow: str | None,
+    read_pull_secrets: bool | None,
 ) -> dict[str, Any]:
     """Return the part of a request that says how a cluster is reached, as far as the options say it."""
     how: dict[str, Any] = {}
@@ -133,6 +146,8 @@ def _how(
         how["namespaces"] = namespaces
     if shadow is not None:
         how["shadowOf"] = shadow
+    if read_pull_secrets is not None:
+        how["readPullSecrets"] = read_pull_secrets
     return how
 
 

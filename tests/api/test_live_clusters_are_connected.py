@@ -107,6 +107,14 @@ def test_a_connection_is_replaced_by_whoever_has_seen_it(live: Cluster, operator
     assert (moved["server"], moved["namespaces"]) == ("two.example.org:443", ["more", "team"])
 
 
+def test_pull_secrets_are_read_only_where_somebody_said_so(live: Cluster, operator: Api) -> None:
+    tag = operator.tag("clusters/live/")
+    body = {"readPullSecrets": True, "reason": "private images"}
+    assert not operator.get("clusters/live/")["connection"]["readPullSecrets"]
+    assert operator("PUT", "clusters/live/connection/", body, if_match=tag, status=200).json()["readPullSecrets"]
+    operator("PUT", "clusters/live/connection/", body, if_match=tag, status=412)
+
+
 def test_nothing_is_imported_into_a_live_cluster(live: Cluster, operator: Api) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     problem = operator("POST", "clusters/live/import/?reason=x", node, if_match="*", status=409).json()

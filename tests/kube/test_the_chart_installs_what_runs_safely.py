@@ -30,6 +30,8 @@ ALL = (
     "image.pullSecrets[0].name=registry", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress",
     "extender.enabled=true", "extender.replicas=2", "extender.clients={kube-scheduler=live,other}",
     "extender.from[0].ipBlock.cidr=10.0.0.0/8", "tolerations[0].operator=Exists", "access.exemptUsers={crane}",
+    "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}", "images.plainRegistries={lab:5000}",
+    "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
 )  # fmt: skip
 PROCESSES = {"web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat"}
 
@@ -116,10 +118,15 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
         # Only who calls API servers has a token for one.
         assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender"))
-        if role not in ("migrate", "watch"):
+        if role != "migrate":
             assert "livenessProbe" in container
     assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
+    asked = {role: found[role]["spec"]["containers"][0]["livenessProbe"] for role in ("schedule", "io", "watch", "beat")}
+    assert {role: probe["exec"]["command"] for role, probe in asked.items()} == {
+        "schedule": ["hetsched", "health", "worker"], "io": ["hetsched", "health", "worker"],
+        "watch": ["hetsched", "health", "watch"], "beat": ["hetsched", "health", "beat"],
+    }  # fmt: skip
 
 
 def test_the_extender_is_there_where_it_is_asked_for() -> None:
@@ -137,6 +144,17 @@ def test_the_extender_is_there_where_it_is_asked_for() -> None:
     }  # fmt: skip
     probed = {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe", "startupProbe")}
     assert probed == {"probes"}
+
+
+def test_registries_are_named_to_the_workers_and_reachable_for_those_that_ask() -> None:
+    (container,) = dict(pods(*ALL))["io"]["spec"]["containers"]
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told["HETSCHED_REGISTRIES"] == "docker.io,quay.io"
+    assert told["HETSCHED_PLAIN_REGISTRIES"] == "lab:5000"
+    policy = of("NetworkPolicy", *ALL)["live-hetsched-registries"]["spec"]
+    assert policy["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "io"
+    assert [port["port"] for port in policy["egress"][0]["ports"]] == [443, 5000]
+    assert "live-hetsched-registries" not in of("NetworkPolicy")
 
 
 def test_a_digest_wins_over_a_tag() -> None:
@@ -158,10 +176,14 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     roles = of("ClusterRole", *ALL)
     assert roles["hetsched-live-hetsched"]["rules"] == access.rules_of("hetsched")
     assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
+    assert roles["hetsched-live-hetsched-pull-secrets"]["rules"] == access.rules_of("hetsched-pull-secrets")
     (role,) = of("Role", *ALL).values()
     assert role["rules"] == access.rules_of("hetsched-elect")
     bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in of("RoleBinding", *ALL).values()}
-    assert bound == {("default", "hetsched-live-hetsched-submit"), ("kube-system", "hetsched-live-hetsched-elect")}
+    assert bound == {
+        ("default", "hetsched-live-hetsched-submit"), ("kube-system", "hetsched-live-hetsched-elect"),
+        ("default", "hetsched-live-hetsched-pull-secrets"),
+    }  # fmt: skip
     (policy,) = of("ValidatingAdmissionPolicy", *ALL).values()
     (shipped,) = [one for one in access.objects() if one["kind"] == "ValidatingAdmissionPolicy"]
     ours, exempt = [one["expression"] for one in policy["spec"].pop("matchConditions")]
@@ -191,6 +213,7 @@ def test_network_policies_and_budgets_select_what_they_mean() -> None:
         "live-hetsched": set(labels),
         "live-hetsched-api-servers": {"web", "io", "watch", "extender"},
         "live-hetsched-extender": {"extender"},
+        "live-hetsched-registries": {"io"},
         "live-hetsched-web": {"web"},
     }
     assert "ingress" not in of("NetworkPolicy", *ALL)["live-hetsched"]["spec"]

@@ -99,6 +99,13 @@ class IsaMatch:
         demand = request.shape.isa
         if demand is None:
             return "a node that runs its images"
+        if self._refuses_unknown(demand):
+            return "the platforms of its images to be known"
+        floors = demand.images.floors if demand.images else None
+        if floors is not None and not floors:
+            return "images that have an architecture in common"
+        if not demand.is_stated:
+            return f"a node of {' or '.join(name for name, _ in floors or ())}, which its images are built for"
         native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross
         ways = [f"has {native}"] if native else []
         ways += [f"emulates or compiles for {emulated}"] if emulated else []

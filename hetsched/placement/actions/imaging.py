@@ -24,7 +24,6 @@ from hetsched.adapters.images.facts import with_facts
 from hetsched.adapters.images.reference import Reference, parse_reference
 from hetsched.adapters.images.wire import Allowed
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
@@ -33,7 +32,6 @@ from .. import dispatch
 from ..bookings import parts
 from ..lifecycle import QUEUED
 from ..models import Pod
-from ..retrying import stir
 from .change import Change
 
 CLAIM = timedelta(seconds=120)  # longer than reading an image takes, whatever its registry does
@@ -199,7 +197,6 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) ->
             change = Change(cluster)
             change.decide_anew()
             change.end_nominations(changed, "more is known of its images by now")
-            stir(cluster, [Event.IMAGE_READ], at_once=True)
             change.close()
             dispatch.wake(cluster_id)
     return len(changed)

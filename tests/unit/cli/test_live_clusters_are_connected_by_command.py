@@ -63,6 +63,14 @@ def test_a_hostile_file_is_refused_here(server: Server, tmp_path: Path) -> None:
     assert server.asked == []
 
 
+@pytest.mark.parametrize(("word", "sent"), [("--read-pull-secrets", True), ("--no-read-pull-secrets", False)])
+def test_reading_pull_secrets_is_switched_by_a_word(server: Server, word: str, sent: bool) -> None:
+    server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
+    server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
+    assert run("cluster", "connect", "live", word).exit_code == 0
+    assert server.body() == {"reason": "connected by command", "readPullSecrets": sent}
+
+
 def test_a_connection_is_replaced_if_nobody_else_did(server: Server, file: Path) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})

@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.contracts.node_report import IsaReport
 from tests.builders import a_node, a_pod
-from tests.unit.engine.fleet import ask, policy_of, scheduler
+from tests.unit.engine.fleet import active, ask, cluster, policy_of, scheduler
 
 AMD = a_node("amd").arch("amd64")
 ARM = a_node("arm").arch("arm64")
@@ -112,6 +112,20 @@ def test_the_policy_says_what_an_unreadable_image_counts() -> None:
     (refusal,) = answer.reasons["amd"]
     assert (refusal.code, refusal.unknown) == ("ImageUnknown", True)
     assert ask("isa-match", a_pod().images("unread"), FLEET).feasible == ["amd", "arm", "ibm", "riscv"]
+
+
+@pytest.mark.parametrize(
+    ("images", "params", "text"),
+    [
+        ([("linux/amd64", "linux/arm64")], {}, "a node of amd64 or arm64, which its images are built for"),
+        ([("linux/amd64",), ("linux/arm64",)], {}, "images that have an architecture in common"),
+        (["unread"], {"unknownImage": "refuse"}, "the platforms of its images to be known"),
+    ],
+)
+def test_what_a_refused_pod_waits_for(images: list[Any], params: dict[str, Any], text: str) -> None:
+    state = cluster([RISCV])
+    request = state.compile(a_pod().images(*images).build())
+    assert active("isa-match", params).instance.waits(request) == text
 
 
 def test_a_node_of_which_nothing_is_known_is_no_no() -> None:

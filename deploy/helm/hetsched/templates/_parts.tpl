@@ -26,6 +26,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- range $name := list "SECRET_KEY" "DATABASE_URL" "REDIS_URL" }}
 - {name: {{ $name }}_FILE, value: /run/secrets/hetsched/{{ $name }}}
 {{- end }}
+{{- if .Values.metrics.tokenKey }}
+- {name: HETSCHED_METRICS_TOKEN_FILE, value: /run/secrets/hetsched/METRICS_TOKEN}
+{{- end }}
 - name: ALLOWED_HOSTS
   value: {{ concat (list "localhost" (include "hetsched.name" $)) .Values.allowedHosts (ternary (list .Values.ingress.host) list .Values.ingress.enabled) | join "," | quote }}
 {{- if .Values.ingress.enabled }}
@@ -33,6 +36,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if not (hasKey .Values.settings "HETSCHED_HTTPS") }}
 - {name: HETSCHED_HTTPS, value: proxy}
 {{- end }}
+{{- end }}
+{{- with .Values.images.registries }}
+- {name: HETSCHED_REGISTRIES, value: {{ join "," . | quote }}}
+{{- end }}
+{{- with .Values.images.plainRegistries }}
+- {name: HETSCHED_PLAIN_REGISTRIES, value: {{ join "," . | quote }}}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | toString | quote }}}
@@ -119,6 +128,9 @@ spec:
           - {key: SECRET_KEY, path: SECRET_KEY}
           - {key: DATABASE_URL, path: DATABASE_URL}
           - {key: REDIS_URL, path: REDIS_URL}
+          {{- with .root.Values.metrics.tokenKey }}
+          - {key: {{ . }}, path: METRICS_TOKEN}
+          {{- end }}
     {{- with .certificates }}
     - name: certificates
       secret:
