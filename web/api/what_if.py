@@ -37,6 +37,7 @@ from hetsched.engine.policy import Policy as Compiled
 from hetsched.engine.state import ClusterState
 from hetsched.engine.whatif import what_if
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.bookings import parts
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
@@ -157,10 +158,12 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
 
 def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
     """Return what is in doubt about the nodes that are placed on, None where nothing is."""
-    names = {placement.node for placement in found.placements}
-    rows = Node.objects.filter(cluster=cluster).order_by("name").values_list("name", "doubts")
+    nodes = Node.objects.filter(cluster=cluster)
     doubts = [
-        DoubtfulFact(name, one.fact, one.since, one.reason) for name, told in rows if name in names for one in told
+        DoubtfulFact(name, one.fact, one.since, one.reason)
+        for some in parts(sorted({placement.node for placement in found.placements}))
+        for name, told in nodes.filter(name__in=some).order_by("name").values_list("name", "doubts")
+        for one in told
     ]
     return tuple(doubts) or None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Count
 from django.utils import timezone
@@ -165,9 +165,8 @@ class Change:
             for workload_id, state in found:
                 states[workload_id].add(state)
             for workload_id, follows in states_there(some).items():
-                states[workload_id] |= follows
-            for workload_id, ends in ends_there(some).items():
-                states[workload_id] = (states[workload_id] - _FINISHED) | ends
+                over = _FINISHED if follows.of_jobs else set()
+                states[workload_id] = (states[workload_id] - over) | follows.states
             changed = []
             for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
                 if self._settle(workload, workload_state(states[workload.pk])):
@@ -198,39 +197,41 @@ _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: 
 # What Jobs in a live cluster say of their workload, whatever became of single pods of theirs.
 _FINISHED = {state.value for state in FINISHED}
 _OF_JOBS = {
-    SubmittedObject.ENDING: State.RUNNING.value,
-    SubmittedObject.SUCCEEDED: State.SUCCEEDED.value,
-    SubmittedObject.FAILED: State.FAILED.value,
+    SubmittedObject.ENDING: State.RUNNING,
+    SubmittedObject.SUCCEEDED: State.SUCCEEDED,
+    SubmittedObject.FAILED: State.FAILED,
 }
 
 
-def ends_there(workload_ids: Sequence[str]) -> dict[str, set[str]]:
-    """Return, for workloads that are nothing but Jobs of which pods ended, what stands for those pods."""
-    found: dict[str, set[str]] = defaultdict(set)
-    rows = SubmittedObject.objects.filter(workload_id__in=workload_ids).order_by()
-    for workload_id, state in rows.values_list("workload_id", "state").distinct():
-        found[workload_id].add(state)
-    return {
-        workload_id: {_OF_JOBS[state] for state in states}
-        for workload_id, states in found.items()
-        if states <= _OF_JOBS.keys()
-    }
+class Follows(NamedTuple):
+    """What follows for a workload from its objects in a live cluster.
+
+    `of_jobs`: it is nothing but Jobs of which pods ended, and they have the say about pods that are over.
+    """
+
+    states: set[str]
+    of_jobs: bool
 
 
-def states_there(workload_ids: Sequence[str]) -> dict[str, set[str]]:
+def states_there(workload_ids: Sequence[str]) -> dict[str, Follows]:
     """Return what follows for workloads from their objects in a live cluster; pods may still be on their way."""
-    found: dict[str, set[str]] = defaultdict(set)
     rows = SubmittedObject.objects.filter(workload_id__in=workload_ids).order_by()
     objects = list(rows.values_list("workload_id", "state", "workload__pod_count").distinct())
     if not objects:
-        return found
-    pods = Pod.objects.filter(workload_id__in={workload_id for workload_id, _, _ in objects}).order_by()
+        return {}
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for workload_id, state, _ in objects:
+        kinds[workload_id].add(state)
+    found = {workload_id: Follows(set(), states <= _OF_JOBS.keys()) for workload_id, states in kinds.items()}
+    pods = Pod.objects.filter(workload_id__in=set(found)).order_by()
     counts = dict(pods.values_list("workload_id").annotate(Count("id")))
     for workload_id, state, expected in objects:
         count = counts.get(workload_id, 0)
         follows = _ALWAYS.get(state) or (None if count else _WITHOUT_PODS.get(state))
         if state == SubmittedObject.MADE and count < expected:
             follows = State.PENDING
+        if found[workload_id].of_jobs:
+            follows = _OF_JOBS[state]
         if follows is not None:
-            found[workload_id].add(follows.value)
+            found[workload_id].states.add(follows.value)
     return found
