@@ -8,6 +8,7 @@ Invariant: an epoch belongs to one holder for ever.
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -65,11 +66,14 @@ class Leases:
 def end_all() -> None:
     """End every lease and leave a gap in the epochs, in a database that a backup was read into.
 
-    Whoever held one since the backup was taken wrote epochs that these rows know nothing of.
+    Whoever held one since the backup was taken wrote epochs that these rows know nothing of. To the clusters this is
+    another installation, which waits while the one of before is still about.
     """
     for model, name in ((Cluster, "leader"), (Connection, "follower")):
         epoch = f"{name}_epoch"
         model._default_manager.update(**{epoch: F(epoch) + EPOCHS_LEFT_OUT, f"{name}_id": "", f"{name}_until": None})
+    for connection in Connection.objects.only("pk"):
+        Connection.objects.filter(pk=connection.pk).update(installation=uuid.uuid4())
 
 
 def _seconds() -> timedelta:

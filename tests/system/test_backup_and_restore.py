@@ -70,6 +70,7 @@ print(json.dumps({
     "ids": list(Decision.objects.order_by("id").values_list("id", flat=True)),
     "forgotten": list(ForgottenDecision.objects.values_list("id", "summary")),
     "states": dict(Pod.objects.values_list("name", "state")),
+    "installation": str(Connection.objects.get().installation),
     "epochs": [Cluster.objects.get(name="lab").leader_epoch, Connection.objects.get().follower_epoch],
     "user": get_user_model().objects.get(username="ada").check_password("a long enough password"),
     "token": resolve(sys.argv[1]) is not None,
@@ -137,7 +138,9 @@ def check(went_on: Any, came_back: Any, filled: Any) -> None:
     assert gone
     assert not gone & set(came_back["ids"])
     assert min(set(came_back["ids"]) - {number for number, _, _ in came_back["before"]}) > filled["last"]
+    # To the cluster it is another installation, whose epochs nobody had before.
     assert min(came_back["epochs"]) >= 1_000_000
+    assert came_back["installation"] != went_on["installation"]
 
 
 def test_a_new_database_goes_on_where_the_backup_was_taken(tmp_path: Path) -> None:
