@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Decide for a cluster until no pod is due; return how many decisions were recorded."""
     decided = 0
-    while due_pods(cluster_id).exists():
+    while due_pods(cluster_id).exists() and _may_decide(cluster_id):
         lease = leading.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
         if lease is None:
             break
@@ -59,6 +59,11 @@ def run(cluster_id: int) -> int:
         if beaten:
             break  # other clusters want this worker too; the sweep has it tried again
     return decided
+
+
+def _may_decide(cluster_id: int) -> bool:
+    """Tell whether what is known of a cluster is as it is, and deciding for it is not left to another scheduler."""
+    return in_step(Cluster.objects.get(pk=cluster_id)) and not in_shadow(cluster_id)
 
 
 def _lead(lease: Lease) -> tuple[int, bool]:
@@ -103,9 +108,7 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
     `follows`: whoever asks follows the cluster, knows that it is in step, and binds itself what was placed.
     Raises: Conflict, or Contradiction where the rows refuse what several pods would hold.
     """
-    if not follows and not (due_pods(lease.cluster_id).exists() and in_step(Cluster.objects.get(pk=lease.cluster_id))):
-        return Recorded()
-    if in_shadow(lease.cluster_id):
+    if not follows and not (due_pods(lease.cluster_id).exists() and _may_decide(lease.cluster_id)):
         return Recorded()
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.

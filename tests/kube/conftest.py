@@ -6,6 +6,8 @@ Not here: kubelets and controllers. Nodes are objects that tests create; pods ru
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +21,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.policies.actions import ensure_builtins
 
-from .control_plane import ControlPlane
+from .control_plane import ControlPlane, find
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +54,24 @@ def cluster(db: None) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made)
     return made
+
+
+@pytest.fixture
+def foreign(plane: ControlPlane, api: Api) -> Iterator[None]:
+    """Run the real kube-scheduler beside us."""
+    program = find("kube-scheduler")
+    if program is None:
+        pytest.skip("kube-scheduler is not there")
+    kubeconfig = plane.folder / "foreign.json"
+    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
+    with (plane.folder / "kube-scheduler.log").open("wb") as log:
+        running = subprocess.Popen(
+            [
+                str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0",
+                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
+            ],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    yield
+    running.terminate()
+    running.wait(20)

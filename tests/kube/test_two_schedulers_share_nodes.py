@@ -7,7 +7,6 @@ pods; it is ours then that never adds to it.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 
@@ -18,34 +17,12 @@ from hetsched.adapters.kube.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation
-from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, schedule
 from workers.watch import Follower
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 NODES, EACH = 4, 20  # 40 pods of 500m on 4 nodes of 8 CPUs: 20 of 32 CPUs
-
-
-@pytest.fixture
-def foreign(plane: ControlPlane, api: Api) -> Iterator[None]:
-    """Run the real kube-scheduler beside us."""
-    program = find("kube-scheduler")
-    if program is None:
-        pytest.skip("kube-scheduler is not there")
-    kubeconfig = plane.folder / "foreign.json"
-    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
-    with (plane.folder / "kube-scheduler.log").open("wb") as log:
-        running = subprocess.Popen(
-            [
-                str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0",
-                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
-            ],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    yield
-    running.terminate()
-    running.wait(20)
 
 
 @pytest.fixture

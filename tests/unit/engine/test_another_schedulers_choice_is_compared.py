@@ -26,7 +26,9 @@ def test_the_same_node_has_no_regret() -> None:
 def test_another_node_costs_what_it_scores_less() -> None:
     # binpack on CPU alone: 1 of 2 is 50 points, 1 of 8 is 12.5; so theirs is 37.5 behind, and second of two
     policy = policy_of("resource-fit", _cpu_binpack())
-    found = compare(scheduler([a_node("n1").cpu(2), a_node("n2").cpu(8)], policy=policy), a_pod("p").cpu(1).build(), "n2")
+    found = compare(
+        scheduler([a_node("n1").cpu(2), a_node("n2").cpu(8)], policy=policy), a_pod("p").cpu(1).build(), "n2"
+    )
     assert (found.chosen, found.our_score, found.their_score) == ("n1", 50.0, 12.5)
     assert (found.regret, found.rank, found.feasible) == (37.5, 2, 2)
     assert [row.name for row in found.top] == ["n1", "n2"]
