@@ -3,6 +3,7 @@
 Rule: inside the caller's transaction, on a cluster that `advance` locked. Facts of a known node are written at the new
 revision, so that warm states take in that node alone; a node more or less, or another meaning of a name, makes them
 fold anew. A node that the API server has no more stays, not ready, as long as anything is booked on it.
+A new sample of a node's use holds what is booked on that node by then.
 Invariant: the cluster's totals are the sums over its nodes.
 """
 
@@ -63,7 +64,7 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
             changed.append(_described(node, report, cluster, gone=True))
     empty = [node.pk for node in leaving if not node.pods]
     insert(added)
-    write_columns(changed, (*FACT_COLUMNS, "changed_revision", "gone"))
+    write_columns(changed, (*FACT_COLUMNS, "changed_revision", "sampled_revision", "gone"))
     Node.objects.filter(pk__in=empty).delete()
     events |= {Event.NODE_ADDED} if added else set()
     events |= {Event.NODE_REMOVED} if leaving else set()
@@ -92,6 +93,9 @@ def _but_usage(report: NodeReport) -> NodeReport:
 
 
 def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
+    before = None if node._state.adding else node.report.usage
+    if report.usage is not None and report.usage != before:
+        node.sampled_revision = cluster.revision
     node.changed_revision, node.gone = cluster.revision, gone
     return describe(node, report)
 

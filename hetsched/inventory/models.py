@@ -106,6 +106,8 @@ class Node(models.Model):
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
     updated_at = models.DateTimeField(_("reported"))
     changed_revision = models.BigIntegerField(_("changed at revision"), default=0)
+    # The revision at which its own usage sample came, after those of the whole cluster: it holds what was booked then.
+    sampled_revision = models.BigIntegerField(_("sampled at revision"), default=0)
     # Facts that its kubelet contradicted; they count as they are reported all the same.
     doubts = StructField(tuple[Doubt, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
     # The API server has it no more, but what it holds was not seen to end.

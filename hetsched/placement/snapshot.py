@@ -1,9 +1,9 @@
 """The engine's state of a cluster, out of the database, and kept warm.
 
 Problem: a decision needs the whole cluster in memory; loading it for each batch costs more than deciding.
-Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision`), then
-every booking and release since. `Warm` keeps it and applies what happened since its revision: facts of single nodes,
-releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
+Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision` or,
+where it is later, `Node.sampled_revision`), then every booking and release since. `Warm` keeps it and applies what
+happened since its revision: facts of single nodes, releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
 and whatever else it cannot follow make it fold anew. Nominated pods are booked beside those who have to leave for
 them, so that nobody less important takes the room; a row may so hold more than it has, and then takes nobody.
 Invariant: a warm state equals a rebuilt one in every column, whatever happened in between. Gangs that rest after a
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
@@ -70,22 +70,25 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     revision = cluster.revision if at_revision is None else at_revision
-    nodes = list(Node.objects.filter(cluster_id=cluster_id).only("id", "name", "report", "unschedulable"))
+    nodes = list(Node.objects.filter(cluster_id=cluster_id).only(*_NODE))
     baseline = min(cluster.baseline_revision, revision)
+    sampled = {node.pk: min(max(node.sampled_revision, baseline), revision) for node in nodes}
     rows = Reservation.objects.filter(cluster_id=cluster_id, revision__lte=revision)
     # What came and went since the baseline leaves no trace, however long the history is.
     alive = Q(released_revision=None) | Q(released_revision__gt=revision)
     alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
+    since = F("node__sampled_revision")
+    alive |= Q(revision__lte=since, released_revision__gt=since)
     booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
-    early = [reservation for reservation in booked if reservation.revision <= baseline]
+    early = [one for one in booked if one.revision <= sampled[one.node_id] and _runs(one, sampled[one.node_id])]
     running = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in early]
     reports = [effective_report(node) for node in nodes]
     state = ClusterState.of(cluster.definitions, nodes=reports, running=running)
     for reservation in early:
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)
-    for reservation in booked[len(early) :]:
-        if reservation.released_revision is None or reservation.released_revision > revision:
+    for reservation in booked:
+        if reservation.revision > sampled[reservation.node_id] and _runs(reservation, revision):
             _assume(state, reservation)
     loaded = Loaded(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
     if cluster.kind in _NOMINATING:
@@ -96,6 +99,12 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     return loaded
 
 
+def _runs(reservation: Reservation, revision: int) -> bool:
+    """Tell whether it is not released yet at a revision."""
+    return reservation.released_revision is None or reservation.released_revision > revision
+
+
+_NODE = ("id", "name", "report", "unschedulable", "sampled_revision")
 _BOOKING = (
     "id", "revision", "released_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
 )  # fmt: skip

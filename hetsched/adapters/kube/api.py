@@ -147,7 +147,9 @@ class Api:
     ) -> bytes:
         """Make one call and return the body. Raises: ApiFailure; with status 0 nobody knows what became of a write."""
         if self._reads and method != "GET" and not path.endswith(_ASKING):
-            raise ApiFailure(403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written")
+            raise ApiFailure(
+                403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written"
+            )
         headers = self._headers(content if body else "")
         target = f"{path}?{urlencode(query)}" if query else path
         try:

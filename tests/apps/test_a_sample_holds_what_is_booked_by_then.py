@@ -1,0 +1,99 @@
+"""Measured use on a live cluster: what was booked when a node was sampled is in its sample, and not counted again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import follow
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return a live cluster with two nodes of 8 CPUs that nobody measures yet."""
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").build(), a_node("n2").build()])
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def running(name: str, cpu: int) -> ObservedPod:
+    spec = a_pod(name).cpu(cpu).having(uid=name, node_name="n1").build()
+    return ObservedPod("default", name, name, node_name="n1", phase="Running", spec=spec)
+
+
+def sampled(cpu: str, at: str) -> Any:
+    return a_node("n1").using(at, cpu=cpu).build()
+
+
+def used(cluster: Cluster) -> int:
+    """Return the millicores in use on n1 by now, the same for a state that was kept and for one folded anew."""
+    with warm(cluster.pk).held() as loaded:
+        kept = loaded.state.report_now(0).usage
+    folded = load_state(cluster.pk).state.report_now(0).usage
+    assert kept is not None
+    assert folded is not None
+    assert kept.amounts["cpu"] == folded.amounts["cpu"]
+    return folded.amounts["cpu"]
+
+
+def test_a_pod_that_was_there_when_its_node_was_sampled_is_in_the_sample(cluster: Cluster) -> None:
+    seen(cluster, pods=[running("early", 2)])
+    seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
+    assert used(cluster) == 1500
+
+
+def test_a_pod_that_came_since_is_added(cluster: Cluster) -> None:
+    seen(cluster, pods=[running("early", 2)])
+    seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
+    seen(cluster, pods=[running("late", 1)])
+    # 1500 measured + 1000 that the late one is expected to use
+    assert used(cluster) == 2500
+
+
+def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
+    seen(cluster, pods=[running("early", 1)])
+    seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
+    seen(cluster, pods_gone=["default/early"])
+    # 1500 measured - 1000 that the early one was expected to use
+    assert used(cluster) == 500
+
+
+def test_each_new_sample_begins_anew(cluster: Cluster) -> None:
+    seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
+    seen(cluster, pods=[running("one", 1), running("two", 1)])
+    seen(cluster, pods_gone=["default/two"])
+    seen(cluster, nodes=[sampled("1400m", "2026-11-21T10:00:15Z")])
+    assert used(cluster) == 1400
+
+
+def test_the_sample_of_one_node_says_nothing_of_others(cluster: Cluster) -> None:
+    seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
+    seen(cluster, pods=[running("one", 1)])
+    seen(cluster, nodes=[a_node("n2").using("2026-11-21T10:00:15Z", cpu="100m").build()])
+    assert used(cluster) == 1500
+
+
+def test_facts_without_a_new_sample_leave_it_as_it_was(cluster: Cluster) -> None:
+    seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
+    before = Node.objects.get(name="n1").sampled_revision
+    seen(cluster, pods=[running("one", 1)])
+    at = "2026-11-21T10:00:00Z"
+    seen(cluster, nodes=[a_node("n1").using(at, cpu="500m").labelled(changed="yes").build()])
+    assert Node.objects.get(name="n1").sampled_revision == before
+    assert used(cluster) == 1500
