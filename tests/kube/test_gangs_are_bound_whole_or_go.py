@@ -1,0 +1,103 @@
+"""Gangs on a real API server that refuses the binding of one member: whole in the end, or gone from their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import HalfGang, Pod, Reservation
+from tests.kube.faults import refusal, replies
+from tests.kube.scene import a_follower, eventually, make, make_node, pod_of, states
+from workers import bind, evict, schedule, sweep
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+GANG = "pod-group.scheduling.sigs.k8s.io"
+
+
+@pytest.fixture
+def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node, on which a gang of three is placed and not bound yet."""
+    for worker in (bind, evict):
+        monkeypatch.setattr(worker, "api_of", lambda _: api)
+    make_node(api, "n1")
+    for name in ("g-0", "g-1", "g-2"):
+        make_member(api, name)
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1 and len(states()) == 3)
+    assert decide(follower) == 3
+    yield follower
+    follower.ended.set()
+
+
+def make_member(api: Api, name: str) -> None:
+    """Create a member of a gang of three that a Job made."""
+    owner = {
+        "apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "00000000-0000-0000-0000-000000000001",
+        "controller": True,
+    }  # fmt: skip
+    labels = {f"{GANG}/name": "g", f"{GANG}/min-available": "3"}
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+    spec = {"containers": [container], "schedulerName": "hetsched"}
+    make(api, PODS, name, "default", metadata={"labels": labels, "ownerReferences": [owner]}, spec=spec)
+
+
+def decide(follower: Follower) -> int:
+    Pod.objects.filter(state__in=["not-now", "pending"]).update(queued=True, not_before=None)
+    follower._tell()
+    return schedule.run(follower.lease.cluster_id)
+
+
+def refuse(_: int, __: Any) -> Any:
+    raise refusal(422)
+
+
+def test_the_member_that_was_refused_is_decided_again_and_the_gang_is_whole(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    with replies(api, to="/g-1/binding", say=refuse):
+        assert bind.run(cluster.pk) == 2
+    assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "bound"}
+    assert Pod.objects.get(name="g-1").message == "made by a test"
+    assert HalfGang.objects.count() == 1
+    assert decide(placed) == 1
+    assert bind.run(cluster.pk) == 1
+    sweep.run()
+    assert set(states().values()) == {"bound"}
+    assert not HalfGang.objects.exists()
+    assert check_invariants() == []
+
+
+def test_where_one_is_refused_for_good_the_others_are_taken_back(api: Api, cluster: Cluster, placed: Follower) -> None:
+    with replies(api, to="/g-1/binding", say=refuse):
+        for _ in range(3):
+            bind.run(cluster.pk)
+            decide(placed)
+        bind.run(cluster.pk)
+        HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
+        sweep.run()
+        assert evict.run(cluster.pk) == 2
+    assert "deletionTimestamp" in pod_of(api, "g-0")["metadata"]
+    assert "nodeName" not in pod_of(api, "g-1")["spec"]
+    # They are asked to go; what they hold is free once they are gone.
+    assert Reservation.objects.filter(active=True).count() == 2
+    for name in ("g-0", "g-2"):
+        api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
+    eventually(placed, lambda: states()["g-0"] == states()["g-2"] == "cancelled")
+    assert "Taken back, gang default/g: g-1 could not be bound" in Pod.objects.get(name="g-0").message
+    assert not Reservation.objects.filter(active=True).exists()
+    # Their Job makes them again, and this time nobody is refused.
+    for name in ("g-3", "g-4"):
+        make_member(api, name)
+    eventually(placed, lambda: len(states()) == 5)
+    assert decide(placed) == 3
+    assert bind.run(cluster.pk) == 3
+    assert check_invariants() == []
