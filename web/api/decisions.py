@@ -50,6 +50,7 @@ class DecisionRow(Document, frozen=True):
 class DecisionDetail(Document, frozen=True):
     """A decision with everything it rests on.
 
+    `nominatedNode` is kept for a pod that waits until `evictions` have left.
     `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
     `waitsFor` is what may help a refused pod; of its latest decision it is what it waits for since `triedAt`.
     """
@@ -70,6 +71,7 @@ class DecisionDetail(Document, frozen=True):
     expected_use: ExpectedUse | None
     nodes: tuple[NodeOutcome, ...]
     evictions: tuple[Evicted, ...]
+    nominated_node: str | None
     waits_for: tuple[WaitsFor, ...]
     tried_at: Any
     allocation: Allocation | None
@@ -182,6 +184,7 @@ def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further |
         expected_use=found.expected_use if found else None,
         nodes=nodes,
         evictions=decision.evictions,
+        nominated_node=decision.nominated_node or None,
         waits_for=decision.pod.waits_for if latest else decision.waits_for,
         tried_at=decision.pod.tried_at if latest else None,
         allocation=decision.allocation,
