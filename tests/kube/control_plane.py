@@ -107,9 +107,10 @@ def free_port() -> int:
 
 
 class ControlPlane:
-    """One control plane; use it in a `with`. `token` is an administrator's."""
+    """One control plane; use it in a `with`. `token` is an administrator's, `arguments` are for its API server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
         self.folder = Path(tempfile.mkdtemp(prefix="hetsched-kube-"))
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -154,6 +155,7 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             f"--audit-policy-file={folder}/audit-policy.json", f"--audit-log-path={folder}/audit.log",
+            *self.arguments,
         )  # fmt: skip
         self.wait_until_ready()
 

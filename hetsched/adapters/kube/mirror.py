@@ -174,8 +174,7 @@ class Mirror:
         self._reader = PodReader(Names.of(found))
         wanting, self._wanting = self._wanting, {}
         for key, body in wanting.items():
-            if key not in self._dirty_pods:
-                self._read_pod(key, body)
+            self._read_pod(key, body)  # those of this very batch too: they were read by the names before
         return found
 
     # -- nodes ---------------------------------------------------------------------------------------------------------

@@ -140,6 +140,15 @@ def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> No
     assert pod.spec.gang == GangMember("ring", 4)
 
 
+def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together() -> None:
+    mirror = Mirror()
+    seen(mirror, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
+    a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
+    (pod,) = taken(mirror).pods
+    assert pod.spec is not None
+    assert pod.spec.gang == GangMember("ring", 4)
+
+
 def test_an_odd_claim_leaves_the_others() -> None:
     mirror = Mirror()
     seen(mirror, CLAIMS, "team/odd", spec={"volumeMode": "Tape"})

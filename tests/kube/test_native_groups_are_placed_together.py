@@ -1,0 +1,138 @@
+"""Kubernetes' own pod groups, on a real API server that serves them: members are held, placed and bound together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.resources import NATIVE_GROUPS
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement import snapshot
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"
+VERSIONS = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+
+
+@pytest.fixture(scope="module")
+def native() -> Iterator[ControlPlane]:
+    with ControlPlane(GATES, VERSIONS) as running:
+        yield running
+
+
+@pytest.fixture
+def api(native: ControlPlane) -> Api:
+    """Return an administrator's calls to that API server, without nodes, pods and groups."""
+    groups = NATIVE_GROUPS.path(namespace="default")
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0", groups):
+        native.call("DELETE", path)
+    return Api(from_kubeconfig(native.kubeconfig()))
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node of 8 CPUs."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    snapshot.warm(cluster.pk).forget()
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+
+
+def make_group(api: Api, name: str, members: int, **more: Any) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": members}}, **more}
+    make(api, NATIVE_GROUPS, name, "default", spec=spec)
+
+
+def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:
+    make_pod(api, f"{group}-{number}", cpu=cpu, schedulingGroup={"podGroupName": group})
+
+
+def decide(follower: Follower, cluster: Cluster) -> None:
+    follower._tell()
+    schedule.run(cluster.pk)
+
+
+def grouped(name: str, members: int) -> bool:
+    found = Cluster.objects.get().definitions.pod_groups.get(f"default/{name}")
+    return found is not None and found.min_member == members
+
+
+def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_group(api, "ring", 3)
+    eventually(followed, lambda: grouped("ring", 3))
+    for number in range(2):
+        make_member(api, "ring", number)
+    make_pod(api, "alone")
+    eventually(followed, lambda: len(states()) == 3)
+    decide(followed, cluster)
+    assert states() == {"ring-0": "not-now", "ring-1": "not-now", "alone": "placed"}
+    bind.run(cluster.pk)
+    assert "nodeName" not in pod_of(api, "ring-0")["spec"]
+    make_member(api, "ring", 2)
+    eventually(followed, lambda: "ring-2" in states())
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    decide(followed, cluster)
+    bind.run(cluster.pk)
+    assert [pod_of(api, f"ring-{number}")["spec"].get("nodeName") for number in range(3)] == ["n1"] * 3
+    assert check_invariants() == []
+
+
+def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_group(api, "wide", 3)
+    eventually(followed, lambda: grouped("wide", 3))
+    for number in range(3):
+        make_member(api, "wide", number, cpu="3")  # 9 CPUs of 8
+    eventually(followed, lambda: len(states()) == 3)
+    decide(followed, cluster)
+    assert set(states().values()) <= {"not-now", "never-fits"}
+    make_pod(api, "big", cpu="7")
+    eventually(followed, lambda: "big" in states())
+    decide(followed, cluster)
+    assert states()["big"] == "placed"
+    assert check_invariants() == []
+
+
+def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followed: Follower) -> None:
+    for number in range(2):
+        make_member(api, "late", number)
+    eventually(followed, lambda: len(states()) == 2)
+    decide(followed, cluster)
+    assert "placed" not in states().values()
+    make_group(api, "late", 2)
+    eventually(followed, lambda: {pod.spec.gang.min_available for pod in Pod.objects.all() if pod.spec.gang} == {2})
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    decide(followed, cluster)
+    assert set(states().values()) == {"placed"}
+
+
+def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_group(api, "near", 1, schedulingConstraints={"topology": [{"key": "rack"}]})
+    eventually(followed, lambda: grouped("near", 1))
+    make_member(api, "near", 0)
+    eventually(followed, lambda: states() == {"near-0": "pending"})
+    decide(followed, cluster)
+    (reason,) = Decision.objects.get().reasons
+    assert (states(), reason.code) == ({"near-0": "misconfigured"}, "FeatureNotSupported")
+    assert "PodGroup near: spec.schedulingConstraints" in reason.message
+
+
+def test_a_group_of_one_needs_nobody(api: Api, cluster: Cluster, followed: Follower) -> None:
+    make_group(api, "one", 1)
+    eventually(followed, lambda: grouped("one", 1))
+    make_member(api, "one", 0)
+    eventually(followed, lambda: states() == {"one-0": "pending"})
+    decide(followed, cluster)
+    assert states() == {"one-0": "placed"}, Decision.objects.get().reasons
