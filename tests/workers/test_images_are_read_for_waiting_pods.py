@@ -17,16 +17,16 @@ from django.utils import timezone
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.contracts.workload import ImageDemand
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
-from hetsched.placement.actions.imaging import KEPT, due_images, forget_images
-from hetsched.placement.models import Pod
+from hetsched.placement.actions.imaging import KEPT, due_images, forget_images, with_known
+from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import due_pods
 from tests.builders import a_node, a_pod
 from tests.registry import Registry, a_registry
-from workers import images
+from workers import images, schedule, sweep
 
 pytestmark = pytest.mark.django_db
 AMD = ImageDemand((("amd64", "x86-64-v1"),))
@@ -229,6 +229,41 @@ def test_pull_secrets_are_read_only_where_the_connection_says_so(
 
 def b64(document: Any) -> str:
     return base64.b64encode(json.dumps(document).encode()).decode()
+
+
+def test_a_lost_wake_up_is_found_by_the_sweep(cluster: Cluster, registry: Registry, woken: list[str]) -> None:
+    comes(cluster, "p", registry.image("app:1", "linux/amd64"))
+    woken.clear()
+    sweep.run()
+    assert dispatch.IMAGES in woken
+    images.run(cluster.pk)
+    woken.clear()
+    sweep.run()
+    assert dispatch.IMAGES not in woken
+
+
+def test_a_what_if_uses_what_is_known_and_asks_nobody(cluster: Cluster, registry: Registry) -> None:
+    comes(cluster, "p", registry.image("app:1", "linux/amd64"))
+    images.run(cluster.pk)
+    pods = [a_pod(name).having(images=(f"{registry.host}/{name}:1",)).build() for name in ("app", "other")]
+    known, unknown = with_known(cluster, pods)
+    assert known.shape.isa is not None
+    assert known.shape.isa.images == AMD
+    assert unknown.image_facts[0].unknown == "its index was not read yet"
+    assert ImageIndex.objects.count() == 1
+
+
+def test_a_decision_without_an_index_says_so(cluster: Cluster, registry: Registry) -> None:
+    comes(cluster, "p", f"{registry.host}/app:1")
+    images.run(cluster.pk)
+    Connection.objects.update(follower_epoch=1)
+    Sync.objects.create(cluster=cluster, resource="pods", epoch=1, synced_at=timezone.now(), alive_at=timezone.now())
+    assert schedule.run(cluster.pk) == 1
+    decision = Decision.objects.get()
+    assert decision.verdict == "placed"
+    assert (
+        f"what {registry.host}/app:1 is built for is not known: {registry.host} has no such image" in decision.summary
+    )
 
 
 def test_images_that_nobody_asked_for_in_a_long_time_are_forgotten(cluster: Cluster, registry: Registry) -> None:

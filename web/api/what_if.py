@@ -37,6 +37,7 @@ from hetsched.engine.policy import Policy as Compiled
 from hetsched.engine.state import ClusterState
 from hetsched.engine.whatif import what_if
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.actions.imaging import with_known
 from hetsched.placement.bookings import parts
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
@@ -145,6 +146,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
+    pods = with_known(cluster, pods) if cluster else pods
     policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt, implied=IMPLIED if cluster else ())
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
     if asked.add_nodes:
@@ -214,7 +216,7 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         for booking in state.bookings.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
-    return ClusterState(
+    larger = ClusterState(
         [*reports, *added],
         running,
         state.namespaces,
@@ -223,6 +225,8 @@ def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterStat
         budgets=state.budgets,
         experience=state.experience,
     )
+    larger.avoided = state.avoided
+    return larger
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------

@@ -57,6 +57,14 @@ def allowed() -> Allowed:
     return Allowed(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
 
 
+def with_known(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
+    """Return pods with what is known of their images by now; nothing is written and nobody is asked."""
+    registries = allowed()
+    if cluster.kind != ClusterKind.KUBERNETES or not registries:
+        return list(pods)
+    return [pod for pod, _ in _Images(cluster, registries, pods, asks=False).put()]
+
+
 def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
     """Return pods with what is known of their images, and until when each waits for what is not.
 
@@ -69,9 +77,9 @@ def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, da
 
 
 class _Images:
-    """The images of some pods, as far as they are known."""
+    """The images of some pods, as far as they are known; `asks`: the others are to be read."""
 
-    def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec]) -> None:
+    def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec], *, asks: bool = True) -> None:
         self.cluster = cluster
         self.pods = pods
         self.now = timezone.now()
@@ -79,7 +87,13 @@ class _Images:
         self.facts: dict[str, ImageFacts] = {}
         for image in dict.fromkeys(image for pod in pods for image in pod.images):
             self._name(image, registries)
-        self.rows = self._known()
+        self.names = sorted({str(reference) for reference in self.references.values()})
+        self.rows: dict[str, ImageIndex] = {}
+        for some in parts(self.names):
+            known = ImageIndex.objects.filter(cluster=cluster, reference__in=some)
+            self.rows |= {row.reference: row for row in known}
+        if asks:
+            self._ask()
 
     def _name(self, image: str, registries: Allowed) -> None:
         try:
@@ -92,29 +106,24 @@ class _Images:
         else:
             self.facts[image] = ImageFacts(image, unknown=f"this server does not read {reference.host}")
 
-    def _known(self) -> dict[str, ImageIndex]:
-        """Return the rows of the images; those that were not known are made, those that are due again are wanted."""
-        names = sorted({str(reference) for reference in self.references.values()})
-        rows: dict[str, ImageIndex] = {}
-        for some in parts(names):
-            rows |= {row.reference: row for row in ImageIndex.objects.filter(cluster=self.cluster, reference__in=some)}
+    def _ask(self) -> None:
+        """Make rows of images that are not known; those that are due again are wanted."""
         secrets = self._secrets()
         new = [
             ImageIndex(
                 cluster=self.cluster, reference=name, wanted_at=self.now, not_before=self.now, secrets=secrets[name]
             )
-            for name in names
-            if name not in rows
+            for name in self.names
+            if name not in self.rows
         ]
         ImageIndex.objects.bulk_create(new, batch_size=500, ignore_conflicts=True)
-        asked = [row for row in rows.values() if self._is_news(row, secrets[row.reference])]
+        asked = [row for row in self.rows.values() if self._is_news(row, secrets[row.reference])]
         for row in asked:
             row.wanted, row.wanted_at = True, self.now
             row.secrets = list(dict.fromkeys([*secrets[row.reference], *row.secrets]))[:MOST_SECRETS]
         ImageIndex.objects.bulk_update(asked, ("wanted", "wanted_at", "secrets"), batch_size=500)
-        if new or any(row.not_before <= self.now for row in asked):
+        if new or any(row.wanted and row.not_before <= self.now for row in self.rows.values()):
             dispatch.wake(self.cluster.pk, dispatch.IMAGES)
-        return rows | {row.reference: row for row in new}
 
     def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
         """Tell whether a row has to be written because pods name it: not for every one of thousands."""
@@ -131,7 +140,7 @@ class _Images:
         return {name: list(secrets)[:MOST_SECRETS] for name, secrets in found.items()}
 
     def put(self) -> list[tuple[PodSpec, datetime | None]]:
-        by_image = {image: self.rows[str(reference)] for image, reference in self.references.items()}
+        by_image = {image: self.rows.get(str(reference)) for image, reference in self.references.items()}
         known = self.facts | {image: _facts(image, row) for image, row in by_image.items()}
         until = self.now + timedelta(seconds=settings.HETSCHED_IMAGE_WAIT_SECONDS)
         found: list[tuple[PodSpec, datetime | None]] = []
@@ -143,19 +152,21 @@ class _Images:
         return found
 
 
-def _facts(image: str, row: ImageIndex) -> ImageFacts:
-    if row.read_at is not None:
+def _facts(image: str, row: ImageIndex | None) -> ImageFacts:
+    if row is not None and row.read_at is not None:
         return ImageFacts(image, tuple(row.platforms))
-    return ImageFacts(image, unknown=row.message or _NOT_YET)
+    return ImageFacts(image, unknown=(row.message if row else "") or _NOT_YET)
 
 
-def _is_final(row: ImageIndex) -> bool:
+def _is_final(row: ImageIndex | None) -> bool:
     """Tell whether nothing can change: what a digest names was read."""
-    return row.read_at is not None and "@" in row.reference
+    return row is not None and row.read_at is not None and "@" in row.reference
 
 
-def _is_settled(row: ImageIndex, now: datetime) -> bool:
+def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
     """Tell whether nobody has to wait for it: it was read or tried, and its time has not come again."""
+    if row is None:
+        return False
     return _is_final(row) or (row.not_before > now and (row.read_at is not None or bool(row.code)))
 
 
