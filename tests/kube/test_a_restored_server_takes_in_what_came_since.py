@@ -1,0 +1,110 @@
+"""A database of yesterday meets the cluster of today: all is seen before anything is decided or given out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from hetsched.contracts.units import CPU
+from hetsched.inventory.lease import end_all
+from hetsched.inventory.models import Cluster, Connection, Node, Sync
+from hetsched.journal import archive
+from hetsched.placement import snapshot
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Decision, Pod
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from workers import bind, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Follower]:
+    """Return a starter of followers of a cluster with two nodes of 8 CPUs, one after the other."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(snapshot, "_warm", {})
+    for name in ("n1", "n2"):
+        make_node(api, name)
+    return lambda: a_follower(api, cluster)
+
+
+def create(api: Api, follower: Follower, **pods: str) -> None:
+    """Create pods with so many CPUs and see them come."""
+    for name, cpu in pods.items():
+        make_pod(api, name, cpu=cpu)
+    eventually(follower, lambda: set(pods) <= set(states()))
+    follower._tell()
+
+
+def decide(cluster: Cluster) -> None:
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+
+
+def bound(plane: ControlPlane) -> dict[str, str]:
+    """Return where pods are, by the API server."""
+    items = plane.call("GET", "/api/v1/namespaces/default/pods")["items"]
+    return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if "nodeName" in one["spec"]}
+
+
+def test_yesterdays_ledger_and_todays_cluster(
+    plane: ControlPlane, api: Api, cluster: Cluster, followed: Callable[[], Follower], tmp_path: Path
+) -> None:
+    follower = followed()
+    eventually(follower, lambda: Node.objects.count() == 2)
+    create(api, follower, stays="3", ends="4")
+    decide(cluster)
+    create(api, follower, waits="2")
+    archive.write(tmp_path / "backup.gz")
+    epoch = Connection.objects.get().follower_epoch
+    decisions = dict(Decision.objects.values_list("id", "summary"))
+
+    # Life goes on: who waited is bound, one ends, one more comes and is bound.
+    decide(cluster)
+    api.send("DELETE", PODS.path(namespace="default", name="ends"), query={"gracePeriodSeconds": "0"})
+    eventually(follower, lambda: states()["ends"] == "cancelled")
+    create(api, follower, since="5")
+    decide(cluster)
+    before = bound(plane)
+    assert set(before) == {"stays", "waits", "since"}
+    follower.ended.set()
+
+    # The database of before, in processes that know nothing else.
+    archive.read(tmp_path / "backup.gz")
+    end_all()
+    Sync.objects.all().delete()
+    snapshot._warm.clear()
+    assert states() == {"stays": "bound", "ends": "bound", "waits": "pending"}
+    decide(cluster)
+    assert states()["waits"] == "pending"
+
+    follower = followed()
+    assert Connection.objects.get().follower_epoch > epoch
+    eventually(follower, lambda: states().get("ends") == "cancelled" and states().get("since") == "running")
+    follower._tell()
+    assert dict(Decision.objects.filter(pk__in=decisions).values_list("id", "summary")) == decisions
+    live = Pod.objects.filter(state__in=["bound", "running"])
+    assert dict(live.values_list("name", "node__name")) == before
+    asked = {"stays": 3000, "waits": 2000, "since": 5000}
+    held = Counter(dict.fromkeys(("n1", "n2"), 0))
+    for name, node in before.items():
+        held[node] += asked[name]
+    assert {node.name: node.requested.get(CPU, 0) for node in Node.objects.all()} == dict(held)
+    assert check_invariants() == []
+
+    # 10 of 16 CPUs are taken, so pods of 2 CPUs take what is left on each node, and not more.
+    create(api, follower, **{f"new-{number}": "2" for number in range(4)})
+    decide(cluster)
+    after = bound(plane)
+    assert before.items() <= after.items()
+    fitting = sum((8000 - held[node]) // 2000 for node in held)
+    assert len(after) - len(before) == fitting
+    assert check_invariants() == []
+    follower.ended.set()
