@@ -8,6 +8,8 @@ Invariants: all structs are frozen; a pod with `problems` is never placed.
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 
 from .allocation import Allocation
@@ -288,8 +290,11 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Who makes the next pod of its kind: its controller, by uid; of a pod without one, itself, by key."""
-        return self.controller_uid or self.key
+        """Who makes the next pod of its kind: its controller, by uid; else who asks for the same in its namespace."""
+        if self.controller_uid:
+            return self.controller_uid
+        asked = msgspec.json.encode((self.shape, self.images))
+        return f"{self.namespace}/{blake2b(asked, digest_size=12).hexdigest()}"
 
     @property
     def ready(self) -> bool:

@@ -159,6 +159,9 @@ class _Learnt:
         if self._quota and self.scheduler.state.quotas.limits:
             governs = self.scheduler.state.quotas.governs
             found[[i for i, pod in enumerate(pods) if governs(pod)]] = -1
+        avoided = self.scheduler.state.avoided
+        if avoided:
+            found[[i for i, pod in enumerate(pods) if pod.owner in avoided]] = -1
         for concerns in self._choosing:
             found[[i for i, pod in enumerate(pods) if concerns(pod)]] = -1
         plans = self.plans

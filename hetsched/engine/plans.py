@@ -6,6 +6,7 @@ Rule: a shape is known when each plugin of the policy is one of
     resource-fit, gpu-fit
     between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
     quota               for pods whose namespace has none
+    admission           for pods whose owner no kubelet refused
     anything else       that sits the shape out (SKIP), or says which pods concern it (those are left to the cycle)
 and nothing is normalised. Every other shape is left to the cycle. Shapes share what is equal: a *kind* is a set of
 resources, a *base* the answers of STATIC plugins, a *variant* which terms score and what they are given.
@@ -35,8 +36,9 @@ from .state import ClusterState
 from .status import ALONE, SKIP, Alone, Refusal, Skip
 from .terms import GIVEN, NOWHERE, At, Cards
 
-# They have no say about a shape without rules between pods, or a pod whose namespace has no quota.
-_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices"}
+# They have no say about a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
+# kubelet refused.
+_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices", "admission"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28

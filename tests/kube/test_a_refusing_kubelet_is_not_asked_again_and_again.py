@@ -106,7 +106,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
         assert (
             "kubelet of n1 refused 4 pods of this owner: TopologyAffinityError" in Decision.objects.latest("id").summary
         )
-        make_pod(api, "other")
+        make_pod(api, "other", cpu="2")
         eventually(followed, lambda: "other" in states())
         assert on_their_way(cluster, followed) == {"other"}
         eventually(followed, lambda: states()["other"] == "running")

@@ -167,6 +167,22 @@ def test_after_the_back_off_one_pod_goes_ahead_and_the_rest_follows_once_it_runs
     assert Node.objects.get().doubts == ()
 
 
+def test_pods_without_a_controller_share_what_they_ask_for(cluster: Cluster, clock: Clock) -> None:
+    def bare(name: str, image: str = "busybox") -> PodSpec:
+        return a_pod(name).cpu(1).having(uid=f"uid-{name}", images=(image,)).build()
+
+    def comes(pod: PodSpec) -> None:
+        seen(cluster, pods=[ObservedPod("default", pod.name, pod.uid, scheduler_name="hetsched", spec=pod)])
+
+    comes(bare("a"))
+    assert tried(cluster, clock) == ["a"]
+    became(cluster, "a", "Failed", refusal=MISFIT, reason=MISFIT.reason)
+    comes(bare("b"))
+    comes(bare("c", image="alpine"))
+    assert tried(cluster, clock) == ["c"]
+    assert "refused 1 pod of this owner" in Decision.objects.get(pod__name="b").summary
+
+
 def test_an_owner_that_nodes_everywhere_refuse_rests(cluster: Cluster, clock: Clock) -> None:
     seen(cluster, nodes=[a_node(f"n{i}").build() for i in range(2, 6)])
     for name in ("a", "b", "c"):

@@ -7,6 +7,7 @@ import pytest
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.engine.batch import BatchScheduler
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import diagnose
 from hetsched.engine.policies import BUILTIN
@@ -85,6 +86,17 @@ def test_nobody_is_evicted_from_a_node_that_would_refuse_the_pod_again() -> None
     state.avoided = {"red": Avoided({"n1": RESTS})}
     assert Scheduler(state, policy, evicts=True).schedule(high).node is None
     assert list(state.bookings) == ["default/low"]
+
+
+def test_a_batch_keeps_off_as_one_pod_after_the_other_does() -> None:
+    pods = [of(owner, f"{owner}-{n}") for n in range(6) for owner in ("red", "blue")]
+    single, batched = on("n1", "n2", n1=TRIED, n2=RESTS), on("n1", "n2", n1=TRIED, n2=RESTS)
+    expected = [single.schedule(pod).node for pod in pods]
+    assert expected[::2] == ["n1", *[None] * 5]
+    assert expected[1::2] == ["n1"] * 6
+    found = BatchScheduler(batched, expected=10**9, shortest=1).schedule(pods)
+    assert [outcome.node for outcome in found] == expected
+    assert batched.state.digest() == single.state.digest()
 
 
 @pytest.mark.parametrize("avoided", [{}, {"red": Avoided({"n1": RESTS})}])
