@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 from django.conf import settings
@@ -240,7 +241,7 @@ def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
     found = look_up(cluster, [spec for _, spec, _ in concerned])
     for (pk, before, until), (spec, now_until) in zip(concerned, found, strict=True):
         waits = now_until if now_until is None else min(now_until, until)
-        columns = {"spec": spec, "images_until": waits}
+        columns: dict[str, Any] = {"spec": spec, "images_until": waits}
         if spec != before:
             columns |= {"queued": not spec.gates, "attempts": 0, "not_before": None}
             told.append(pk)
@@ -251,7 +252,9 @@ def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
 def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
     """Yield the pods that wait and may be helped by another look at their images."""
     rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED, images_until__isnull=False)
-    yield from rows.order_by("id").values_list("pk", "spec", "images_until").iterator(2000)
+    for pk, spec, until in rows.order_by("id").values_list("pk", "spec", "images_until").iterator(2000):
+        if until is not None:
+            yield pk, spec, until
 
 
 def _references(spec: PodSpec) -> Iterable[str]:
