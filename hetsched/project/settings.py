@@ -94,6 +94,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 _database = ENV.database("DATABASE_URL", f"sqlite:///{DATA_DIR / 'hetsched.sqlite3'}")
 EMBEDDED = _database["ENGINE"].endswith("sqlite3")
 _pool_size = ENV.number("HETSCHED_DB_POOL", 10, least=2, most=200)
+IDLE_TRANSACTION_SECONDS = 30
 if EMBEDDED:
     with contextlib.suppress(OSError):  # the check hetsched.E003 tells
         DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,6 +108,8 @@ if EMBEDDED:
 else:
     # Opened in each process at its first query, hence after the worker's fork.
     _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": _pool_size, "timeout": 10}
+    # A process that hangs, or a machine that vanished, amid a transaction must not keep its locks from everyone else.
+    _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
 DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": 0}}
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
