@@ -16,6 +16,8 @@ from django.conf import LazySettings
 from hetsched.adapters.kube.allocating import allocate, release
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import ToBind
+from hetsched.adapters.kube.evicting import Fate as Fates
+from hetsched.adapters.kube.evicting import ToEvict, evict, tell_victim
 from hetsched.adapters.kube.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.adapters.kube.rights import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kube.submitting import Fate, create, delete, wanted
@@ -195,9 +197,11 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
 
 def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     make_pod(api, "victim")
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
-    path = PODS.path(namespace="default", name="victim", part="eviction")
-    api_of(live).send("POST", path, json.dumps(eviction).encode(), query={"dryRun": "All"})
+    victim = ToEvict(1, "default", "victim", pod_of(api, "victim")["metadata"]["uid"], "Preempted by a test")
+    assert evict(api_of(live), victim, only_ask=True).fate is Fates.ASKED
+    tell_victim(api_of(live), victim, now="2026-11-21T10:00:00.000000Z", instance="test")
+    (condition,) = pod_of(api, "victim")["status"]["conditions"]
+    assert condition["message"] == "hetsched: Preempted by a test"
 
 
 def test_devices_need_every_right_of_theirs(api: Api, plane: ControlPlane, live: Cluster) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.policy import PluginUse
 from hetsched.engine.cycle import Outcome, Scheduler
 from hetsched.engine.state import ClusterState
-from hetsched.engine.status import Eviction
+from hetsched.engine.status import Eviction, Spared
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 
@@ -153,3 +154,30 @@ def test_a_scheduler_that_evicts_places_the_pod_at_once_and_undo_brings_everybod
     for _ in range(2):
         scheduler.undo(outcome)
         assert (scheduler.state.digest(), scheduler.state.columns.load.tobytes()) == before
+
+
+def test_pods_whose_eviction_was_just_refused_stay() -> None:
+    scheduler = deciding([a_node("a").cpu("4")], [resident("first"), resident("second")])
+    assert victims(scheduler.schedule(urgent().build())) == {"second"}
+    scheduler.state.spared = Spared(frozenset({"default/second"}))
+    assert victims(scheduler.schedule(urgent().build())) == {"first"}
+    scheduler.state.spared = Spared(frozenset({"default/first", "default/second"}))
+    assert scheduler.schedule(urgent().build()).eviction is None
+
+
+@pytest.mark.parametrize(("theirs", "leaves"), [("hetsched", True), ("hetsched-binpack", True), ("other", False)])
+def test_on_a_live_cluster_pods_of_other_schedulers_stay(theirs: str, leaves: bool) -> None:
+    running = [resident("low", cpu="4").having(scheduler_name=theirs)]
+    scheduler = deciding([a_node("a").cpu("4")], running)
+    assert scheduler.schedule(urgent().build()).eviction is not None  # from files nobody else would place it again
+    scheduler.state.spared = Spared(foreign=True)
+    assert (scheduler.schedule(urgent().build()).eviction is not None) is leaves
+    lifted = policy_of("resource-fit", PluginUse("preemption", params={"foreign": True}))
+    assert Scheduler(scheduler.state, lifted).schedule(urgent().build()).eviction is not None
+
+
+def test_who_may_not_preempt_now_asks_nobody() -> None:
+    scheduler = deciding([a_node("a").cpu("4")], [resident("low", cpu="4")], evicts=True)
+    outcome = scheduler.schedule(urgent().build(), preempts=False)
+    assert (outcome.node, outcome.eviction) == (None, None)
+    assert "default/low" in scheduler.state.bookings

@@ -1,0 +1,80 @@
+"""What an API server answers to an eviction, and what that means for the victim and for who needs its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import ApiFailure
+from hetsched.adapters.kube.evicting import Answer, Fate, ToEvict, evict, tell_victim
+
+VICTIM = ToEvict(7, "team", "low", "uid-1", "Preempted by team/high (priority 5)")
+
+
+class Server:
+    """Stands for an API server that gives one answer to all calls, and notes them."""
+
+    def __init__(self, failure: ApiFailure | None = None) -> None:
+        self.failure = failure
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    def send(self, method: str, path: str, body: bytes = b"", **_: Any) -> bytes:
+        self.calls.append((method, path, json.loads(body)))
+        if self.failure is not None:
+            raise self.failure
+        return b"{}"
+
+
+def answered(*failure: Any) -> Answer:
+    return evict(Server(ApiFailure(*failure) if failure else None), VICTIM)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("failure", "fate"),
+    [
+        ((), Fate.ASKED),
+        ((404, "NotFound", "no such pod"), Fate.GONE),
+        ((409, "Conflict", "the UID in the precondition (a) does not match the UID in record (b)"), Fate.GONE),
+        ((409, "Conflict", "the object has been modified"), Fate.UNKNOWN),
+        ((429, "TooManyRequests", "would violate the budget", 0.0, ("DisruptionBudget",)), Fate.REFUSED),
+        ((429, "TooManyRequests", "the server is busy", 3.0), Fate.UNKNOWN),
+        (
+            (500, "InternalError", "This pod has more than one PodDisruptionBudget"),
+            Fate.REFUSED,
+        ),
+        ((500, "InternalError", "etcd is away"), Fate.UNKNOWN),
+        ((403, "Forbidden", "no"), Fate.REFUSED),
+        ((422, "Invalid", "no"), Fate.REFUSED),
+        ((503, "ServiceUnavailable", "no"), Fate.UNKNOWN),
+        ((0, "Unreachable", "no answer"), Fate.UNKNOWN),
+    ],
+)
+def test_each_answer_has_its_meaning(failure: tuple[Any, ...], fate: Fate) -> None:
+    assert answered(*failure).fate is fate
+
+
+def test_a_busy_server_says_how_long_it_wants_to_be_left_alone() -> None:
+    assert answered(429, "TooManyRequests", "busy", 3.0).retry_after_seconds == 3.0
+
+
+def test_the_victim_is_named_by_its_uid_and_keeps_its_own_grace_period() -> None:
+    server = Server()
+    evict(server, VICTIM)  # type: ignore[arg-type]
+    evict(server, VICTIM, only_ask=True)  # type: ignore[arg-type]
+    (method, path, body), (_, _, asked) = server.calls
+    assert (method, path) == ("POST", "/api/v1/namespaces/team/pods/low/eviction")
+    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-1"}}
+    assert asked["deleteOptions"] == {"preconditions": {"uid": "uid-1"}, "dryRun": ["All"]}
+
+
+def test_news_that_cannot_be_written_are_let_go() -> None:
+    server = Server(ApiFailure(404, "NotFound", "gone already"))
+    tell_victim(server, VICTIM, now="2026-11-21T10:00:00.000000Z", instance="host/1")  # type: ignore[arg-type]
+    (_, _, status), (_, path, event) = server.calls
+    assert status["metadata"] == {"uid": "uid-1"}
+    assert status["status"]["conditions"][0]["type"] == "DisruptionTarget"
+    assert (path, event["reason"], event["note"]) == (
+        "/apis/events.k8s.io/v1/namespaces/team/events", "Preempted", VICTIM.sentence,
+    )  # fmt: skip
