@@ -1,15 +1,17 @@
-"""A container registry on loopback, over plain HTTP, with the faults that tests ask for."""
+"""A container registry on loopback, with the faults that tests ask for."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from hetsched.adapters.images.wire import Allowed
@@ -125,11 +127,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def a_registry() -> Iterator[Registry]:
+def a_registry(*, pair: tuple[Path, Path] | None = None) -> Iterator[Registry]:
+    """Serve a registry; with a certificate and its key over TLS."""
     registry = Registry()
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if pair is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*pair)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     registry.host = f"127.0.0.1:{server.server_address[1]}"
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     serving.start()

@@ -6,11 +6,14 @@ Real here: a registry on loopback, spoken to over HTTP.
 import base64
 import json
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hetsched.adapters.certificates import make_pairs
 from hetsched.adapters.images import documents, wire
 from hetsched.adapters.images.pull_secrets import credential_for
 from hetsched.adapters.images.reference import parse_reference
@@ -217,6 +220,27 @@ def test_addresses_inside_the_network_are_not_called(
         look_up(parse_reference(name), Allowed(frozenset(hosts)))
     assert refused.value.code == code
     assert called == ([(resolved, 443)] if code == "RegistryUnreachable" else [])
+
+
+def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pairs(tmp_path, hosts=["registry.test"], client="c", days=1)
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **more: resolve("127.0.0.1", *rest, **more))
+    monkeypatch.setattr(wire, "_may_call", lambda *_, **__: True)
+    with a_registry(pair=(tmp_path / "server" / "tls.crt", tmp_path / "server" / "tls.key")) as registry:
+        port = registry.host.partition(":")[2]
+        right, wrong = f"registry.test:{port}", f"other.test:{port}"
+        registry.host = right
+        name, allowed = registry.image("app:1", "linux/amd64"), Allowed(frozenset({right, wrong}))
+        assert refusal(registry, name, allowed) == "RegistryUntrusted"
+        trust = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        monkeypatch.setattr(wire, "_trust", lambda: trust)
+        assert look_up(parse_reference(name), allowed).platforms == ("linux/amd64",)
+        assert refusal(registry, f"{wrong}/app:1", allowed) == "RegistryUntrusted"
+        # A registry with TLS is not asked without it, whatever a redirect says.
+        single = registry.single("one:1", "linux/amd64")
+        registry.redirect_blobs_to = f"http://{right}"
+        assert refusal(registry, single, allowed) == "AddressRefused"
 
 
 def secret(document: Any, kind: str = "kubernetes.io/dockerconfigjson", key: str = ".dockerconfigjson") -> bytes:
