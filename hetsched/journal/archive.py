@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from django.apps import apps
@@ -101,7 +101,7 @@ def _migrations() -> list[str]:
     return sorted(".".join(key) for key in MigrationRecorder(connection).applied_migrations())
 
 
-def _write(file: IO[bytes]) -> dict[str, int]:
+def _write(file: gzip.GzipFile) -> dict[str, int]:
     _line(file, Header(FORMAT, _migrations(), _numbered(), _seal()))
     counted: dict[str, int] = {}
     for model in _models():
@@ -116,11 +116,11 @@ def _write(file: IO[bytes]) -> dict[str, int]:
     return counted
 
 
-def _line(file: IO[bytes], document: Any) -> None:
+def _line(file: gzip.GzipFile, document: Any) -> None:
     file.write(msgspec.json.encode(document) + b"\n")
 
 
-def _header(file: IO[bytes]) -> Header:
+def _header(file: gzip.GzipFile) -> Header:
     header = msgspec.json.decode(file.readline(), type=Header)
     if header.format != FORMAT:
         raise InputError("BackupInvalid", f"its format is {header.format[:40]!r}, not {FORMAT!r}")
@@ -135,7 +135,7 @@ def _header(file: IO[bytes]) -> Header:
     return header
 
 
-def _read(file: IO[bytes]) -> dict[str, int]:
+def _read(file: gzip.GzipFile) -> dict[str, int]:
     """Replace all rows; references are judged at the end of the transaction."""
     known = {model._meta.db_table: model for model in _models()}
     with connection.cursor() as cursor:
@@ -160,7 +160,7 @@ def _read(file: IO[bytes]) -> dict[str, int]:
 class _Rows:
     """The rows up to the next line that is none."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
         self.next_line = b""
 
