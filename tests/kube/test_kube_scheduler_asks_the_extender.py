@@ -122,36 +122,42 @@ def bound(api: Api) -> dict[str, dict[str, Any]]:
     return {pod["metadata"]["name"]: pod for pod in pods if pod["spec"].get("nodeName")}
 
 
-@pytest.mark.parametrize("by_name", [True, False])
-def test_pods_go_where_our_own_cycle_would_put_them(
-    api: Api, plane: ControlPlane, tmp_path: Path, by_name: bool
-) -> None:
+def until_bound(api: Api, names: list[str], folder: Path) -> None:
+    wait_until(
+        lambda: set(names) <= set(bound(api)),
+        what=lambda: f"bound: {sorted(bound(api))}\n{logs(folder)}",
+        seconds=LONG,
+    )
+
+
+def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    """Nodes are asked about by name, under the shipped account, and then as whole objects."""
     extended.certificates(tmp_path / "certificates")
-    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]):
+    pods = {pod["metadata"]["name"]: pod for pod in wanted()}
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), extended.account(plane) as identity:
         mixed_fleet.create_fleet(api, FLEET)
-        pods = {pod["metadata"]["name"]: pod for pod in wanted()}
-        for pod in pods.values():
-            api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode())
-        with (
-            hetsched(plane, tmp_path) as (port, _),
-            extended.kube_scheduler(plane, tmp_path, port, nodeCacheCapable=by_name, httpTimeout="60s") as log,
-        ):
-            wait_until(
-                lambda: len(bound(api)) == len(pods),
-                what=lambda: f"waiting: {sorted(set(pods) - set(bound(api)))}\n{logs(tmp_path)}",
-                seconds=LONG,
-            )
+        with hetsched(plane, tmp_path) as (port, _):
+            ways: tuple[dict[str, Any], ...] = ({"identity": identity}, {"nodeCacheCapable": False})
+            for way, some in zip(ways, (list(pods)[::2], list(pods)[1::2]), strict=True):
+                for name in some:
+                    api.send("POST", PODS.path(namespace="default"), json.dumps(pods[name]).encode())
+                with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s", **way) as log:
+                    until_bound(api, some, tmp_path)
         there = bound(api)
         nodes = [json.loads(body) for body in api.list_all(NODES)[0]]
         assert mixed_fleet.wrongs(list(there.values()), nodes) == []
         expected = decided_here(api, [pods[name] for name in asked_for(log)])
-        assert {name: pod["spec"]["nodeName"] for name, pod in there.items()} == {
-            name: node for name, (node, _) in expected.items()
-        }
-        for name, (_, allocation) in expected.items():
-            told = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
-            assert (told.gpus, told.zones) == (allocation.gpus, allocation.zones), name
-        assert {"shared", "whole", "pinned", "riscv", "affine", "plain"} == {kind_of(name) for name in there}
+        lock = LEASES.path(namespace="kube-system", name=extended.NAME)
+        assert json.loads(api.get(lock))["spec"]["leaseTransitions"] == 0
+        api.send("DELETE", lock)
+    assert {name: pod["spec"]["nodeName"] for name, pod in there.items()} == {
+        name: node for name, (node, _) in expected.items()
+    }
+    for name, (_, allocation) in expected.items():
+        told = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
+        assert (told.gpus, told.zones) == (allocation.gpus, allocation.zones), name
+    assert {"shared", "whole", "pinned", "riscv", "affine", "plain"} == {kind_of(name) for name in there}
+    assert [line for line in log.read_text().splitlines() if "forbidden" in line] == []
 
 
 def conditions(api: Api, name: str) -> str:
@@ -172,20 +178,6 @@ def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: 
     assert "hetsched.io/allocation" not in pod_of(api, "first")["metadata"].get("annotations", {})
 
 
-def test_the_shipped_account_is_enough(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
-    extended.certificates(tmp_path / "certificates")
-    make_node(api, "n1")
-    make_pod(api, "first", schedulerName=extended.NAME)
-    with extended.account(plane) as identity, hetsched(plane, tmp_path) as (port, _):
-        with extended.kube_scheduler(plane, tmp_path, port, identity=identity, httpTimeout="60s") as log:
-            wait_until(lambda: "first" in bound(api), what=lambda: logs(tmp_path), seconds=LONG)
-        lock = LEASES.path(namespace="kube-system", name=extended.NAME)
-        assert json.loads(api.get(lock))["spec"]["leaseTransitions"] == 0
-        api.send("DELETE", lock)
-    assert "hetsched.io/allocation" in pod_of(api, "first")["metadata"]["annotations"]
-    assert [line for line in log.read_text().splitlines() if "forbidden" in line] == []
-
-
 def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in_words(
     api: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -202,12 +194,12 @@ def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in
             # 3 + 3 of 8 CPUs; 4 more need one of them to leave.
             for name in ("a", "b"):
                 make_pod(api, name, cpu="3", schedulerName=extended.NAME)
-            wait_until(lambda: len(bound(api)) == 2, what=lambda: logs(tmp_path), seconds=LONG)
+            until_bound(api, ["a", "b"], tmp_path)
             make_pod(api, "vector", schedulerName=extended.NAME, labels={"hetsched.io/isa": "rv64gcv"})
             wait_until(lambda: "rv64" in conditions(api, "vector"), what=lambda: logs(tmp_path), seconds=LONG)
             assert "0/1 nodes are available: 1 " in conditions(api, "vector")
             make_pod(api, "c", cpu="4", schedulerName=extended.NAME, priorityClassName="urgent")
-            wait_until(lambda: "c" in bound(api), what=lambda: logs(tmp_path), seconds=LONG)
+            until_bound(api, ["c"], tmp_path)
         assert len(set(bound(api)) & {"a", "b"}) == 1
         assert "hetsched.io/allocation" in pod_of(api, "c")["metadata"]["annotations"]
     finally:

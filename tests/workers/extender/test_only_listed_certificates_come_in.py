@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from django.db import OperationalError
 
 from hetsched.adapters.certificates import make_pairs
 from hetsched.contracts.errors import InputError
+from tests.system.processes import wait_until
+from workers.extender import serving
 from workers.extender.door import Answer, Certificates, Door
-from workers.extender.serving import clients_of
+from workers.extender.figures import REGISTRY
+from workers.extender.serving import Probes, clients_of
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}
@@ -198,3 +203,51 @@ def test_changed_certificates_count_for_the_next_connection(door: Door, pairs: P
 def test_a_list_without_anybody_opens_no_door() -> None:
     with pytest.raises(InputError, match="ExtenderClientsMissing"):
         clients_of([])
+
+
+def calls(outcome: str) -> float:
+    return REGISTRY.get_sample_value("hetsched_extender_seconds_count", {"verb": "filter", "outcome": outcome}) or 0.0
+
+
+def away() -> float:
+    return REGISTRY.get_sample_value("hetsched_extender_turned_away_total") or 0.0
+
+
+def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door, pairs: Path) -> None:
+    before = {outcome: calls(outcome) for outcome in ("ok", "refused", "wrong")}
+    turned_away = away()
+    for body in (b"{}", b'"busy"', b'"odd"', b"{}"):
+        with calling(door, pairs, pairs / "client") as connection:
+            answered(connection, body=body)
+    assert is_turned_away(door, pairs, None)
+    # What is counted is counted after the answer.
+    expected = {"ok": 2, "refused": 1, "wrong": 1}
+    wait_until(lambda: {outcome: calls(outcome) - before[outcome] for outcome in before} == expected, what="calls")
+    wait_until(lambda: away() == turned_away + 1, what="turned away")
+    probes = ThreadingHTTPServer(("127.0.0.1", 0), Probes)
+    thread = threading.Thread(target=probes.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", probes.server_address[1], timeout=30)) as connection:
+            told = {}
+            for path in ("/healthz", "/metrics", "/extender/filter"):
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                told[path] = answer.status, answer.read().decode()
+    finally:
+        probes.shutdown()
+        probes.server_close()
+        thread.join()
+    assert [status for status, _ in told.values()] == [200, 200, 404]
+    assert 'hetsched_extender_seconds_count{outcome="ok",verb="filter"}' in told["/metrics"][1]
+
+
+@pytest.mark.django_db
+def test_it_is_ready_while_the_database_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serving._database_answers()
+
+    def fails() -> None:
+        raise OperationalError("away")
+
+    monkeypatch.setattr(serving.connection, "cursor", fails)
+    assert not serving._database_answers()

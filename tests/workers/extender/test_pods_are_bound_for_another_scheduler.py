@@ -12,7 +12,7 @@ from hetsched.adapters.kube.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Sync
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.imaging import Looked, claim, note_looked
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
@@ -21,6 +21,7 @@ from hetsched.placement.snapshot import load_state, warm
 from tests.builders import a_pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
 from workers import bind
+from workers.extender import answers
 from workers.extender.answers import Extender
 
 ALL = ("amd", "card", "risc")
@@ -161,6 +162,28 @@ def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender
     told = extender.filter(asked(offered(api, "member", metadata={"labels": labels}), *ALL))
     assert told.node_names == []
     assert "schedulerName hetsched places gangs whole" in told.failed_and_unresolvable_nodes["amd"]
+
+
+def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
+    extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = [a_pod(f"rival-{number}").cpu(3).having(uid=f"r{number}", node_name="amd").build() for number in range(2)]
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        if rivals:  # somebody is faster, twice: 3 + 3 of 8 CPUs are gone then
+            spec = rivals.pop()
+            seen = ObservedPod("default", spec.name, spec.uid, node_name="amd", phase="Running", spec=spec)
+            follow(live.pk, Changes(pods=[seen]), epoch=1)
+        return book_asked(*arguments, **more)
+
+    monkeypatch.setattr(answers, "book_asked", late)
+    extender.bind(to(offered(api, "small", cpu="2"), "amd"))
+    assert rivals == []
+    monkeypatch.setattr(answers, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
+    assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
+    with warm(live.pk).held() as loaded:
+        assert loaded.state.digest() == load_state(live.pk).state.digest()
+    assert check_invariants() == []
 
 
 def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
