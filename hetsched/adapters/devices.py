@@ -11,7 +11,7 @@ Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,10 +29,11 @@ from hetsched.contracts.devices import (
 )
 from hetsched.contracts.errors import InputError
 
-from .expressions import Answer, expression, quantity, version
+from . import keys
+from .expressions import Answer, expression, is_version, quantity, version
 from .fields import View
 
-_DEVICE = {"name", "attributes", "capacity", "taints", "nodeName", "allNodes"}
+_DEVICE = {"name", "attributes", "capacity", "taints", keys.EXPORT_BLOCKED}
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
 _REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "name"}
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -74,14 +75,13 @@ class DeviceReader:
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
         read = [one for spec, pool in current if pool not in incomplete for one in _devices_of(spec)]
-        devices = tuple(device for device, _ in read) or self._known.devices
-        plain = [facts for _, facts in read] or [_plain_of(device) for device in devices]
+        devices = tuple(read) or self._known.devices
         classes = {**self._known.classes, **self._classes}
-        verdicts = _evaluate(plain, devices, classes, self._claims.values())
+        verdicts = _evaluate(devices, classes, self._claims.values())
         return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
 
 
-def _devices_of(spec: View) -> Iterable[tuple[Device, Plain]]:
+def _devices_of(spec: View) -> Iterator[Device]:
     driver, pool = spec.text("driver"), spec.view("pool").text("name")
     blocked = ""
     if spec.value.get("sharedCounters"):
@@ -90,12 +90,22 @@ def _devices_of(spec: View) -> Iterable[tuple[Device, Plain]]:
     if not node and not everywhere:
         blocked = blocked or ("spec.nodeSelector" if "nodeSelector" in spec else "spec.perDeviceNodeSelection")
     for device in spec.views("devices"):
-        attributes, domains, odd = _attributes(device, driver)
-        capacity = _capacity(device, driver)
+        attributes, odd = _attributes(device, driver)
         extra = sorted(set(device.value) - _DEVICE)
-        why = blocked or (f"devices[].{extra[0]}" if extra else "") or _taint(device) or odd
-        found = Device(DeviceId(driver, pool, device.text("name")), node, attributes, why)
-        yield found, {"driver": driver, "attributes": domains, "capacity": capacity}
+        why = device.text(keys.EXPORT_BLOCKED) or blocked or (f"devices[].{extra[0]}" if extra else "")
+        versions = tuple(
+            "/".join(_qualified(key, driver))
+            for key, holder in device.view("attributes").value.items()
+            if isinstance(holder, dict) and "version" in holder
+        )
+        yield Device(
+            id=DeviceId(driver, pool, device.text("name")),
+            node=node,
+            attributes=attributes,
+            versions=versions,
+            capacity=_capacity(device, driver),
+            blocked=why or _taint(device) or odd,
+        )
 
 
 def _taint(device: View) -> str:
@@ -103,37 +113,30 @@ def _taint(device: View) -> str:
     return f"taint {taints[0]}" if taints else ""
 
 
-def _attributes(device: View, driver: str) -> tuple[dict[str, Value], dict[str, Plain], str]:
-    """Return attributes by qualified name and by domain, and one of a kind that is unknown here."""
-    flat: dict[str, Value] = {}
-    domains: dict[str, Plain] = {}
+def _attributes(device: View, driver: str) -> tuple[dict[str, Value], str]:
+    """Return attributes by qualified name, and one of a kind that is unknown here."""
+    found: dict[str, Value] = {}
     odd = ""
     for key, holder in device.view("attributes").value.items():
-        domain, name = _qualified(key, driver)
         facts: Plain = holder if isinstance(holder, dict) else {}
         kind: str = next(iter(facts), "")
         value: Any = facts.get(kind)
         fits = kind in _ATTRIBUTES and type(value) is _ATTRIBUTES[kind]
-        if not fits:
+        if not fits or (kind == "version" and not is_version(value)):
             odd = odd or f"devices[].attributes[{key}].{kind}"
-            continue
-        flat[f"{domain}/{name}"] = value
-        try:
-            domains.setdefault(domain, {})[name] = version(value) if kind == "version" else value
-        except ValueError:
-            odd = odd or f"devices[].attributes[{key}].version"
-    return flat, domains, odd
+        else:
+            found["/".join(_qualified(key, driver))] = value
+    return found, odd
 
 
-def _capacity(device: View, driver: str) -> dict[str, Plain]:
-    domains: dict[str, Plain] = {}
+def _capacity(device: View, driver: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for key, holder in device.view("capacity").value.items():
-        domain, name = _qualified(key, driver)
         try:
-            domains.setdefault(domain, {})[name] = quantity(holder["value"])
+            found["/".join(_qualified(key, driver))] = quantity(holder["value"])
         except (InputError, KeyError, TypeError):
             continue  # an expression that asks for it finds it absent
-    return domains
+    return found
 
 
 def _qualified(key: str, driver: str) -> tuple[str, str]:
@@ -142,12 +145,16 @@ def _qualified(key: str, driver: str) -> tuple[str, str]:
 
 
 def _plain_of(device: Device) -> Plain:
-    """Return what an expression sees of a device whose slice is not at hand; capacities are not kept."""
-    domains: dict[str, Plain] = {}
+    """Return what an expression sees of a device: attributes and capacity by domain and name."""
+    attributes: dict[str, Plain] = {}
     for key, value in device.attributes.items():
         domain, _, name = key.rpartition("/")
-        domains.setdefault(domain, {})[name] = value
-    return {"driver": device.id.driver, "attributes": domains, "capacity": {}}
+        attributes.setdefault(domain, {})[name] = version(str(value)) if key in device.versions else value
+    capacity: dict[str, Plain] = {}
+    for key, amount in device.capacity.items():
+        domain, _, name = key.rpartition("/")
+        capacity.setdefault(domain, {})[name] = amount
+    return {"driver": device.id.driver, "attributes": attributes, "capacity": capacity}
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -183,7 +190,7 @@ def resource_claim(root: View, namespace: str) -> ResourceClaim:
         node=node,
         users=tuple(user.text("uid") for user in status.views("reservedFor")),
         deleting="deletionTimestamp" in meta,
-        unsupported=unsupported[0] if unsupported else "",
+        unsupported=devices.text(keys.EXPORT_UNSUPPORTED) or (unsupported[0] if unsupported else ""),
     )
 
 
@@ -235,10 +242,7 @@ def _selectors(holder: View) -> tuple[str, ...]:
 
 
 def _evaluate(
-    plain: Sequence[Plain],
-    devices: Sequence[Device],
-    classes: dict[str, tuple[str, ...]],
-    claims: Iterable[ResourceClaim],
+    devices: Sequence[Device], classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]
 ) -> dict[str, Verdict]:
     """Return for each selector that is asked for what it says of the devices that are asked about."""
     chains = {
@@ -247,7 +251,7 @@ def _evaluate(
         for request in claim.requests
         for wish in request.wishes
     }
-    texts = [json.dumps(facts, sort_keys=True) for facts in plain]
+    texts = [json.dumps(_plain_of(device), sort_keys=True) for device in devices] if chains else []
     answers: dict[str, dict[int, Answer]] = {}
     for chain in sorted(chains):
         left: Iterable[int] = range(len(devices))

@@ -22,6 +22,7 @@ from hetsched.contracts.units import CPU, format_amount
 from hetsched.contracts.workload import PodGroup
 
 from . import keys
+from .device_objects import device_objects
 from .metrics import pod_metrics
 from .nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
 from .pod_objects import pod_object, tolerations
@@ -81,6 +82,7 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
             stated["minResources"] = amounts(dict(group.min_resources))
         yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": stated})
     yield from storage_objects(content.storage)
+    yield from device_objects(content.devices)
     for quota in content.quotas:
         bounds = {"min": amounts(dict(quota.min)), "max": amounts(dict(quota.max))}
         meta = {"name": quota.name, "namespace": quota.namespace}

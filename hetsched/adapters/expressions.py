@@ -69,6 +69,11 @@ def quantity(text: str) -> int:
     return parse_amount("cpu", text)
 
 
+def is_version(text: str) -> bool:
+    """Tell whether a text is a semantic version."""
+    return _VERSION.fullmatch(text) is not None
+
+
 def version(text: str) -> list[Any]:
     """Return a semantic version as a list that compares like it. Raises: ValueError."""
     found = _VERSION.fullmatch(text)

@@ -28,12 +28,15 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 class Device(msgspec.Struct, frozen=True):
     """A device: the node it is at (empty: it can be reached from all), and what is known of it.
 
-    `attributes` have qualified names. `blocked` says why it is not given to anybody.
+    `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes that are versions.
+    `blocked` says why it is not given to anybody.
     """
 
     id: DeviceId
     node: str = ""
     attributes: dict[str, Value] = {}
+    versions: tuple[str, ...] = ()
+    capacity: dict[str, int] = {}
     blocked: str = ""
 
 

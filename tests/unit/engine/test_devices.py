@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.decision import Verdict
 from hetsched.engine.cycle import Scheduler
@@ -217,3 +218,27 @@ def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
         claim("c", exactly("gpu")), pod("had", name="first"), pod("c"),
     )  # fmt: skip
     assert scene.placed == {"first": ("n2", []), "p": (None, [])}
+
+
+def test_an_export_comes_back_the_same() -> None:
+    facts = {"driver": {"version": "1.10.0"}, "model": {"string": "a"}, "root": {"int": 1}, "ok": {"bool": True}}
+    rich = {"name": "d0", "attributes": facts, "capacity": {"memory": {"value": "40Gi"}}}
+    either = {"name": "x", "firstAvailable": [{"name": "a", **wish(count=2)}, {"name": "b", **wish()}]}
+    status = {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": "n1", "device": "d1"}]}},
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+    }
+    whole = slice_of("n1", rich, device("d1"), device("d2", somethingNew=1))
+    part = slice_of("n2", device("d9"), count=2)
+    claims = [
+        claim("a", either, constraints=[{"matchAttribute": f"{DRIVER}/root", "requests": ["x"]}]),
+        claim("b", exactly("gpu", f'{OWN}.driver.isLessThan(semver("2.0.0"))'), status=status),
+        claim("c", exactly("gpu", adminAccess=True)),
+        claim("d", exactly("gpu", f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("1Gi"))')),
+    ]
+    objects = [kind(), node("n1"), whole, part, *claims, pod("a")]
+    found = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
+    again = parse_cluster([("again", write_cluster(found))])
+    assert again.devices == found.devices
+    assert found.devices.devices[0].capacity == {f"{DRIVER}/memory": 40 * 2**30 * 1000}
+    assert [one.shape.devices for one in again.pending] == [one.shape.devices for one in found.pending]

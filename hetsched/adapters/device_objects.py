@@ -1,0 +1,97 @@
+"""Devices, their classes and claims as objects again, so that an export means what was read.
+
+Rule: one slice for each pool and node. What was read as more than we do is written as a key of our own, with the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hetsched.contracts.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
+
+from . import keys
+
+API = "resource.k8s.io/v1"
+Plain = dict[str, Any]
+_KINDS = {bool: "bool", int: "int", str: "string"}
+
+
+def device_objects(devices: Devices) -> Iterator[Plain]:
+    """Yield the slices, classes and claims of a cluster."""
+    pools: dict[tuple[str, str], dict[str, list[Device]]] = {}
+    for device in devices.devices:
+        there = pools.setdefault((device.id.driver, device.id.pool), {})
+        there.setdefault(device.node, []).append(device)
+    number = 0
+    for (driver, pool), nodes in pools.items():
+        for node, some in nodes.items():
+            place: Plain = {"nodeName": node} if node else {"allNodes": True}
+            yield _slice(f"slice-{number}", driver, pool, len(nodes), [_device(one) for one in some], place)
+            number += 1
+    for position, name in enumerate(devices.incomplete):
+        driver, _, pool = name.partition("/")
+        yield _slice(f"part-{position}", driver, pool, 2, [], {"allNodes": True})
+    for name, selectors in devices.classes.items():
+        yield _object("DeviceClass", {"name": name}, {"spec": {"selectors": _selectors(selectors)}})
+    for claim in devices.claims.values():
+        yield _claim(claim)
+
+
+def _slice(name: str, driver: str, pool: str, count: int, devices: list[Plain], place: Plain) -> Plain:
+    whole = {"name": pool, "generation": 1, "resourceSliceCount": count}
+    spec = {"driver": driver, "pool": whole, "devices": devices, **place}
+    return _object("ResourceSlice", {"name": name}, {"spec": spec})
+
+
+def _device(device: Device) -> Plain:
+    plain: Plain = {"name": device.id.name}
+    if device.attributes:
+        plain["attributes"] = {
+            key: {"version" if key in device.versions else _KINDS[type(value)]: value}
+            for key, value in device.attributes.items()
+        }
+    if device.capacity:
+        plain["capacity"] = {key: {"value": f"{amount}m"} for key, amount in device.capacity.items()}
+    return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
+
+
+def _claim(claim: ResourceClaim) -> Plain:
+    meta = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+    devices: Plain = {"requests": [_request(request) for request in claim.requests]}
+    if claim.constraints:
+        devices["constraints"] = [
+            {"matchAttribute": one.attribute, "requests": list(one.requests)} for one in claim.constraints
+        ]
+    if claim.unsupported:
+        devices[keys.EXPORT_UNSUPPORTED] = claim.unsupported
+    status: Plain = {"reservedFor": [{"uid": uid} for uid in claim.users]}
+    if claim.allocated is not None:
+        results = [{"driver": one.driver, "pool": one.pool, "device": one.name} for one in claim.allocated]
+        status["allocation"] = {"devices": {"results": results}}
+        if claim.node:
+            fields = [{"key": "metadata.name", "operator": "In", "values": [claim.node]}]
+            status["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    if claim.deleting:
+        meta["deletionTimestamp"] = "1970-01-01T00:00:00Z"
+    return _object("ResourceClaim", meta, {"spec": {"devices": devices}, "status": status})
+
+
+def _request(request: DeviceRequest) -> Plain:
+    if len(request.wishes) == 1 and not request.wishes[0].name:
+        return {"name": request.name, "exactly": _wish(request.wishes[0])}
+    return {"name": request.name, "firstAvailable": [{"name": one.name, **_wish(one)} for one in request.wishes]}
+
+
+def _wish(wish: DeviceWish) -> Plain:
+    plain: Plain = {"deviceClassName": wish.device_class, "selectors": _selectors(wish.selectors)}
+    return plain | {"allocationMode": "All" if wish.all else "ExactCount", "count": wish.count}
+
+
+def _selectors(texts: tuple[str, ...]) -> list[Plain]:
+    return [{"cel": {"expression": text}} for text in texts]
+
+
+def _object(kind: str, meta: Plain, body: Plain) -> Plain:
+    filled = {name: value for name, value in meta.items() if value}
+    return {"apiVersion": API, "kind": kind, "metadata": filled, **body}
