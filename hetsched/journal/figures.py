@@ -38,7 +38,10 @@ FLUSHED = Kept(
 SHADOWS = Kept(
     "hetsched_shadow_pods", "Pods that another scheduler bound, by how its choice compares.", ("cluster", "judgement")
 )
+KUBELET_REFUSALS = Kept(
+    "hetsched_kubelet_refusals", "Pods of ours that a kubelet did not run, by its reason.", ("cluster", "reason")
+)
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
 
-COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS)
+COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS)
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -16,6 +16,7 @@ from hetsched.contracts.observed import Changes, ContainerWait, NodeRefusal, Obs
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal import figures, tally
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
@@ -128,6 +129,16 @@ def test_the_failure_and_the_back_off_are_one_step_told_once(cluster: Cluster, c
     row = Rejection.objects.get()
     assert (row.owner, row.controller, row.pod, row.step) == ("red", "Job/red", "default/a", 1)
     assert row.until - row.created_at == timedelta(minutes=1)
+
+
+def test_refusals_are_counted_once_they_are_written(
+    cluster: Cluster, clock: Clock, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(tally, "add", lambda *what, **_: counted.append(what))
+    with django_capture_on_commit_callbacks(execute=True):
+        refused(cluster, clock, "a")
+    assert counted.count((figures.KUBELET_REFUSALS, "live", "TopologyAffinityError")) == 1
 
 
 def test_the_next_pod_waits_with_the_reason_and_others_go_there(cluster: Cluster, clock: Clock) -> None:

@@ -24,6 +24,7 @@ from hetsched.inventory.actions import require_reason
 from hetsched.inventory.doubting import clear_doubts, dispel, doubt
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
+from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor
 
 from .. import dispatch
@@ -54,7 +55,14 @@ def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> 
             told = Doubt(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
             doubts[row.node_id or 0].append(told)
     Rejection.objects.bulk_create(rows, batch_size=500)
+    reasons = [row.reason for row in rows]
+    transaction.on_commit(lambda: _count(change.cluster.name, reasons))
     return doubt(change.cluster, doubts)
+
+
+def _count(cluster: str, reasons: Iterable[str]) -> None:
+    for reason in reasons:
+        tally.add(figures.KUBELET_REFUSALS, cluster, reason)
 
 
 class _Rounds:
