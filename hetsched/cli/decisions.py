@@ -65,6 +65,7 @@ class _Further(msgspec.Struct, rename="camel"):
     """What a server says of evictions, and works out again where it still can."""
 
     evictions: tuple[Evicted, ...] = ()
+    nominated_node: str | None = None
     nearest_fit: tuple[NearestFit, ...] | None = None
     tipping: Tipping | None = None
     expected_use: ExpectedUse | None = None
@@ -93,7 +94,7 @@ def _show(out: Console, decision: dict[str, Any]) -> None:
         tried = f"; last tried at {decision['triedAt']}" if decision.get("triedAt") else ""
         out.print(escape(f"waits for: {', or '.join(waits)}{tried}"), soft_wrap=True)
     told = msgspec.convert(decision, _Further)
-    lines = [*eviction_lines(told.evictions), *nearest_lines(told.nearest_fit or ())]
+    lines = [*eviction_lines(told.evictions, told.nominated_node), *nearest_lines(told.nearest_fit or ())]
     lines += margin_lines(told.tipping) if told.tipping else ()
     lines += [f"expected use: {use_text(told.expected_use)}"] if told.expected_use else ()
     for line in lines:

@@ -9,11 +9,14 @@ from hetsched.contracts.decision import Balance, Evicted, ExpectedUse, NearestFi
 _SHOWN_NODES = 3
 
 
-def eviction_lines(evicted: Iterable[Evicted]) -> Iterator[str]:
-    """Yield a line for each pod that has to leave."""
+def eviction_lines(evicted: Iterable[Evicted], nominated_node: str | None = None) -> Iterator[str]:
+    """Yield a line for each pod that left, or has to leave the node that is kept for another."""
+    if nominated_node:
+        yield f"node kept for it: {nominated_node}"
+    head = "has to leave" if nominated_node else "evicted"
     for pod in evicted:
         against = f", against the disruption budget {pod.pdb}" if pod.pdb else ""
-        yield f"evicted: {pod.pod} (priority {pod.priority}) from {pod.node}{against}"
+        yield f"{head}: {pod.pod} (priority {pod.priority}) from {pod.node}{against}"
 
 
 def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:

@@ -11,7 +11,7 @@ before the API server said of each that it may leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
@@ -22,6 +22,7 @@ from django.utils import timezone
 from hetsched.inventory.ledger import advance
 
 from .. import dispatch
+from ..bookings import parts
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Eviction, Nomination, Pod
 from .change import BACK_IN_QUEUE, Change
@@ -161,23 +162,24 @@ def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
 
 
-def wake_nominees(victim_ids: Iterable[int]) -> None:
+def wake_nominees(victim_ids: Sequence[int]) -> None:
     """Have those looked at again at once for whom these pods left."""
-    rows = Eviction.objects.filter(victim_id__in=list(victim_ids), nomination__active=True)
-    pods = list(rows.values_list("nomination__pod_id", flat=True))
-    if pods:
-        Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None)
+    for some in parts(victim_ids):
+        rows = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
+        pods = list(rows.values_list("nomination__pod_id", flat=True))
+        if pods:
+            Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None)
 
 
-def tell_who_left(victim_ids: Iterable[int]) -> None:
+def tell_who_left(victim_ids: Sequence[int]) -> None:
     """Say of pods that are over for whom they left, if they did."""
-    rows = Eviction.objects.filter(victim_id__in=list(victim_ids), state=Eviction.ASKED).select_related(
-        "nomination__pod", "victim"
-    )
-    for one in rows.defer("nomination__pod__spec", "victim__spec").order_by("id"):
-        left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
-        more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
-        Pod.objects.filter(pk=one.victim_id).update(message=left + more)
+    for some in parts(victim_ids):
+        rows = Eviction.objects.filter(victim_id__in=some, state=Eviction.ASKED)
+        rows = rows.select_related("nomination__pod", "victim").defer("nomination__pod__spec", "victim__spec")
+        for one in rows.order_by("id"):
+            left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
+            more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
+            Pod.objects.filter(pk=one.victim_id).update(message=left + more)
 
 
 def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:

@@ -82,18 +82,22 @@ def settle_half_gangs(cluster_id: int) -> int:
     """Forget gangs that are whole or gone, and have those taken back whose time is over; return how many were."""
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
+        over = timezone.now() >= one.since + timedelta(seconds=one.patience_seconds)
+        if _is_half(one, _members(cluster_id, one.namespace, one.gang)) and not over:
+            continue
         with transaction.atomic():
             change = Change(advance(cluster_id))
             holding = _members(cluster_id, one.namespace, one.gang)
-            if 0 < len(holding) < one.least:
-                over = one.since + timedelta(seconds=one.patience_seconds)
-                if timezone.now() < over:
-                    continue
+            if over and _is_half(one, holding):
                 _take_back(change, one, holding)
                 taken_back += 1
             one.delete()
             change.close()
     return taken_back
+
+
+def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
+    return 0 < len(holding) < one.least
 
 
 def _take_back(change: Change, one: HalfGang, holding: list[Pod]) -> None:
