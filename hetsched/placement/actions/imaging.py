@@ -11,9 +11,9 @@ Invariant: nothing is read for a pod that does not wait any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import lru_cache
 
 import msgspec
 from django.conf import settings
@@ -26,7 +26,7 @@ from hetsched.adapters.images.reference import Reference, parse_reference
 from hetsched.adapters.images.wire import Allowed
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
-from hetsched.inventory.ledger import advance
+from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
 
 from .. import dispatch
@@ -186,7 +186,7 @@ def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
-        named = {name for _, spec, _ in _waiting(cluster_id) for name in _references(spec)}
+        named = {_name(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
         idle = [row.pk for row in again if row.reference not in named]
         ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
         rows = [row for row in rows if row.pk not in set(idle)]
@@ -234,19 +234,19 @@ def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
 
 def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
     """Put what is new into the pods that wait and name it, and have them decided."""
-    told: list[int] = []
     concerned = [
-        (pk, spec, until) for pk, spec, until in _waiting(cluster.pk) if not news.isdisjoint(_references(spec))
+        (pk, spec, until) for pk, spec, until in _waiting(cluster.pk) if not news.isdisjoint(map(_name, spec.images))
     ]
     found = look_up(cluster, [spec for _, spec, _ in concerned])
+    told: list[Pod] = []
+    others: list[Pod] = []
     for (pk, before, until), (spec, now_until) in zip(concerned, found, strict=True):
         waits = now_until if now_until is None else min(now_until, until)
-        columns: dict[str, Any] = {"spec": spec, "images_until": waits}
-        if spec != before:
-            columns |= {"queued": not spec.gates, "attempts": 0, "not_before": None}
-            told.append(pk)
-        Pod.objects.filter(pk=pk).update(**columns)
-    return told
+        row = Pod(pk=pk, spec=spec, images_until=waits, queued=not spec.gates, attempts=0, not_before=None)
+        (others if spec == before else told).append(row)
+    write_columns(told, ("spec", "images_until", "queued", "attempts", "not_before"))
+    write_columns(others, ("images_until",))
+    return [row.pk for row in told]
 
 
 def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
@@ -257,12 +257,13 @@ def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
             yield pk, spec, until
 
 
-def _references(spec: PodSpec) -> Iterable[str]:
-    for image in spec.images:
-        try:
-            yield str(parse_reference(image))
-        except InputError:
-            continue
+@lru_cache(maxsize=65536)
+def _name(image: str) -> str:
+    """Return the reference that an image is kept under, empty where it is none."""
+    try:
+        return str(parse_reference(image))
+    except InputError:
+        return ""
 
 
 def forget_images(cluster_id: int) -> None:
