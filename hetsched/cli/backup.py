@@ -7,6 +7,7 @@ for it. Leases of the time before end, and their epochs are never given again.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ import typer
 from hetsched.contracts.errors import InputError
 
 from .output import Output, OutputFormat, note, print_json
+from .standalone import default_data_dir
 from .token import open_server_database
 
 EXIT_BROKEN = 1
@@ -28,6 +30,7 @@ def backup(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Write the server's whole database to a file, while it runs."""
+    _use_own_key(data)
     open_server_database(data)
     from django.db import Error
 
@@ -46,6 +49,7 @@ def restore(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Fill the new, empty database that DATABASE_URL or HETSCHED_DATA names from a backup."""
+    _use_own_key(None)
     open_server_database(None)
     from django.core.management import call_command
     from django.db import Error
@@ -73,6 +77,13 @@ def restore(
         note(f"broken: {violation}")
     if found:
         raise typer.Exit(EXIT_BROKEN)
+
+
+def _use_own_key(data: Path | None) -> None:
+    """Have the secret key that a standalone server keeps in its data folder, where the environment names none."""
+    kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
+    if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
+        os.environ["SECRET_KEY_FILE"] = str(kept)
 
 
 def _refuse_used() -> None:
