@@ -3,9 +3,10 @@
 Problem: a decision needs the whole cluster in memory; loading it for each batch costs more than deciding.
 Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision` or,
 where it is later, `Node.sampled_revision`), then every booking and release since. `Warm` keeps it and applies what
-happened since its revision: facts of single nodes, releases, bookings. Other nodes or names, facts that could complete otherwise what is held on a node, samples of usage,
-and whatever else it cannot follow make it fold anew. Nominated pods are booked beside those who have to leave for
-them, so that nobody less important takes the room; a row may so hold more than it has, and then takes nobody.
+happened since its revision: facts of single nodes, releases, bookings. Other nodes or names, facts that could complete
+otherwise what is held on a node, samples of usage, and whatever else it cannot follow make it fold anew. Nominated pods
+are booked beside those who have to leave for them, so that nobody less important takes the room; a row may so hold more
+than it has, and then takes nobody.
 Invariant: a warm state equals a rebuilt one in every column, whatever happened in between. Gangs that rest after a
 failure go on resting in a state that this process folds anew.
 """
