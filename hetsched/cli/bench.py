@@ -31,6 +31,7 @@ class Benchmark(enum.StrEnum):
     WHATIF = "whatif"
     PREEMPT = "preempt"
     CLUSTER = "cluster"
+    WATCH = "watch"
 
 
 def bench(
@@ -39,20 +40,28 @@ def bench(
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="cluster: an API server without nodes, as `make kube-up` makes.")
     ] = None,
-    nodes: Annotated[int, typer.Option(help="cluster: how many nodes.", min=1, max=20_000)] = 1000,
-    pods: Annotated[int, typer.Option(help="cluster: how many pods, twice.", min=1, max=100_000)] = 2000,
+    nodes: Annotated[int | None, typer.Option(help="cluster, watch: how many nodes.", min=1, max=20_000)] = None,
+    pods: Annotated[
+        int | None, typer.Option(help="cluster: how many pods, twice; watch: how many run.", min=1, max=200_000)
+    ] = None,
     kube_scheduler: Annotated[
         Path | None, typer.Option(metavar="PROGRAM", help="cluster: kube-scheduler; the one on PATH if left out.")
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions, a whole cluster.
+    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions, a whole cluster,
+    following one.
 
     Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state, pods
     that were never bound).
     """
     if scenario is Benchmark.CLUSTER:
-        run = _on_cluster(kubeconfig, kube_scheduler, 20 if quick else nodes, 40 if quick else pods)
+        run = _on_cluster(kubeconfig, kube_scheduler, *((20, 40) if quick else (nodes or 1000, pods or 2000)))
+    elif scenario is Benchmark.WATCH:
+        from . import bench_watch
+
+        fleet = {"nodes": 20, "pods": 200, "seconds": 1} if quick else {"nodes": nodes or 5000, "pods": pods or 50_000}
+        run = partial(bench_watch.run, **{"seconds": 20, **fleet})
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")

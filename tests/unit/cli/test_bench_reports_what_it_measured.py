@@ -8,8 +8,8 @@ from hetsched.lab.bench.measure import Checks, Scenario
 from tests.unit.cli.calling import document, run
 
 
-# What needs an API server is measured where there is one.
-@pytest.mark.parametrize("scenario", [one for one in Benchmark if one is not Benchmark.CLUSTER])
+# What needs an API server, or processes of our own, is measured where there are such.
+@pytest.mark.parametrize("scenario", [one for one in Benchmark if one not in (Benchmark.CLUSTER, Benchmark.WATCH)])
 def test_rows_machine_and_checks(scenario: Benchmark) -> None:
     result = run("bench", scenario.value, "--quick", "-o", "json")
     assert result.exit_code == 0

@@ -1,0 +1,305 @@
+"""`hetsched bench watch`: how soon the ledger knows what an API server shows.
+
+Rule: a server of prepared lists stands in for the API server: what is measured is our way, not etcd's. It lists nodes
+and running pods of another scheduler in pages, then tells of events at a steady rate: pods that come on nodes, and pods
+that end. Our watch follows it as its own process, on a SQLite file. An event is known when a reader of that file sees
+it; its time runs from when it was sent. Everything is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from hetsched.adapters.kube.resources import LEASES, NODES, PODS, REQUIRED
+from hetsched.contracts.errors import InputError
+from hetsched.lab.bench.certificate import self_signed
+from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
+from hetsched.lab.bench.processes import cpu_of
+
+RATE_PER_SECOND = 500
+ENDING_SHARE = 5  # one event in so many is a pod that ends
+_PATIENCE_SECONDS = 300.0
+_LOOK_SECONDS = 0.01
+_KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8000-000000000000"}}
+
+
+def run(*, nodes: int, pods: int, seconds: int, progress: Progress | None = None) -> Scenario:
+    """Measure the first list, and then events for some seconds. Raises: InputError `BenchmarkFailed`."""
+    tell = progress or (lambda *_: None)
+    with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, _Lists(Path(name), nodes, pods) as lists:
+        folder = Path(name)
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.touch(0o600)
+        kubeconfig.write_text(json.dumps(lists.kubeconfig()))
+        env = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",
+            "HETSCHED_DATA": str(folder / "data"),
+            "SECRET_KEY": secrets.token_urlsafe(48),
+            "REDIS_URL": "memory://",
+            "HETSCHED_LOG_LEVEL": "warning",
+        }
+        for name in ("DATABASE_URL", "DATABASE_URL_FILE", "SECRET_KEY_FILE"):
+            env.pop(name, None)
+        for words in (["prepare"], ["connect", "bench", f"--kubeconfig={kubeconfig}"]):
+            subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
+        tell(1, 3)
+        with _watching(env, folder / "log") as process:
+            ledger = _Ledger(folder / "data" / "hetsched.sqlite3")
+            began = time.monotonic()
+            ledger.wait_for(lambda: ledger.pods >= pods and ledger.synced, process)
+            rows = [row("first list in the ledger", "s", [time.monotonic() - began])]
+            used = sum(cpu_of(process.pid).values())
+            rows.append(row("first list, CPU", "s", [used]))
+            tell(2, 3)
+            sent = lists.send_events(seconds)
+            missing = ledger.wait_for(lambda: sent.keys() <= ledger.seen.keys(), process)
+            waited = sorted(1000 * (ledger.seen[key] - at) for key, at in sent.items() if key in ledger.seen)
+            count = max(len(sent) * ENDING_SHARE // (ENDING_SHARE - 1), 1)
+            rows += _latencies(waited)
+            rows.append(row("events, CPU", "ms/event", [1000 * (sum(cpu_of(process.pid).values()) - used) / count]))
+            rows.append(row("memory, the most", "MiB", [_most_memory_mib(process.pid)]))
+        lost = sum(key not in ledger.seen for key in sent) if missing else 0
+    facts = {**machine(), "nodes": nodes, "pods": pods, "eventsPerSecond": RATE_PER_SECOND, "server": "prepared lists"}
+    return Scenario("watch", tuple(rows), facts, Checks(pods + len(sent), lost))
+
+
+def _latencies(waited: list[float]) -> list[Row]:
+    if not waited:
+        return []
+    p99 = waited[int(0.99 * (len(waited) - 1))]
+    return [row("event to ledger", "ms", waited, tail=True), row("event to ledger, p99", "ms", [p99])]
+
+
+def _most_memory_mib(pid: int) -> float:
+    """Return the largest resident size that a process ever had, 0 where nobody tells."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+@contextlib.contextmanager
+def _watching(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "django", "watch"]
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class _Ledger:
+    """What a reader of the database sees, and since when."""
+
+    def __init__(self, path: Path) -> None:
+        self._rows = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+        self._last = 0
+        self.pods = 0
+        self.seen: dict[str, float] = {}
+
+    @property
+    def synced(self) -> bool:
+        """Tell whether every kind was listed whole, as the follower says."""
+        query = "SELECT COUNT(*), COUNT(synced_at) FROM inventory_sync WHERE required"
+        count, whole = self._rows.execute(query).fetchone()
+        return bool(count and count == whole)
+
+    def look(self) -> None:
+        now, query = time.monotonic(), "SELECT id, name FROM placement_pod WHERE id > ? ORDER BY id"
+        for self._last, name in self._rows.execute(query, (self._last,)):  # noqa: B020 - the last one stays
+            self.seen[name] = now
+            self.pods += 1
+
+    def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
+        """Look until something holds; True where it did not come to."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            self.look()
+            if holds():
+                return False
+            if process.poll() is not None:
+                raise InputError("BenchmarkFailed", "the watch ended by itself")
+            if time.monotonic() > until:
+                return True
+            time.sleep(_LOOK_SECONDS)
+
+
+class _Lists:
+    """A server that lists what was prepared, and tells of what comes to whoever watches pods."""
+
+    def __init__(self, folder: Path, nodes: int, pods: int) -> None:
+        self._nodes = nodes
+        self._objects = {
+            NODES.path(): [_node(number) for number in range(nodes)],
+            PODS.path(): [_pod(f"here-{number}", number % nodes, 1) for number in range(pods)],
+        }
+        certificate, key = self_signed("127.0.0.1")
+        (folder / "server.pem").write_bytes(certificate + key)
+        self._authority = certificate
+        self._events: list[bytes] = []
+        self._more = threading.Condition()
+        self._version = 1
+        self._lease = b""
+        lists = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                lists.answer(self)
+
+            def do_POST(self) -> None:
+                lists.keep(self, self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+            do_PUT = do_PATCH = do_POST
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.pem")
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+
+    def __enter__(self) -> _Lists:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def kubeconfig(self) -> dict[str, Any]:
+        server = f"https://127.0.0.1:{self._server.server_port}"
+        authority = b64encode(self._authority).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "b", "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "users": [{"name": "b", "user": {"token": "bench"}}],
+            "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
+            "current-context": "b",
+        }
+
+    def send_events(self, seconds: int) -> dict[str, float]:
+        """Send events at the rate; return when each pod that came was told."""
+        sent: dict[str, float] = {}
+        began, ended = time.monotonic(), 0
+        for number in range(seconds * RATE_PER_SECOND):
+            time.sleep(max(0.0, began + number / RATE_PER_SECOND - time.monotonic()))
+            with self._more:
+                self._version += 1
+                if number % ENDING_SHARE:
+                    kind, body = "ADDED", _pod(f"new-{number}", number % self._nodes, self._version)
+                    sent[f"new-{number}"] = time.monotonic()
+                else:
+                    body = _pod(f"here-{ended}", ended % self._nodes, self._version, phase="Succeeded")
+                    kind, ended = "MODIFIED", ended + 1
+                self._events.append(b'{"type":"%s","object":%s}\n' % (kind.encode(), body))
+                self._more.notify_all()
+        return sent
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        url = urlsplit(handler.path)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        if url.path == "/api/v1/namespaces/kube-system":
+            self._send(handler, json.dumps(_KUBE_SYSTEM).encode())
+        elif LEASES.plural in url.path and self._lease:
+            self._send(handler, self._lease)
+        elif query.get("watch"):
+            self._watch(handler, pods=url.path == PODS.path())
+        elif url.path in self._objects or url.path in {resource.path() for resource in REQUIRED}:
+            self._list(handler, self._objects.get(url.path, []), query)
+        else:
+            self.refuse(handler)
+
+    def keep(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        """Take a Lease of ours; nothing else is written while pods of others are followed."""
+        if LEASES.plural not in handler.path:
+            return self.refuse(handler)
+        plain = json.loads(body)
+        plain["metadata"]["resourceVersion"] = "1"
+        self._lease = json.dumps(plain).encode()
+        return self._send(handler, self._lease, 201)
+
+    def refuse(self, handler: BaseHTTPRequestHandler) -> None:
+        self._send(handler, b'{"kind":"Status","status":"Failure","reason":"NotFound","code":404}', 404)
+
+    def _list(self, handler: BaseHTTPRequestHandler, items: list[bytes], query: dict[str, str]) -> None:
+        start, limit = int(query.get("continue") or 0), int(query.get("limit") or len(items) or 1)
+        end = start + limit
+        more = str(end) if end < len(items) else ""
+        head = json.dumps({"resourceVersion": "1", "continue": more}).encode()
+        self._send(handler, b'{"metadata":' + head + b',"items":[' + b",".join(items[start:end]) + b"]}")
+
+    def _watch(self, handler: BaseHTTPRequestHandler, *, pods: bool) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        at, until = 0, time.monotonic() + 3600
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                with self._more:
+                    while not (pods and len(self._events) > at):
+                        self._more.wait(1)
+                    some, at = self._events[at:], len(self._events)
+                body = b"".join(some)
+                handler.wfile.write(b"%x\r\n%s\r\n" % (len(body), body))
+                handler.wfile.flush()
+
+    def _send(self, handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+
+def _node(number: int) -> bytes:
+    room = {"cpu": "64", "memory": "256Gi", "pods": "250"}
+    name = f"bench-{number:05}"
+    labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
+    status = {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": name, "uid": f"node-{number}", "resourceVersion": "1", "labels": labels}
+    return json.dumps({"metadata": meta, "status": status}).encode()
+
+
+def _pod(name: str, node: int, version: int, phase: str = "Running") -> bytes:
+    requests = {"cpu": "100m", "memory": "128Mi"}
+    meta = {
+        "name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version),
+        "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "bench"},
+    }  # fmt: skip
+    spec = {
+        "nodeName": f"bench-{node:05}", "schedulerName": "default-scheduler",
+        "containers": [{"name": "main", "image": "pause:3.10", "resources": {"requests": requests}}],
+    }  # fmt: skip
+    status = {"phase": phase, "qosClass": "Burstable"}
+    return json.dumps({"metadata": meta, "spec": spec, "status": status}).encode()
