@@ -68,8 +68,9 @@ def waits_for(
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:
         found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
-    if any(plugin.name == "preemption" for plugin in scheduler.policy.post_filters):
-        found.append(_wait("preemption", frozenset({Event.NAMES_CHANGED}), ""))  # budgets may let somebody go
+    if verdict is Verdict.NOT_NOW and scheduler.policy.post_filters and scheduler.state.budgets:
+        budgets = "a disruption budget that lets pods of lower priority leave for it"
+        found.append(_wait("preemption", frozenset({Event.NAMES_CHANGED}), budgets))
     return tuple(found)
 
 

@@ -1,0 +1,100 @@
+"""Since when what is known of a live cluster is too old, why, and that it is told to whoever looks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.inventory import staleness
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.inventory.staleness import tell_watched, watched_now
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import OutboxEvent
+from hetsched.journal.publish import merge
+from hetsched.placement.topics import snapshot
+from tests.scenes import a_cluster
+
+pytestmark = pytest.mark.django_db
+KINDS = ("nodes", "pods")
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=cluster)
+    assert following.take(cluster.pk, "test") is not None
+    return cluster
+
+
+def heard(cluster: Cluster, ago: timedelta = timedelta(), **columns: Any) -> datetime:
+    at = timezone.now() - ago
+    epoch = Connection.objects.get(cluster=cluster).follower_epoch
+    values = {"epoch": epoch, "synced_at": at, "alive_at": at, "required": True, "reason": "", "failures": 0}
+    for kind in KINDS:
+        Sync.objects.update_or_create(cluster=cluster, resource=kind, defaults={**values, **columns})
+    return at
+
+
+def now(cluster: Cluster) -> staleness.Watched:
+    return watched_now(Connection.objects.select_related("cluster").get(cluster=cluster))
+
+
+def test_facts_that_were_just_heard_are_not_stale(cluster: Cluster) -> None:
+    at = heard(cluster)
+    assert now(cluster) == staleness.Watched(at)
+
+
+def test_they_are_stale_since_they_were_heard_of_last(cluster: Cluster) -> None:
+    at = heard(cluster, timedelta(minutes=3))
+    assert now(cluster) == staleness.Watched(at, at, "nothing was heard of it")
+
+
+def test_a_watch_that_fails_is_told_with_its_reason_before_decisions_stop(cluster: Cluster) -> None:
+    at = heard(cluster, timedelta(seconds=20), failures=3, reason="connection refused")
+    assert now(cluster) == staleness.Watched(at, at, "connection refused")
+
+
+def test_a_hiccup_is_not_told(cluster: Cluster) -> None:
+    heard(cluster, timedelta(seconds=1), failures=1, reason="reset")
+    assert now(cluster).stale_since is None
+
+
+def test_a_connection_that_is_broken_is_told(cluster: Cluster) -> None:
+    heard(cluster)
+    Connection.objects.update(failure="the token was refused")
+    assert now(cluster).reason == "the token was refused"
+
+
+def test_before_the_first_list_and_without_a_follower_it_says_so(cluster: Cluster) -> None:
+    assert now(cluster).reason == "its objects are being listed"
+    Connection.objects.update(follower_until=None)
+    assert now(cluster).reason == "nobody follows it"
+
+
+def test_snapshot_and_deltas_agree_and_only_news_is_told(cluster: Cluster) -> None:
+    topic = "watch:live"
+    before = snapshot(topic).data
+    at = heard(cluster, timedelta(minutes=3))
+    assert tell_watched(cluster.pk)
+    assert not tell_watched(cluster.pk)
+    stale = snapshot(topic).data
+    assert (stale["reason"], stale["staleSince"]) == ("nothing was heard of it", stale["factsAt"])
+    assert at.isoformat()[:19] == stale["factsAt"][:19]
+    heard(cluster)
+    assert tell_watched(cluster.pk)
+    assert not tell_watched(cluster.pk)
+    document: Any = before
+    for event in OutboxEvent.objects.filter(topic=topic).order_by("revision"):
+        document = merge(document, event.data)
+    assert document == snapshot(topic).data
+    assert set(document) == {"factsAt"}
+
+
+def test_clusters_out_of_files_are_never_stale() -> None:
+    offline = a_cluster()
+    assert not tell_watched(offline.pk)

@@ -1,0 +1,52 @@
+"""The banner over a live cluster that cannot be followed comes and goes while the page is open."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from .conftest import Visitor
+
+# The demo cluster plays a live one for a while, whose watch a test lets break and come back.
+_SET = """
+from datetime import timedelta
+from django.utils import timezone
+from hetsched.inventory.models import Cluster, Connection, Sync
+from hetsched.inventory.staleness import tell_watched
+from hetsched.inventory.lease import following
+cluster = Cluster.objects.get(name="demo")
+Cluster.objects.filter(pk=cluster.pk).update(kind="kubernetes")
+connection, new = Connection.objects.get_or_create(cluster=cluster)
+if new:
+    following.take(cluster.pk, "test")
+connection.refresh_from_db()
+now = timezone.now() - timedelta(seconds={age})
+facts = dict(epoch=connection.follower_epoch, synced_at=now, alive_at=now, failures={failures}, reason="{reason}")
+Sync.objects.update_or_create(cluster=cluster, resource="nodes", defaults=facts)
+tell_watched(cluster.pk)
+"""
+_END = """
+from hetsched.inventory.models import Cluster, Connection, Sync
+Sync.objects.all().delete()
+Connection.objects.all().delete()
+Cluster.objects.filter(name="demo").update(kind="demo")
+"""
+
+
+def test_it_comes_with_its_reason_and_goes(visitor: Visitor) -> None:
+    console = visitor.console
+    try:
+        console.run(_SET.format(age=0, failures=0, reason=""))
+        page = visitor.open("/workloads/")
+        banner = page.locator("#stale")
+        expect(page.locator("#live")).to_have_text("live")
+        expect(banner).to_be_hidden()
+        console.run(_SET.format(age=300, failures=3, reason="connection refused"))
+        expect(banner).to_be_visible()
+        expect(banner).to_contain_text("connection refused; nothing is decided for demo until it is back")
+        expect(banner.locator("time")).to_contain_text("5")
+        visitor.open("/what-if/")  # it stands over pages without a topic of their own, too
+        expect(banner).to_be_visible()
+        console.run(_SET.format(age=0, failures=0, reason=""))
+        expect(banner).to_be_hidden()
+    finally:
+        console.run(_END)

@@ -1,0 +1,55 @@
+"""Over every page of a live cluster: since when it is stale and why, and in whose shadow it is followed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from tests.builders import a_node
+from tests.scenes import a_cluster
+
+PAGES = ("/", "/nodes/", "/nodes/n1/", "/workloads/", "/decisions/", "/what-if/", "/policies/", "/shadow/")
+
+
+@pytest.fixture
+def live(db: None) -> Cluster:
+    """Return a live cluster that was heard of three minutes ago."""
+    cluster = a_cluster(a_node("n1"), name="live")
+    Cluster.objects.update(kind=ClusterKind.KUBERNETES)
+    Connection.objects.create(cluster=cluster)
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    at = timezone.now() - timedelta(minutes=3)
+    facts = {"epoch": lease.epoch, "synced_at": at, "alive_at": at, "failures": 4, "reason": "connection <refused>"}
+    Sync.objects.create(cluster=cluster, resource="nodes", **facts)
+    return cluster
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_stale_cluster_says_so_on_every_page(page: str, live: Cluster, viewer: Client) -> None:
+    text = viewer.get(page).content.decode()
+    assert 'id="stale" class="stale" role="alert" data-topic="watch:live">' in text
+    assert "connection &lt;refused&gt;" in text
+    assert "nothing is decided for live until it is back" in text
+    assert "js/stale.js" in text
+
+
+def test_a_fresh_cluster_has_the_banner_hidden(live: Cluster, viewer: Client) -> None:
+    Sync.objects.update(alive_at=timezone.now(), failures=0, reason="")
+    assert 'data-topic="watch:live" hidden>' in viewer.get("/workloads/").content.decode()
+
+
+def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> None:
+    assert 'id="stale"' not in viewer.get("/workloads/").content.decode()
+
+
+def test_shadow_is_told_on_every_page(live: Cluster, viewer: Client) -> None:
+    Connection.objects.update(shadow_of="default-scheduler")
+    text = viewer.get("/nodes/").content.decode()
+    assert "In shadow of default-scheduler: nothing is decided or written here." in text
+    assert '<a href="/shadow/">' in text
