@@ -30,8 +30,8 @@ ALL = (
     "image.pullSecrets[0].name=registry", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress",
     "extender.enabled=true", "extender.replicas=2", "extender.clients={kube-scheduler=live,other}",
     "extender.from[0].ipBlock.cidr=10.0.0.0/8", "tolerations[0].operator=Exists", "access.exemptUsers={crane}",
-    "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}", "images.plainRegistries={lab:5000}",
-    "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
+    "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}",
+    "images.plainRegistries={lab:5000}", "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
 )  # fmt: skip
 PROCESSES = {"web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat"}
 
@@ -122,7 +122,9 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
             assert "livenessProbe" in container
     assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
-    asked = {role: found[role]["spec"]["containers"][0]["livenessProbe"] for role in ("schedule", "io", "watch", "beat")}
+    asked = {
+        role: found[role]["spec"]["containers"][0]["livenessProbe"] for role in ("schedule", "io", "watch", "beat")
+    }
     assert {role: probe["exec"]["command"] for role, probe in asked.items()} == {
         "schedule": ["hetsched", "health", "worker"], "io": ["hetsched", "health", "worker"],
         "watch": ["hetsched", "health", "watch"], "beat": ["hetsched", "health", "beat"],
@@ -194,6 +196,28 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     assert exempt == '!(request.userInfo.username in ["crane"])'
     assert policy["spec"] == shipped["spec"]
     assert not {"ClusterRole", "ServiceAccount"} & {one["kind"] for one in rendered("access.create=false")}
+
+
+def test_the_agent_is_off_and_only_reads_its_node() -> None:
+    assert "DaemonSet" not in {one["kind"] for one in rendered(*ALL)}
+    (agent,) = of("DaemonSet", "agent.enabled=true").values()
+    spec = agent["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & set(spec)
+    assert {volume["hostPath"]["path"] for volume in spec["volumes"]} == {"/proc", "/sys"}
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    # Of all secrets it has its own token alone.
+    assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & {
+        one["name"].removesuffix("_FILE") for one in container["env"]
+    }
+    policies = of("NetworkPolicy", "agent.enabled=true")
+    assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
+        agent["spec"]["template"]["metadata"]["labels"].items()
+    )
 
 
 def test_network_policies_and_budgets_select_what_they_mean() -> None:
