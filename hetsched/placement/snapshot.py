@@ -122,7 +122,7 @@ def _nominate(loaded: Loaded, nominations: QuerySet[Nomination]) -> None:
     victims: dict[int, set[tuple[str, str]]] = {pk: set() for pk in found}
     asked = Eviction.objects.filter(nomination_id__in=found).select_related("victim")
     for one in asked.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
-        victims[one.nomination_id].add((one.victim.key, one.victim.uid))
+        victims[one.nomination_id or 0].add((one.victim.key, one.victim.uid))
     for row in found.values():
         if row.node.name in state.row_of and row.pod.key not in state.bookings:
             state.assume(state.compile(row.pod.spec), state.row_of[row.node.name], row.allocation)

@@ -243,8 +243,8 @@ def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.M
     submitted(cluster, a_pod("before"), a_pod("poison").cpu(3), a_pod("after").cpu(3))
     real = Scheduler.schedule
 
-    def failing(self: Scheduler, pod: Any) -> Any:
-        outcome = real(self, pod)
+    def failing(self: Scheduler, pod: Any, **more: Any) -> Any:
+        outcome = real(self, pod, **more)
         if pod.name == "poison":
             raise RuntimeError("no")  # after it was booked: the worst moment
         return outcome
