@@ -175,6 +175,20 @@ class ClusterState:
         self._compiled.clear()
         self._compiled_by_id.clear()
 
+    def redefine(self, content: ClusterContent) -> None:
+        """Take in other volumes, devices and budgets, with what is booked; all other names are as they were."""
+        self.budgets = tuple(content.budgets)
+        if content.storage != self.volumes.storage:
+            self.volumes = Volumes(content.storage)
+            for booking in self.bookings.values():
+                if booking.compiled.shape.claims:
+                    self.volumes.charge(booking, 1)
+        if content.devices != self.devices.known:
+            self.devices = Devices(content.devices)
+            for booking in self.bookings.values():
+                self.devices.charge(booking, 1)
+        self._facts_changed()
+
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
         """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
         if more:

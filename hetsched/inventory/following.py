@@ -1,9 +1,9 @@
 """Nodes as a live API server reports them, change by change.
 
 Rule: inside the caller's transaction, on a cluster that `advance` locked. Facts of a known node are written at the new
-revision, so that warm states take in that node alone; a node more or less, or another meaning of a name, makes them
-fold anew. A node that the API server has no more stays, not ready, as long as anything is booked on it.
-A new sample of a node's use holds what is booked on that node by then.
+revision, so that warm states take in that node alone, as they do volumes, devices and budgets; a node more or less, or
+another meaning of a name, makes them fold anew. A node that the API server has no more stays, not ready, as long as
+anything is booked on it. A new sample of a node's use holds what is booked on that node by then.
 Invariant: the cluster's totals are the sums over its nodes.
 """
 
@@ -40,10 +40,14 @@ class NodesFollowed(NamedTuple):
 def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     """Write changed nodes and names."""
     events: set[Event] = set()
+    anew = False
     if changes.definitions is not None:
         events |= _redefined(cluster.definitions, changes.definitions)
+        anew = _part_of_layout(cluster.definitions) != _part_of_layout(changes.definitions)
         cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
-        cluster.save(update_fields=["definitions"])
+        cluster.inventory_revision = cluster.decisive_revision = cluster.definitions_revision = cluster.revision
+        written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
+        cluster.save(update_fields=written)
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
     added = [
         _described(Node(cluster=cluster, name=report.name), report, cluster)
@@ -68,7 +72,7 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     Node.objects.filter(pk__in=empty).delete()
     events |= {Event.NODE_ADDED} if added else set()
     events |= {Event.NODE_REMOVED} if leaving else set()
-    anew = bool(added or empty or changes.definitions is not None)
+    anew = anew or bool(added or empty)
     if anew or changed:
         total_up(cluster, same_layout=not anew, decisive=anew or decisive or bool(leaving))
     return NodesFollowed([*added, *changed], frozenset(events))
@@ -82,6 +86,11 @@ def _redefined(before: ClusterContent, after: ClusterContent) -> set[Event]:
     if before.quotas != after.quotas:
         events.add(Event.QUOTA_CHANGED)
     return events
+
+
+def _part_of_layout(content: ClusterContent) -> tuple[object, ...]:
+    """Return the names that a state is folded by; it takes others in as they are (`ClusterState.redefine`)."""
+    return content.namespaces, content.quotas, content.pod_usages
 
 
 def _names(changes: Changes) -> list[str]:

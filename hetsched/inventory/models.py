@@ -48,6 +48,8 @@ class Cluster(models.Model):
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
     # Since when the nodes are these, with these definitions; facts of single nodes may be newer.
     layout_revision = models.BigIntegerField(_("layout revision"), default=0)
+    # Since when the definitions are these; what a state can take in of them as it is changes them alone.
+    definitions_revision = models.BigIntegerField(_("definitions revision"), default=0)
     # What was decided on an earlier revision does not hold any more: something was booked since, or facts changed.
     decisive_revision = models.BigIntegerField(_("decisive revision"), default=0)
     # The revision at which the usage samples of the nodes were taken: they hold what was booked then.

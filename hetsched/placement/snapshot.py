@@ -168,13 +168,17 @@ class Warm:
             self._lock.release()
 
     def _refreshed(self) -> Loaded:
-        rows = Cluster.objects.values_list("revision", "layout_revision", "inventory_revision")
-        revision, layout_revision, inventory_revision = rows.get(pk=self.cluster_id)
+        rows = Cluster.objects.values_list(
+            "revision", "layout_revision", "inventory_revision", "definitions_revision"
+        )  # fmt: skip
+        revision, layout_revision, inventory_revision, definitions_revision = rows.get(pk=self.cluster_id)
         loaded = self._loaded
         if loaded is None or layout_revision > loaded.revision:
             return self._rebuild()
         if inventory_revision > loaded.revision and not self._take_nodes(loaded):
             return self._rebuild()
+        if definitions_revision > loaded.revision:
+            loaded.state.redefine(Cluster.objects.only("definitions").get(pk=self.cluster_id).definitions)
         if loaded.revision == revision:
             return loaded
         if not self._catch_up(loaded, revision):

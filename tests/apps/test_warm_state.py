@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from hetsched.contracts.allocation import Allocation, DeviceGrant, VolumeGrant
+from hetsched.contracts.cluster import ClusterContent, DisruptionBudget
+from hetsched.contracts.devices import DeviceId, Devices, ResourceClaim
+from hetsched.contracts.observed import Changes
+from hetsched.contracts.storage import PersistentVolume, Storage, VolumeClaim
+from hetsched.contracts.workload import ClaimRequest, ClaimUse, DeviceUse
 from hetsched.engine.state import ClusterState
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.placement.actions import follow
 from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.snapshot import Warm, load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
@@ -140,3 +150,44 @@ def test_a_gang_goes_on_resting_when_the_state_is_folded_anew() -> None:
     with copy.held() as again:
         assert again.state is not first.state
         assert again.state.gangs.resting == {"default/team": 60.0}
+
+
+def test_volumes_devices_and_budgets_are_taken_in_without_folding_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsched.placement import snapshot
+
+    grant = DeviceGrant("gpu", "", "gpu", DeviceId("gpu.example.com", "n1", "d0"))
+    cluster = a_cluster(a_node("n1"))
+    Cluster.objects.filter(pk=cluster.pk).update(kind=ClusterKind.KUBERNETES)
+    Connection.objects.create(cluster=cluster, follower_epoch=1)
+    (pod,) = placed(cluster, "n1", a_pod("p"))
+    shape = msgspec.structs.replace(pod.spec.shape, claims=(ClaimUse("data"),), devices=(DeviceUse("gpu", "gpu"),))
+    Pod.objects.filter(pk=pod.pk).update(spec=msgspec.structs.replace(pod.spec, shape=shape))
+    Reservation.objects.filter(pod=pod).update(
+        allocation=Allocation(volumes=(VolumeGrant("data", "disk"),), devices=(grant,))
+    )
+    with warm(cluster.pk).held() as kept:
+        assert "default/data" in kept.state.volumes.users
+    content = ClusterContent(
+        storage=Storage(
+            volumes={"disk": PersistentVolume("disk", driver="csi", handle="h")},
+            claims={"default/data": VolumeClaim("default", "data", ClaimRequest(), volume="disk")},
+        ),
+        devices=Devices(claims={"default/gpu": ResourceClaim("default", "gpu", allocated=(grant.device,))}),
+        budgets=(DisruptionBudget("default", "some"),),
+    )
+    before = Cluster.objects.get(pk=cluster.pk).definitions
+    content = msgspec.structs.replace(content, namespaces=before.namespaces)
+    follow(cluster.pk, Changes(definitions=content), epoch=1)
+    rebuilt = load_state(cluster.pk)
+    monkeypatch.setattr(snapshot, "load_state", None)
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == rebuilt.state.digest()
+        assert kept.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
+        assert kept.state.volumes.users == rebuilt.state.volumes.users
+        assert kept.state.devices.given == rebuilt.state.devices.given == {grant.device: "default/gpu"}
+        assert kept.state.budgets == rebuilt.state.budgets
+    monkeypatch.undo()
+    spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})
+    follow(cluster.pk, Changes(definitions=spaces), epoch=1)
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.namespaces == {"other": {"a": "b"}}

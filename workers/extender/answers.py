@@ -91,7 +91,7 @@ class Extender:
         self.turns = Turns(seconds / 4)
         self._warm = warm(cluster.pk)
         self._threads = threads or ThreadPoolExecutor(BINDINGS_AT_ONCE, thread_name_prefix="extender bind")
-        self._names: tuple[int, ClusterContent, PodReader] | None = None
+        self._names: tuple[tuple[int, int], ClusterContent, PodReader] | None = None
         self._impatient_until = 0.0
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
@@ -185,9 +185,10 @@ class Extender:
             hint = "GET clusters/NAME/ and `hetsched cluster test NAME` say why"
             raise InputError("ClusterNotInStep", f"cluster {cluster.name} is not known whole and fresh", hint=hint)
         known = self._names
-        if known is None or known[0] != cluster.layout_revision:
+        revisions = cluster.layout_revision, cluster.definitions_revision
+        if known is None or known[0] != revisions:
             definitions = Cluster.objects.values_list("definitions", flat=True).get(pk=self.cluster_id)
-            known = self._names = (cluster.layout_revision, definitions, PodReader(Names.of(definitions)))
+            known = self._names = (revisions, definitions, PodReader(Names.of(definitions)))
         cluster.definitions = known[1]
         return cluster, known[2]
 

@@ -29,11 +29,30 @@ from hetsched.contracts.workload import PodSpec
 from .api import Resource
 from .reflector import Gone, Seen
 from .refusing import refusal, waiting
-from .resources import NODES, OF_NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
+from .resources import (
+    CLAIMS,
+    DEVICE_CLASSES,
+    NODES,
+    OF_NODES,
+    OPTIONAL,
+    PODS,
+    REQUIRED,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    SCHEDULING_POLICIES,
+    STORAGE_CLASSES,
+    VOLUMES,
+)
 
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
+# Names are read again part by part: claims come and change with every pod, classes hardly ever.
+_NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
+_PART_OF = {
+    **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
+    **dict.fromkeys((RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS), _DEVICES),
+}
 
 
 class Mirror:
@@ -43,14 +62,14 @@ class Mirror:
         self.quarantined: dict[tuple[str, str], Quarantined] = {}
         self._nodes: dict[str, bytes] = {}
         self._describing: dict[str, dict[str, bytes]] = {}  # node -> kind of resource -> object
-        self._defining: dict[tuple[str, str], bytes] = {}
+        self._defining: dict[str, dict[tuple[str, str], bytes]] = {}  # by the part of the names that is read of them
         self._reports: dict[str, NodeReport] = {}
         self._dirty: dict[str, None] = {}
         self._dirty_pods: dict[str, ObservedPod | None] = {}
         self._unbound: dict[str, str] = {}  # pods without a node, with their uid
         self._bound: set[str] = set()
         self._ran_to_the_last: set[str] = set()
-        self._redefined = True
+        self._redefined = {_NAMES, _STORAGE, _DEVICES}
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
         # Pods that name what was not there when they were read are read again when names change.
@@ -83,8 +102,9 @@ class Mirror:
             _put(self._describing.setdefault(event.key, {}), _id(resource), body)
             self._dirty[event.key] = None
         else:
-            _put(self._defining, (_id(resource), event.key), body)
-            self._redefined = True
+            part = _PART_OF.get(resource, _NAMES)
+            _put(self._defining.setdefault(part, {}), (_id(resource), event.key), body)
+            self._redefined.add(part)
 
     def take(self) -> Changes:
         """Return what changed, and start anew."""
@@ -154,28 +174,38 @@ class Mirror:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def _read_definitions(self) -> ClusterContent | None:
-        """Read the names again; None where they mean what they meant."""
-        self._redefined = False
-        kept = dict(self._defining)
+        """Read the names again whose objects changed; None where they mean what they meant."""
+        parts, self._redefined = self._redefined, set()
+        before = found = self._definitions
+        if _NAMES in parts:
+            found = msgspec.structs.replace(self._read(_NAMES), storage=before.storage, devices=before.devices)
+        if _STORAGE in parts:
+            found = msgspec.structs.replace(found, storage=self._read(_STORAGE).storage)
+        if _DEVICES in parts:
+            found = msgspec.structs.replace(found, devices=self._read(_DEVICES).devices)
+        if found == before:
+            return None
+        self._definitions = found
+        if _NAMES in parts:
+            self._reader = PodReader(Names.of(found))
+            wanting, self._wanting = self._wanting, {}
+            for key, body in wanting.items():
+                self._read_pod(key, body)  # those of this very batch too: they were read by the names before
+        return found
+
+    def _read(self, part: str) -> ClusterContent:
+        """Read one part of the names, without what is odd."""
+        kept = dict(self._defining.get(part, {}))
         while True:
             try:
                 documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
-                found = read_content(documents, workload=False)
-                break
+                return read_content(documents, workload=False)
             except InputError as error:
                 odd = _culprit(error, kept)
                 if odd is None:
                     raise
                 self._quarantine(odd[0].split(".")[0], odd[1], error)
                 del kept[odd]
-        if found == self._definitions:
-            return None
-        self._definitions = found
-        self._reader = PodReader(Names.of(found))
-        wanting, self._wanting = self._wanting, {}
-        for key, body in wanting.items():
-            self._read_pod(key, body)  # those of this very batch too: they were read by the names before
-        return found
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

@@ -109,11 +109,12 @@ class Past(Warm):
     def __init__(self, cluster_id: int) -> None:
         super().__init__(cluster_id)
         self.lock = self._lock
-        self._layout = -1
+        self._layout: list[int] = []
 
     def at(self, revision: int) -> Loaded | None:
         """Return the state at a revision, with the nodes as they are now; None where it is not to be had any more."""
-        layout, forgotten = Cluster.objects.values_list("layout_revision", "forgotten_revision").get(pk=self.cluster_id)
+        rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
+        *layout, forgotten = rows.get(pk=self.cluster_id)
         loaded = self._loaded
         if loaded is None or layout != self._layout or loaded.revision > revision or not self._take_nodes(loaded):
             if forgotten > revision:
