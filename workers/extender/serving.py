@@ -24,7 +24,8 @@ from hetsched.adapters.kube.extender import BindingResult, FilterResult, read_ar
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
-from .answers import Extender, give_connections_back
+from .answers import Extender
+from .asking import give_connections_back
 from .door import Answer, Certificates, Door, Verb
 from .figures import REGISTRY
 

@@ -14,7 +14,7 @@ from hetsched.placement.actions import follow
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
 from tests.workers.extender.scene import ApiServer, InThisThread
-from workers.extender import answers
+from workers.extender import binding
 from workers.extender.answers import Extender
 
 
@@ -43,7 +43,7 @@ def live(db: None) -> Cluster:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     server = ApiServer()
-    monkeypatch.setattr(answers, "api_of", lambda _: server)
+    monkeypatch.setattr(binding, "api_of", lambda _: server)
     return server
 
 

@@ -21,7 +21,7 @@ from hetsched.placement.snapshot import load_state, warm
 from tests.builders import a_pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
 from workers import bind
-from workers.extender import answers
+from workers.extender import binding
 from workers.extender.answers import Extender
 
 ALL = ("amd", "card", "risc")
@@ -176,10 +176,10 @@ def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
             follow(live.pk, Changes(pods=[seen]), epoch=1)
         return book_asked(*arguments, **more)
 
-    monkeypatch.setattr(answers, "book_asked", late)
+    monkeypatch.setattr(binding, "book_asked", late)
     extender.bind(to(offered(api, "small", cpu="2"), "amd"))
     assert rivals == []
-    monkeypatch.setattr(answers, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
+    monkeypatch.setattr(binding, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
     assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
     with warm(live.pk).held() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()

@@ -1,0 +1,187 @@
+"""Pods are bound where another scheduler chose.
+
+Rule: the pod is read, booked on that node, if it still fits there, and only then its Binding is written with what it
+holds; the write is waited for until the time is over and noted in any case. Asked again for the same pod and node, the
+same binding is written again.
+Invariant: no transaction is open and no state is held during a call to the API server.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind, bind
+from hetsched.adapters.kube.extender import BindingArgs, read_pod
+from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.pods import PodReader
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.errors import InputError
+from hetsched.engine.explain import best
+from hetsched.engine.extending import fitting
+from hetsched.inventory.connecting import api_of
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
+from hetsched.placement.lifecycle import HOLDING, LIVE
+from hetsched.placement.models import Pod
+from hetsched.placement.queue import Waiting
+from workers.bind import note, to_bind
+
+from .asking import Asker, Asking, give_connections_back
+
+MOST_CONFLICTS = 20
+BINDINGS_AT_ONCE = 16
+_LIVE = sorted(state.value for state in LIVE)
+_FATES = {
+    Fate.REFUSED: "BindingRefused",
+    Fate.GONE: "PodGone",
+    Fate.LOST: "PodBoundElsewhere",
+    Fate.UNKNOWN: "BindingUnknown",
+}
+log = structlog.get_logger(__name__)
+
+
+class Binder(Asker):
+    """Binds for one cluster."""
+
+    def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
+        super().__init__(cluster, seconds)
+        self._threads = threads or ThreadPoolExecutor(BINDINGS_AT_ONCE, thread_name_prefix="extender bind")
+
+    def bind(self, args: BindingArgs) -> None:
+        """Book the pod on the node and write its binding. Raises: InputError where it is not bound, with the reason."""
+        until = time.monotonic() + self.seconds
+        booked = False
+        try:
+            cluster, reader = self._cluster()
+            api = api_of(cluster)
+            one = self._booked(cluster, args) or self._book(cluster, args, api, reader, until)
+            booked = True
+        finally:
+            self.turns.end(args.pod_uid, bound=booked)
+        if one is None:
+            return
+        writing = self._threads.submit(bind, api, one)
+        writing.add_done_callback(partial(_note, cluster))  # after the answer, which does not wait for it
+        try:
+            bound = writing.result(timeout=max(until - time.monotonic(), 0.1))
+        except TimeoutError:
+            message = f"the API server has not answered; {args.pod_name} keeps what it holds on {args.node} until it is"
+            raise InputError("BindingUnknown", f"{message} known") from None
+        if bound.fate in _FATES:
+            raise InputError(_FATES[bound.fate], bound.message)
+
+    def _booked(self, cluster: Cluster, args: BindingArgs) -> ToBind | None:
+        """Return the binding of a pod that is booked already, None where it is not.
+
+        Raises: InputError `PodIsOurs`, `PodReplaced` or `PodBookedElsewhere`.
+        """
+        live = Pod.objects.filter(cluster=cluster, namespace=args.pod_namespace, name=args.pod_name, state__in=_LIVE)
+        row = live.select_related("node").defer("node__report").first()
+        if row is None:
+            return None
+        if row.state not in HOLDING:
+            raise InputError("PodIsOurs", f"{row.key} waits in hetsched's own queue")
+        if row.uid != args.pod_uid:
+            raise InputError("PodReplaced", f"the pod that was called {row.key} before was not seen to end yet")
+        node = row.node.name if row.node else ""
+        if node != args.node:
+            raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is on its way")
+        return next(iter(to_bind([row.pk])), None)
+
+    def _book(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float) -> ToBind | None:
+        """Read the pod and book it; None where it is bound to that node already. Raises: InputError."""
+        pod = self._waiting(cluster, args, api, reader)
+        if pod is None:
+            return None
+        for _ in range(MOST_CONFLICTS):
+            if time.monotonic() > until:
+                break
+            with self._asking(pod, until) as asking:
+                try:
+                    pod_id = _book_once(cluster, pod, args.node, asking)
+                except Contradiction as refusal:
+                    log.error("placement set aside", pod=pod.key, node=args.node, reason=str(refusal))
+                    message = f"what {pod.key} would hold on {args.node} is held already, unseen by the scheduler"
+                    raise InputError("LedgerRefused", message) from None
+                except Conflict as conflict:
+                    log.info("booking lost", cluster=self.cluster_id, reason=str(conflict))
+                    continue
+            return to_bind([pod_id])[0]
+        raise InputError("ExtenderBusy", f"{pod.key} could not be booked: others were faster each time")
+
+    def _waiting(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader) -> Pod | None:
+        """Read the pod as the API server has it; None where it is on that node already.
+
+        Raises: InputError `NameInvalid`, `PodGone`, `PodBoundElsewhere` or `ApiServerAway`.
+        """
+        try:
+            body = api.get(PODS.path(namespace=args.pod_namespace, name=args.pod_name))
+        except ValueError as error:
+            raise InputError("NameInvalid", str(error)) from None
+        except ApiFailure as failure:
+            code = "PodGone" if failure.status == 404 else "ApiServerAway"
+            raise InputError(code, str(failure)) from None
+        plain = json.loads(body)
+        key, uid = f"{args.pod_namespace}/{args.pod_name}", plain["metadata"].get("uid", "")
+        node = plain["spec"].get("nodeName", "")
+        if uid != args.pod_uid:
+            raise InputError("PodGone", f"another pod is called {key} by now")
+        if node and node != args.node:
+            raise InputError("PodBoundElsewhere", f"{key} is on {node} already")
+        return None if node else self._pod(cluster, read_pod(body, reader))
+
+
+def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
+    """Book a pod where it was chosen to go, and return its row; the state takes it in like all that others write.
+
+    Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict, Contradiction.
+    """
+    loaded, scheduler, spec = asking.loaded, asking.scheduler, pod.spec
+    row = loaded.state.row_of.get(node, -1)
+    if row < 0:
+        raise InputError("NodeUnknown", f"node {node!r} is not known to hetsched yet")
+    revision, snapshot = loaded.revision, loaded.state.digest()
+    told = fitting(scheduler, spec, [node])
+    if not told.fitting:
+        why = {**told.refused, **told.hopeless}[node]
+        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more, among nodes that {why}")
+    top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
+    # Its volumes were chosen, and bound, by the scheduler that asks.
+    plain = msgspec.structs.replace(spec, shape=msgspec.structs.replace(spec.shape, claims=()))
+    outcome = scheduler.place_on(plain, row)
+    if outcome.node is None:
+        why = outcome.refusal[1].message if outcome.refusal else "refuse it"
+        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more, among nodes that {why}")
+    score = round(outcome.score, 6)
+    waiting = Waiting(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
+    result = Result(
+        waiting,
+        Verdict.PLACED,
+        f"{spec.key} placed on {node}, chosen by scheduler {spec.scheduler_name}, score {score:.1f}",
+        asking.spec.name,
+        asking.spec.version,
+        node_id=loaded.node_ids[node],
+        node_name=node,
+        allocation=outcome.allocation,
+        score=score,
+        top=top,
+    )
+    scheduler.undo(outcome)
+    return book_asked(cluster.pk, spec, result, revision=revision, snapshot=snapshot)[0]
+
+
+def _note(cluster: Cluster, writing: Future[Bound]) -> None:
+    """Note what became of a binding, whoever still waits for it."""
+    try:
+        if writing.exception() is None:
+            note(cluster, [writing.result()])
+    finally:
+        give_connections_back()
