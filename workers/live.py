@@ -34,12 +34,14 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
-from hetsched.placement.snapshot import warm
+from hetsched.placement.queue import due_pods
+from hetsched.placement.snapshot import Warm, warm
 
 from . import bind
 from .schedule import batch
 
 LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed
+WARM_SECONDS = 2.0
 CONFIRM_SECONDS = 0.15
 CONFIRM_AT_ONCE = 200
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
@@ -68,7 +70,7 @@ class Live:
         self._api = api
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
         self._lease: Lease | None = None
-        self._asked = self._looked = self._confirmed = -settings.HETSCHED_LEASE_SECONDS
+        self._asked = self._looked = self._confirmed = self._warmed = -settings.HETSCHED_LEASE_SECONDS
         self._due = True
         self._most = MOST_AT_ONCE
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
@@ -134,6 +136,9 @@ class Live:
         self._looked, self._due = now, False
         copy = warm(self._cluster.pk)
         try:
+            if not due_pods(self._cluster.pk).exists():
+                self._keep_warm(copy, now)
+                return False
             recorded = batch(self._lease, copy, self._cluster.name, self._most, follows=True)
         except Contradiction as refusal:
             tally.add(figures.BATCHES, self._cluster.name, "refused")
@@ -154,6 +159,12 @@ class Live:
         self._bind([result for result in recorded.results if bindable(result)])
         self._due = recorded.more
         return recorded.more
+
+    def _keep_warm(self, copy: Warm, now: float) -> None:
+        """Have what others hold taken in once in a while, so that the next pod does not wait for all of it."""
+        if now - self._warmed > WARM_SECONDS:
+            with copy.held():
+                self._warmed = now
 
     def _leads(self, now: float) -> bool:
         """Have the lease, asking for it once in a while."""

@@ -92,9 +92,10 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         followed = batch.write()
         if connection.shadow_of and changes.bound:
             note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
-        forget_gone(cluster)
         _tell_doubts(cluster, batch.doubted)
-        _tell_nodes(cluster, nodes, changes.nodes_gone)
+        if nodes or changes.nodes_gone or followed.ended:
+            forget_gone(cluster)
+            _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
             dispatch.wake(cluster_id, dispatch.BIND)  # claims that pods wait for may be bound by now
