@@ -52,7 +52,7 @@ def watched_now(connection: Connection) -> Watched:
     reason = connection.failure or (failing.reason if failing is not None else "")
     if not reason:
         reason = _silent(connection, syncs, now)
-    return Watched(facts_at, facts_at or connection.stale_since or now, reason[:500])
+    return Watched(facts_at, facts_at or connection.cluster.created_at, reason[:500])
 
 
 def told(connection: Connection) -> Watched:

@@ -41,9 +41,12 @@ def test_a_kubeconfig_comes_in_and_never_goes_out(operator: Api, given: Any) -> 
     shown = operator("GET", "clusters/live/", status=200)
     assert (made["ETag"], made.json()) == (shown["ETag"], shown.json())
     assert shown.json()["kind"] == "kubernetes"
-    assert shown.json()["connection"] == {
-        "server": "api.example.org:6443", "namespaces": ["team"], "follower": None, "failure": "", "followEpoch": 1,
-        "resources": [],
+    connection = shown.json()["connection"]
+    stale = connection.pop("stale")
+    assert (stale["reason"], stale["since"]) == ("nobody follows it", shown.json()["createdAt"])
+    assert connection == {
+        "server": "api.example.org:6443", "namespaces": ["team"], "shadowOf": None, "factsAt": None, "follower": None,
+        "failure": "", "followEpoch": 1, "resources": [], "policies": [], "readPullSecrets": False,
     }  # fmt: skip
     texts = [made, shown, operator("GET", "clusters/")]
     assert all(CANARY.encode() not in answer.content for answer in texts)

@@ -6,6 +6,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from django.utils import timezone
+
+from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Shadow
+from tests.builders import a_pod
 
 from .conftest import POD, Api
 
@@ -55,6 +61,7 @@ ADDRESSES = {
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",
     "policies/{name}/versions/": "policies/hetsched/versions/",
     "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "queue/": "queue/",
+    "shadow/": "shadow/", "shadow/report/": "shadow/report/", "shadow/{shadow_id}/": "shadow/1/",
     "workloads/": "workloads/",
     "workloads/{workload_id}/": "workloads/{}/", "workloads/{workload_id}/pods/": "workloads/{}/pods/",
 }  # fmt: skip
@@ -66,7 +73,20 @@ def check(document: Any, path: str, method: str, status: int, value: Any) -> Non
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
+def a_comparison() -> None:
+    """Note what shadow mode would have, with all that an answer may say."""
+    score = PluginScore("binpack", 10.0, 10.0, 1.0, 10.0)
+    node = NodeOutcome("n1", "default/p", True, None, (score,), 10.0, 1)
+    Shadow.objects.create(
+        id=1, cluster=Cluster.objects.get(), namespace="default", pod_name="p", uid="u", scheduler="default-scheduler",
+        spec=a_pod("p").build(), node_name="n1", revision=1, created_at=timezone.now(), judged_at=timezone.now(),
+        judgement="infeasible", chosen="n2", our_score=10.0, feasible=1, top=(node,), theirs=node, policy_version=1,
+        policy_name="hetsched", refusal=Reason("GpuNone", "gpu-fit", 1, "the node has no GPU card"), summary="so it is",
+    )  # fmt: skip
+
+
 def test_every_answer_to_a_get_fits(document: Any, operator: Api, decided: str) -> None:
+    a_comparison()
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/"}
     for path, address in ADDRESSES.items():

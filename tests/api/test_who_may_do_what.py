@@ -50,6 +50,9 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/versions/<int:version>/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
+    ("api/v1/shadow/", "GET"): LOOK,
+    ("api/v1/shadow/report/", "GET"): LOOK,
+    ("api/v1/shadow/<int:shadow_id>/", "GET"): LOOK,
     ("api/v1/what-if/", "POST"): LOOK,
     ("api/v1/workloads/", "GET"): LOOK,
     ("api/v1/workloads/", "POST"): SUBMIT,
@@ -87,7 +90,9 @@ def address_of(route: str, workload: str) -> str:
     name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints"}
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
-    return "/" + filled.replace("<int:decision_id>", "1").replace("<int:version>", "1")
+    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>"):
+        filled = filled.replace(number, "1")
+    return "/" + filled
 
 
 @pytest.mark.parametrize("route", ROUTES)
