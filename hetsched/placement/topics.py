@@ -4,8 +4,9 @@ Rule: a snapshot is put together from the same functions that deltas are made of
 snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
 snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
 topic's lock (`publish_many` takes a callable for that).
-Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or `node:<name>` where only one cluster, or the first, has that
-node), `workload:<id>`, `decisions` (the latest 50), `policies`.
+Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
+`node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
+`policies`.
 """
 
 from __future__ import annotations

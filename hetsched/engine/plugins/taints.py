@@ -55,6 +55,9 @@ class Taints:
             refusal = Refusal("UntoleratedTaint", f"the taint {text} is not tolerated", missing=(text,))
             yield refusal, np.isin(distinct, sets)
 
+    def waits(self, request: Request) -> str:
+        return "a node whose taints it tolerates"
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         request.memo["taints"] = state.taint_sets.values
         soft = any(taint.effect == SOFT_EFFECT for taints in state.taint_sets.values for taint in taints)
