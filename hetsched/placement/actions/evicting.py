@@ -168,7 +168,7 @@ def wake_nominees(victim_ids: Sequence[int]) -> None:
         rows = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
         pods = list(rows.values_list("nomination__pod_id", flat=True))
         if pods:
-            Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None)
+            Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
 def tell_who_left(victim_ids: Sequence[int]) -> None:
@@ -184,5 +184,5 @@ def tell_who_left(victim_ids: Sequence[int]) -> None:
 
 def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:
     change.end_nominations(pod_ids, reason)
-    Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None)
+    Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
     change.requeue()

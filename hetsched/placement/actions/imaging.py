@@ -244,7 +244,7 @@ def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
         waits = now_until if now_until is None else min(now_until, until)
         row = Pod(pk=pk, spec=spec, images_until=waits, queued=not spec.gates, attempts=0, not_before=None)
         (others if spec == before else told).append(row)
-    write_columns(told, ("spec", "images_until", "queued", "attempts", "not_before"))
+    write_columns(told, ("spec", "images_until", "queued", "attempts", "not_before", "flushed"))
     write_columns(others, ("images_until",))
     return [row.pk for row in told]
 

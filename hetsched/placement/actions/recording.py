@@ -205,7 +205,7 @@ def _nominate(change: Change, results: Sequence[Result]) -> None:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
         for pod in [row.pod for row in rows if row.pod.key in overridden]:
             change.end_nominations([pod.pk], f"{overridden[pod.key].waiting.spec.key} needs the place")
-            Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None)
+            Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
     fresh = [result for result in results if result.nominated is not None and result.evicted]
     for result in fresh:
         nominated = result.nominated
