@@ -70,7 +70,7 @@ class Live:
         self._api = api
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
         self._lease: Lease | None = None
-        self._asked = self._looked = self._confirmed = self._warmed = -settings.HETSCHED_LEASE_SECONDS
+        self._asked = self._looked = self._confirmed = self._warmed = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
         self._most = MOST_AT_ONCE
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")

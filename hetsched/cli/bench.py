@@ -60,8 +60,8 @@ def bench(
     elif scenario is Benchmark.WATCH:
         from . import bench_watch
 
-        fleet = {"nodes": 20, "pods": 200, "seconds": 1} if quick else {"nodes": nodes or 5000, "pods": pods or 50_000}
-        run = partial(bench_watch.run, **{"seconds": 20, **fleet})
+        size = (20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)
+        run = partial(bench_watch.run, *size)
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")

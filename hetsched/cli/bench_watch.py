@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.01
 _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8000-000000000000"}}
 
 
-def run(*, nodes: int, pods: int, seconds: int, progress: Progress | None = None) -> Scenario:
+def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None) -> Scenario:
     """Measure the first list, and then events for some seconds. Raises: InputError `BenchmarkFailed`."""
     tell = progress or (lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, _Lists(Path(name), nodes, pods) as lists:

@@ -70,7 +70,8 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
         **{one.value: Count("id", filter=Q(judgement=one.value)) for one in Judgement},
     )
     judged = counts["judged"]
-    regrets = sorted(rows.filter(regret__isnull=False).order_by().values_list("regret", flat=True))
+    known = rows.filter(regret__isnull=False).order_by().values_list("regret", flat=True)
+    regrets = sorted(regret for regret in known if regret is not None)
     connection = Connection.objects.filter(cluster=cluster).first()
     return ShadowSummary(
         cluster=cluster.name,
