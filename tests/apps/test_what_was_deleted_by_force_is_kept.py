@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from hetsched.adapters.fields import is_dns_subdomain
 from hetsched.contracts.allocation import Allocation, CardGrant
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -15,6 +16,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.actions.remaining import end_remnants
+from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation, ReservedCard
 from hetsched.placement.snapshot import load_state, warm
@@ -23,7 +25,7 @@ from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import placing, recorded
 
 pytestmark = pytest.mark.django_db
-KEY, REMNANT = "default/p", "p.u1"
+KEY, REMNANT = "default/p", "p~u1"
 
 
 @pytest.fixture
@@ -117,4 +119,20 @@ def test_pods_of_other_schedulers_leave_the_same(cluster: Cluster) -> None:
     theirs = a_seen(a_pod("theirs").cpu(2), uid="u9", node_name="n1", phase="Running")
     seen(cluster, pods=[theirs])
     seen(cluster, pods_gone=["default/theirs"], ran_to_the_last={"u9"})
-    assert sorted(holders()) == ["p", "theirs.u9"]
+    assert sorted(holders()) == ["p", "theirs~u9"]
+
+
+def test_a_pod_that_is_named_like_it_gets_nothing_of_it(cluster: Cluster) -> None:
+    # Whoever may create pods in the namespace could free what it holds, if a pod could have its name.
+    seen(cluster, pods_gone=[KEY], ran_to_the_last={"u1"})
+    alike = [a_seen(a_pod(name), uid=name) for name in ("p.u1", "p-u1")]
+    seen(cluster, pods=alike)
+    seen(cluster, pods_gone=["default/p.u1", "default/p-u1"])
+    assert holders() == [REMNANT]
+    assert not is_dns_subdomain(REMNANT)
+
+
+def test_a_copy_of_the_cluster_has_its_room_taken_by_a_plain_pod(cluster: Cluster) -> None:
+    seen(cluster, pods_gone=[KEY], ran_to_the_last={"u1"})
+    (pod,) = export_cluster(cluster).running
+    assert (pod.name, pod.node_name, pod.allocation) == ("p.u1", "n1", Allocation(gpus=(CardGrant(1, 1000, 0),)))

@@ -3,10 +3,10 @@
 Problem: a pod that is deleted by force is gone from the API server at once; its containers end when the kubelet gets to
 it, if it can. Whoever gets its CPUs or cards before shares them with containers that nobody sees any more.
 Rule: kubelets report an end before a pod goes. One that goes while its containers ran when it was last seen leaves a
-remnant: a pod of ours alone, named after its uid, which holds on its node what the pod held. It is let go
-`HETSCHED_FORCED_HOLD_SECONDS` later if its node is ready then, so that the kubelet had that long to end what the API
-server has no more; where the node is not, that time begins anew. A node that the API server has no more takes nobody,
-so nothing is kept on it.
+remnant: a pod of ours alone, `NAME~UID`, which nobody can create, and which holds on its node what the pod held. It is
+let go `HETSCHED_FORCED_HOLD_SECONDS` later if its node is ready then, so that the kubelet had that long to end what the
+API server has no more; where the node is not, that time begins anew. A node that the API server has no more takes
+nobody, so nothing is kept on it.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
 Invariant: what was held is held by the pod or its remnant, in one step, by never both.
 """
@@ -31,6 +31,7 @@ from ..models import Pod, Reservation
 from .change import Change
 
 _NAME = 200  # characters of a pod's name that its remnant keeps
+MARK = "~"  # no API server takes it in a name, so no pod is ever mistaken for a remnant
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ def _remnant(change: Change, one: Held) -> Pod:
     shape = msgspec.structs.replace(
         was.spec.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
     )
-    name = f"{was.name[:_NAME]}.{was.uid}"
+    name = f"{was.name[:_NAME]}{MARK}{was.uid}"
     spec: PodSpec = msgspec.structs.replace(
         was.spec, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
     )

@@ -49,6 +49,7 @@ from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..snapshot import load_state
 from ..topics import Document, cluster_counts, cluster_document, held_document
+from .remaining import MARK
 from .submitting import submit
 
 _HOLDING = [state.value for state in HOLDING]
@@ -236,7 +237,8 @@ def export_cluster(cluster: Cluster) -> ClusterContent:
     for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
-            running.append(msgspec.structs.replace(pod.spec, node_name=node_name, allocation=pod.allocation))
+            name = pod.spec.name.replace(MARK, ".")  # a file takes no remnants, but their room is taken
+            running.append(msgspec.structs.replace(pod.spec, name=name, node_name=node_name, allocation=pod.allocation))
         else:
             pending.append(msgspec.structs.replace(pod.spec, policy=pod.policy, policy_rule="annotation"))
     specs = active_specs(set(Policy.objects.values_list("name", flat=True)))
