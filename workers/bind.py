@@ -127,7 +127,11 @@ def _left(cluster: Cluster) -> Iterator[list[int]]:
 def write(api: Api, name: str, one: ToBind) -> Bound:
     """Have the pod's volumes and devices, then bind it; say what became of it. `name` is the cluster's."""
     began = time.perf_counter()
-    bound = provide(api, one) or allocate(api, one) or bind(api, one)
+    try:
+        bound = provide(api, one) or allocate(api, one) or bind(api, one)
+    except Exception as error:  # one odd pod or claim never keeps the others from being noted
+        log.exception("a binding failed", cluster=name, namespace=one.namespace, pod=one.name)
+        bound = Bound(one.pod_id, Fate.UNKNOWN, repr(error))
     if bound.fate is Fate.REFUSED and one.device_claims:
         # What cannot be taken back now stays with the claim, where everybody sees it.
         with suppress(ApiFailure):

@@ -1,0 +1,25 @@
+"""A binding that fails in a way nobody thought of is unknown; the others of its run are noted."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind
+from workers import bind
+
+
+def test_what_fails_oddly_is_unknown_and_so_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A claim that was made anew with other requests than those that were decided on.
+    def allocate(_: Any, one: ToBind) -> Bound | None:
+        if one.name == "odd":
+            raise KeyError("exactly")
+        return None
+
+    monkeypatch.setattr(bind, "allocate", allocate)
+    monkeypatch.setattr(bind, "bind", lambda _, one: Bound(one.pod_id, Fate.BOUND))
+    pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
+    fates = [bind.write(cast("Api", None), "live", one) for one in pods]
+    assert [one.fate for one in fates] == [Fate.BOUND, Fate.UNKNOWN, Fate.BOUND]
