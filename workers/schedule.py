@@ -108,6 +108,8 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
     `follows`: whoever asks follows the cluster, knows that it is in step, and binds itself what was placed.
     Raises: Conflict, or Contradiction where the rows refuse what several pods would hold.
     """
+    if follows and in_shadow(lease.cluster_id):
+        return Recorded()  # since a moment ago: the follower of before is about to end
     if not follows and not (due_pods(lease.cluster_id).exists() and _may_decide(lease.cluster_id)):
         return Recorded()
     with copy.held() as loaded:

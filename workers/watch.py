@@ -97,6 +97,7 @@ class Follower:
             while not self._over():
                 self.turn()
         finally:
+            self._lost = True  # the threads that read for it end too, whatever ended it
             if self._live is not None:
                 self._live.close()
         following.give_up(self.lease)
@@ -130,6 +131,13 @@ class Follower:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _watch(self, resource: Resource) -> None:
+        try:
+            self._read(resource)
+        except Exception:  # a copy without this kind would silently grow old: all is begun anew
+            log.exception("a kind is not read any more", cluster=self.lease.cluster_id, kind=resource.plural)
+            self._lost = True
+
+    def _read(self, resource: Resource) -> None:
         reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._over)
         for event in reflector.events():
             while not self._over():

@@ -1,0 +1,91 @@
+"""A follower ends with all its threads, and decides no more as soon as it should not."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import ApiFailure
+from hetsched.adapters.kube.resources import PODS
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.lease import Lease, following, leading
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import follow
+from hetsched.placement.models import Decision
+from hetsched.placement.snapshot import warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from workers.schedule import batch
+from workers.watch import Follower
+
+pytestmark = pytest.mark.django_db
+
+
+class Server:
+    """An API server of which every list is empty and every watch fails; `odd`: of which lists cannot be asked."""
+
+    def __init__(self, *, odd: bool = False) -> None:
+        self.odd = odd
+
+    def list_all(self, resource: Any) -> tuple[list[bytes], str]:
+        if self.odd:
+            raise RuntimeError("the token's file is empty")
+        return [], "1"
+
+    def stream(self, *args: Any, **options: Any) -> Any:
+        raise ApiFailure(500, "InternalError", "not now")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    from hetsched.placement import dispatch
+
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made)
+    return made
+
+
+def a_lease(cluster: Cluster) -> Lease:
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    return lease
+
+
+def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = Follower(a_lease(cluster), Server(), threading.Event(), kinds=[PODS])  # type: ignore[arg-type]
+
+    def fail() -> None:
+        raise RuntimeError("the database is away")
+
+    monkeypatch.setattr(follower, "turn", fail)
+    with pytest.raises(RuntimeError):
+        follower.run()
+    for thread in threading.enumerate():
+        if thread.name == "watch pods":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_one_that_cannot_read_a_kind_any_more_ends_and_lets_others_begin(cluster: Cluster) -> None:
+    Follower(a_lease(cluster), Server(odd=True), threading.Event(), kinds=[PODS]).run()  # type: ignore[arg-type]
+    assert not following.is_held(cluster.pk)
+
+
+def test_nothing_is_decided_once_the_cluster_is_followed_in_shadow(cluster: Cluster) -> None:
+    lease = a_lease(cluster)
+    spec = a_pod("p").having(uid="u1").build()
+    pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)]
+    follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=lease.epoch)
+    leads = leading.take(cluster.pk, "test")
+    assert leads is not None
+    Connection.objects.update(shadow_of="default-scheduler")
+    assert not batch(leads, warm(cluster.pk), cluster.name, 10, follows=True).results
+    assert not Decision.objects.exists()
+    Connection.objects.update(shadow_of="")
+    assert len(batch(leads, warm(cluster.pk), cluster.name, 10, follows=True).results) == 1
