@@ -1,7 +1,8 @@
 """Tell a live cluster what was decided about its pods, and what became of its policies.
 
 Rule: each pod remembers the decision that was told last; what differs from its latest is due, so a message that was
-lost is made up for by the next run. Placements are told once they are bound. No transaction is open during a call.
+lost is made up for by the next run. Placements are told once they are bound, or taken back with what stood against
+them (a right, an admission policy, another member of a gang). No transaction is open during a call.
 A run tells `PODS_PER_STEP` pods and asks for another one: nobody who has to bind waits long behind it.
 """
 
@@ -38,7 +39,8 @@ _UNPLACED = sorted(state.value for state in UNPLACED)
 
 def untold(cluster_id: int) -> Q:
     """Return the condition for pods whose latest decision the cluster does not know."""
-    decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND)
+    taken_back = Q(state=State.PENDING.value) & ~Q(message="")
+    decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
     news = Q(told_decision=None) | ~Q(told_decision=F("decision_id"))
     return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
 
@@ -84,9 +86,13 @@ def _due(cluster_id: int) -> list[Told]:
     return [
         Told(
             pod.pk, pod.decision_id or 0, pod.namespace, pod.name, pod.uid, Verdict(pod.decision.verdict),
-            pod.decision.summary, pod.node.name if pod.node else "",
+            _sentence(pod.decision.summary, pod), pod.node.name if pod.node else "",
             pod.decision.nominated_node,
         )
         for pod in rows.defer("spec", "node__report")[:PODS_PER_STEP]
         if pod.decision is not None
     ]  # fmt: skip
+
+
+def _sentence(summary: str, pod: Pod) -> str:
+    return f"{summary}, but was not bound: {pod.message}" if pod.state == State.PENDING.value else summary

@@ -11,6 +11,7 @@ from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import PODS
 from hetsched.adapters.kube.telling import EVENTS
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.actions import begin_binding, reject
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
 from tests.kube.kubelet import Kubelet
@@ -123,4 +124,23 @@ def test_a_pod_is_told_why_it_waits_and_where_it_went(
     (scheduled,) = events_of(api, "small")
     assert scheduled[0] == "Scheduled"
     assert f"default/small to {pod_of(api, 'small')['spec']['nodeName']}" in scheduled[1]
+    assert tell.run(cluster.pk) == 0
+
+
+def test_a_pod_whose_binding_is_refused_is_told_by_whom(
+    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    make_pod(api, "small")
+    eventually(followed, lambda: len(states()) == 1)
+    followed._tell()
+    schedule.run(cluster.pk)
+    pod = Pod.objects.get(name="small")
+    begin_binding(cluster.pk, [pod.pk])
+    reject(cluster.pk, [pod.pk], reason="admission policy 'guard' denied request")
+    assert tell.run(cluster.pk) == 1
+    sentence = f"{Decision.objects.get(pod=pod).summary}, but was not bound: admission policy 'guard' denied request"
+    (condition,) = pod_of(api, "small")["status"]["conditions"]
+    assert (condition["reason"], condition["message"]) == ("SchedulerError", f"NotBound: {sentence}")
+    assert events_of(api, "small") == [("FailedScheduling", sentence)]
     assert tell.run(cluster.pk) == 0

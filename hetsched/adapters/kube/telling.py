@@ -23,6 +23,7 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CONTROLLER = "hetsched.io/scheduler"
 LONGEST_NOTE = 1024  # characters
 _REASONS = {
+    Verdict.PLACED: "NotBound",
     Verdict.NOT_NOW: "Unschedulable",
     Verdict.NEVER_FITS: "NeverFits",
     Verdict.MISCONFIGURED: "Misconfigured",
@@ -66,7 +67,8 @@ def _condition(api: Api, one: Told, now: str) -> None:
         "type": "PodScheduled",
         "status": "False",
         # `Unschedulable` is what autoscalers look for; our own words for the other verdicts stand in the message.
-        "reason": "Unschedulable",
+        # More nodes do not help a pod that found one: kube-scheduler's word for a failed binding.
+        "reason": "SchedulerError" if one.verdict is Verdict.PLACED else "Unschedulable",
         "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
