@@ -24,6 +24,7 @@ from .lifecycle import QUEUED
 from .models import Pod
 
 LONGEST_BACKOFF_SECONDS = 10
+IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters that another scheduler decides for
 _BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
 _FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed")

@@ -95,6 +95,14 @@ def test_a_long_queue_that_moves_is_no_failure(probe: Api, operator: Api, decide
     assert ready(probe).json()["components"]["scheduler"]["ok"] is True
 
 
+def test_pods_that_another_scheduler_decides_are_not_late(probe: Api, operator: Api) -> None:
+    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
+    Pod.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    Connection.objects.create(cluster=Pod.objects.get().cluster, shadow_of="default-scheduler")
+    assert ready(probe).json()["components"]["scheduler"]["ok"] is True
+    assert "hetsched_due_pods{" not in probe("GET", "/metrics").content.decode()
+
+
 def test_a_queue_that_nobody_works_on_is_seen(probe: Api) -> None:
     Figure.objects.filter(labels='["io"]').update(at=timezone.now() - timedelta(minutes=5))
     workers = ready(probe).json()["components"]["workers"]
@@ -114,9 +122,7 @@ def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch
 def test_a_live_cluster_that_nobody_follows_is_seen(probe: Api) -> None:
     live = followed("live")
     followed("other")
-    assert (
-        probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "0 of 2 live clusters are not followed"
-    )
+    assert probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "2 of 2 live clusters are followed"
     Sync.objects.filter(cluster=live).update(alive_at=timezone.now() - timedelta(minutes=5))
     assert probe("GET", "/readyz?component=watch", status=503).json()["ageSeconds"] >= 300
     assert probe("GET", "/readyz?component=watch&cluster=live", status=503)

@@ -19,7 +19,7 @@ from hetsched.journal import figures, tally
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import due
+from hetsched.placement.queue import IN_SHADOW, due
 
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
@@ -67,7 +67,7 @@ def _pods() -> Iterator[Metric]:
         pods.add_metric([cluster, state], count)
     length = _gauge("hetsched_due_pods", "Pods that are due to be looked at.", "cluster")
     oldest = _gauge("hetsched_due_oldest_seconds", "Age of the oldest pod that is due to be looked at.", "cluster")
-    due_pods = Pod.objects.filter(due()).order_by().values_list("cluster__name")
+    due_pods = Pod.objects.filter(due()).exclude(IN_SHADOW).order_by().values_list("cluster__name")
     for cluster, count, at in due_pods.annotate(n=Count("id"), at=Min("created_at")):
         length.add_metric([cluster], count)
         oldest.add_metric([cluster], _age(at))

@@ -29,7 +29,7 @@ from hetsched.journal import figures, tally
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.queue import due
+from hetsched.placement.queue import IN_SHADOW, due
 
 from .problems import Refused, not_found, read_only, response
 
@@ -139,7 +139,7 @@ def _outbox() -> Component:
 def _scheduler() -> Component:
     now = timezone.now()
     rows = Pod.objects.filter(due(now), state__in=[state.value for state in QUEUED], attempts=0)
-    age = _age(rows.aggregate(at=Min("created_at"))["at"], now)
+    age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
     latest = _latest_decision().first()
     # A long queue is late, and still works, as long as it moves.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
@@ -170,7 +170,9 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
     behind = sum(not in_step(cluster) for cluster in clusters)
     rows = Sync.objects.filter(cluster__in=clusters, required=True)
     age = _age(rows.aggregate(at=Min("alive_at"))["at"], timezone.now())
-    detail = f"{behind} of {len(clusters)} live clusters are not followed" if clusters else "no live cluster"
+    detail = (
+        f"{len(clusters) - behind} of {len(clusters)} live clusters are followed" if clusters else "no live cluster"
+    )
     return Component(not behind, detail, age)
 
 
