@@ -80,6 +80,8 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
     for sync in syncs:
         if sync.alive_at is None:
             ok, detail = not sync.required, sync.reason or "it was never listed"
+            if ok and detail.startswith("404 "):
+                detail = "the cluster does not have this kind, and need not"
         else:
             age = now - sync.alive_at
             ok = sync.synced_at is not None and age < STALE

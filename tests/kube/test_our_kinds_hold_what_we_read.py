@@ -164,7 +164,7 @@ def test_a_field_that_does_not_exist_is_named(api: Api) -> None:
 @pytest.mark.parametrize(
     ("kind", "short", "resource", "body", "columns", "row"),
     [
-        ("nodegpu", "ngpu", NODE_GPUS, node_gpu(), "NAME MODEL MEMORY LAST AGE", "n1 A100-SXM4-80GB 81920 1"),
+        ("nodegpu", "ngpu", NODE_GPUS, node_gpu(), "NAME MODEL MEMORY MIB LAST CARD AGE", "n1 A100-SXM4-80GB 81920 1"),
         ("nodeusage", "nuse", NODE_USAGES, node_usage(), "NAME CPU MEMORY MBIT/S OBSERVED", "n1 3500m 512Mi 40"),
         ("schedulingpolicy", "spol", POLICIES, policy(description="Cards"),
          "NAME ACCEPTED VERSION FIRST TIES DESCRIPTION AGE", "n1 resource-fit Cards"),
