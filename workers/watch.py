@@ -243,7 +243,7 @@ class Follower:
             pods = Changes(
                 pods=changes.pods,
                 pods_gone=changes.pods_gone,
-                ran_to_the_last=changes.ran_to_the_last,
+                stopped=changes.stopped,
                 bound=changes.bound,
             )
             follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())

@@ -79,14 +79,15 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct):
     """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning.
 
-    `bound` are the keys of pods that were seen waiting and have a node now.
+    `bound` are the keys of pods that were seen waiting and have a node now. Of pods that are gone and not in `stopped`
+    only the absence was noticed, or containers ran to the last.
     """
 
     nodes: list[NodeReport] = []
     nodes_gone: list[str] = []
     pods: list[ObservedPod] = []
     pods_gone: list[str] = []
-    ran_to_the_last: set[str] = set()  # uids of pods that went while their containers ran
+    stopped: set[str] = set()  # uids of pods that went, and of which nothing ran when they did
     bound: set[str] = set()
     definitions: ClusterContent | None = None
 

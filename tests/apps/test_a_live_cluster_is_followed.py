@@ -75,7 +75,7 @@ def test_a_pod_on_a_node_is_charged_whoever_put_it_there(cluster: Cluster) -> No
     assert load_state(cluster.pk).state.bookings["default/theirs"].row == 0
     seen(cluster, pods=[foreign])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
-    seen(cluster, pods_gone=["default/theirs"])
+    seen(cluster, pods_gone=["default/theirs"], stopped={"u1"})
     assert Node.objects.get(name="n1").requested["cpu"] == 0
     assert check_invariants() == []
 
@@ -106,7 +106,7 @@ def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) 
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running", deleting=True)])
     assert state_of() == "running"
     assert Reservation.objects.filter(active=True).count() == 1
-    seen(cluster, pods_gone=["default/p"])
+    seen(cluster, pods_gone=["default/p"], stopped={"u1"})
     assert state_of() == "cancelled"
     assert not Reservation.objects.filter(active=True).exists()
 
@@ -124,7 +124,7 @@ def test_a_pod_that_somebody_else_bound_is_charged_where_it_is(cluster: Cluster)
 
 def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), uid="u2")])
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), uid="u2")], stopped={"u1"})
     assert [(pod.uid, pod.state) for pod in Pod.objects.order_by("id")] == [("u1", "cancelled"), ("u2", "pending")]
     assert not Reservation.objects.filter(active=True).exists()
 
@@ -145,7 +145,7 @@ def test_a_node_that_is_gone_stays_while_something_is_booked_on_it(cluster: Clus
     seen(cluster, nodes_gone=["n1", "n2"])
     (left,) = Node.objects.all()
     assert (left.name, left.gone, left.ready) == ("n1", True, False)
-    seen(cluster, pods_gone=["default/p"])
+    seen(cluster, pods_gone=["default/p"], stopped={"u1"})
     assert not Node.objects.exists()
     assert check_invariants() == []
 

@@ -69,7 +69,7 @@ def test_a_pod_that_came_since_is_added(cluster: Cluster) -> None:
 def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 1)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
-    seen(cluster, pods_gone=["default/early"])
+    seen(cluster, pods_gone=["default/early"], stopped={"early"})
     # 1500 measured - 1000 that the early one was expected to use
     assert used(cluster) == 500
 
@@ -77,7 +77,7 @@ def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
 def test_each_new_sample_begins_anew(cluster: Cluster) -> None:
     seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods=[running("one", 1), running("two", 1)])
-    seen(cluster, pods_gone=["default/two"])
+    seen(cluster, pods_gone=["default/two"], stopped={"two"})
     seen(cluster, nodes=[sampled("1400m", "2026-11-21T10:00:15Z")])
     assert used(cluster) == 1400
 

@@ -78,7 +78,7 @@ def test_each_is_judged_on_what_the_ones_before_it_left(lease: Lease, woken: lis
 def test_what_came_later_does_not_change_what_was_best_before(lease: Lease) -> None:
     bound(lease, on("n2", a_pod("a").cpu(1)))
     bound(lease, on("n1", a_pod("b").cpu(6)))
-    take(lease, pods_gone=["default/b"])
+    take(lease, pods_gone=["default/b"], stopped={"uid-b"})
     bound(lease, on("n1", a_pod("c").cpu(1)))
     assert judge(lease.cluster_id) == 3
     # a: both are empty, the first by name is ours; b, c: n2 is the fuller one, whatever b did in between
@@ -121,7 +121,9 @@ def test_what_is_too_much_or_too_late_is_dropped_and_counted(
     bound(lease, *(on("n1", a_pod(f"p{number}")) for number in range(5)))
     assert Shadow.objects.count() == 2
     assert Connection.objects.get().shadow_dropped == 3
-    take(lease, nodes_gone=["n1"], pods_gone=[f"default/p{number}" for number in range(5)])
+    names = [f"p{number}" for number in range(5)]
+    left = {f"uid-{name}" for name in names}
+    take(lease, nodes_gone=["n1"], pods_gone=[f"default/{name}" for name in names], stopped=left)
     judge(lease.cluster_id)
     assert Shadow.objects.count() == 0
     assert Connection.objects.get().shadow_dropped == 5

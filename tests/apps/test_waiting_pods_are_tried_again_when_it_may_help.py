@@ -177,6 +177,6 @@ def test_a_change_of_a_node_wakes_those_who_wait_for_that_kind_of_change(lease: 
     other = a_pod("other").running_on("n1").build()
     there = ObservedPod("default", "other", "uid-other", scheduler_name="x", node_name="n1", spec=other)
     seen(lease, pods=[there])
-    seen(lease, pods_gone=["default/other"])
+    seen(lease, pods_gone=["default/other"], stopped={"uid-other"})
     assert queued() == ["added", "capacity", "labels", "released"]
     assert Node.objects.count() == 2

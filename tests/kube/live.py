@@ -14,8 +14,8 @@ from tests.kube.control_plane import ControlPlane
 from tests.system.plane import Plane, served
 from tests.system.processes import Process
 
-# Leases and sweeps set how soon somebody else goes on.
-PACE = {"HETSCHED_LEASE_SECONDS": "3", "HETSCHED_SWEEP_SECONDS": "1"}
+# Leases and sweeps set how soon somebody else goes on; no kubelet tells an end that nobody watched.
+PACE = {"HETSCHED_LEASE_SECONDS": "3", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "2"}
 Json = dict[str, Any]
 
 

@@ -61,7 +61,7 @@ def strangers(cluster: Cluster, number: int) -> None:
     seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="other", spec=spec, node_name="m1",
                        phase="Running")  # fmt: skip
     follow(cluster.pk, Changes(pods=[seen]), epoch=1)
-    follow(cluster.pk, Changes(pods_gone=[spec.key]), epoch=1)
+    follow(cluster.pk, Changes(pods_gone=[spec.key], stopped={spec.uid}), epoch=1)
 
 
 def test_rows_come_and_go(rounds: Iterator[int]) -> None:

@@ -68,7 +68,7 @@ class Mirror:
         self._dirty_pods: dict[str, ObservedPod | None] = {}
         self._unbound: dict[str, str] = {}  # pods without a node, with their uid
         self._bound: set[str] = set()
-        self._ran_to_the_last: set[str] = set()
+        self._stopped: set[str] = set()
         self._redefined = {_NAMES, _STORAGE, _DEVICES}
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
@@ -115,7 +115,7 @@ class Mirror:
         changes.pods = [pod for pod in self._dirty_pods.values() if pod is not None]
         self._dirty_pods = {}
         changes.bound, self._bound = self._bound, set()
-        changes.ran_to_the_last, self._ran_to_the_last = self._ran_to_the_last, set()
+        changes.stopped, self._stopped = self._stopped, set()
         for name in self._dirty:
             if name in self._nodes:
                 report = self._read_node(name)
@@ -162,12 +162,12 @@ class Mirror:
             self._wanting[key] = body
 
     def _note_end(self, event: Seen | Gone) -> None:
-        """Note a pod that went while its containers ran; where only its absence was noticed, nobody knows."""
+        """Note a pod of which nothing ran when it went; where only its absence was noticed, nobody knows."""
         if event.body:
             try:
                 root = View(json.loads(event.body))
-                if _runs(root):
-                    self._ran_to_the_last.add(root.view("metadata").text("uid"))
+                if not _runs(root):
+                    self._stopped.add(root.view("metadata").text("uid"))
             except (InputError, ValueError, RecursionError) as error:
                 self._quarantine(PODS.plural, event.key, error)
 
@@ -301,11 +301,15 @@ def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
 
 
 def _runs(root: View) -> bool:
-    """Tell whether a pod runs and not all of its containers have ended."""
+    """Tell whether a kubelet took the pod and not all of its containers have ended, sidecars included."""
     status = root.view("status")
+    phase = status.text("phase")
+    if phase in _ENDS or not (phase == "Running" or "startTime" in status):
+        return False
     states = [container.view("state") for container in status.views("containerStatuses")]
+    before = [container.view("state") for container in status.views("initContainerStatuses")]
     ended = bool(states) and all("terminated" in state for state in states)
-    return status.text("phase") == "Running" and not ended
+    return not ended or any("running" in state for state in before)
 
 
 def _end(status: View) -> ContainerEnd | None:

@@ -9,7 +9,7 @@ Rule: one transaction per batch of changes, under the epoch of the follower. A p
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
     phase                        running; succeeded or failed, with the container that ended it
     refused by its node          its owner's next pods stay away from there for a while
-    gone, or replaced by a uid   cancelled; what it held is kept for a while where its containers ran to the last
+    gone, or replaced by a uid   cancelled; what it held is kept for a while unless nothing of it ran at the last
     only being deleted           nothing: it holds what it holds until it is proved to be gone
 What ends frees exactly what it held, in the transaction that ends it.
 Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
@@ -122,19 +122,22 @@ class _Batch:
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
         self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
-        self.ran_to_the_last: set[str] = set()
+        self.absent: list[Pod] = []
+        self.stopped: set[str] = set()
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
-        self.ran_to_the_last = changes.ran_to_the_last
+        self.stopped = changes.stopped
         known = _known(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
             if key in known:
                 self.over["deleted in the cluster"].append(known[key])
+                self.absent.append(known[key])
         for seen in changes.pods:
             row = known.get(seen.key)
             if row is not None and row.uid != seen.uid:
                 self.over["replaced by another pod of this name"].append(row)
+                self.absent.append(row)
                 row = None
             if row is None:
                 self._arrive(seen)
@@ -190,7 +193,7 @@ class _Batch:
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.over.values() for row in rows]
-        left = held_by(cancelled, self.ran_to_the_last)
+        left = held_by(row for row in self.absent if row.uid not in self.stopped)
         change.free(ended, "the pod ended")
         change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod is gone")
         for end in (State.SUCCEEDED, State.FAILED):

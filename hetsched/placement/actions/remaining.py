@@ -1,36 +1,39 @@
-"""What a pod held that was deleted by force: kept until its containers must have ended.
+"""What a pod held of which nobody saw the end: kept until its containers must have ended.
 
 Problem: a pod that is deleted by force is gone from the API server at once; its containers end when the kubelet gets to
 it, if it can. Whoever gets its CPUs or cards before shares them with containers that nobody sees any more.
-Rule: kubelets report an end before a pod goes. One that goes while its containers ran when it was last seen leaves a
-remnant: a pod of ours alone, `NAME~UID`, which nobody can create, and which holds on its node what the pod held. It is
-let go `HETSCHED_FORCED_HOLD_SECONDS` later if its node is ready then, so that the kubelet had that long to end what the
-API server has no more; where the node is not, that time begins anew. A node that the API server has no more takes
-nobody, so nothing is kept on it.
+Rule: kubelets report an end before a pod goes. One that goes while its containers ran when it was last seen, or whose
+going was noticed by its absence alone, leaves a remnant: a pod of ours alone, `NAME~UID`, which nobody can create, and
+which holds on its node what the pod held. It is let go once its node was ready for `HETSCHED_FORCED_HOLD_SECONDS`, so
+that the kubelet had that long to end what the API server has no more. A node that is deleted may come back under its
+name with all that ran there; one that does not within `ANOTHER_MACHINE` is given up, and what is kept on it with it.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
 Invariant: what was held is held by the pod or its remnant, in one step, by never both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import advance
 
 from .. import dispatch
-from ..bookings import Booked
+from ..bookings import Booked, parts
 from ..lifecycle import State
 from ..models import Pod, Reservation
 from .change import Change
 
 _NAME = 200  # characters of a pod's name that its remnant keeps
+ANOTHER_MACHINE = timedelta(hours=24)
+_STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # a kubelet may have started it
 MARK = "~"  # no API server takes it in a name, so no pod is ever mistaken for a remnant
 
 
@@ -41,11 +44,14 @@ class Held(msgspec.Struct, frozen=True):
     reservation: Reservation
 
 
-def held_by(rows: Sequence[Pod], uids: set[str]) -> list[Held]:
-    """Return what those of these pods hold that went while their containers ran."""
-    found = {row.pk: row for row in rows if row.uid in uids and row.node is not None and not row.node.gone}
-    reservations = Reservation.objects.filter(pod_id__in=found, active=True).select_related("pod").order_by("id")
-    return [Held(reservation.pod, reservation) for reservation in reservations]
+def held_by(rows: Iterable[Pod]) -> list[Held]:
+    """Return what those of these pods hold whose containers may run."""
+    found = [row.pk for row in rows if State(row.state) in _STARTED]
+    held = []
+    for some in parts(found):
+        reservations = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod").order_by("id")
+        held += [Held(reservation.pod, reservation) for reservation in reservations]
+    return held
 
 
 def keep_remnants(change: Change, left: Sequence[Held]) -> None:
@@ -72,7 +78,9 @@ def _remnant(change: Change, one: Held) -> Pod:
     seconds = settings.HETSCHED_FORCED_HOLD_SECONDS
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
     pod.origin, pod.not_before = Pod.REMNANT, change.now + timedelta(seconds=seconds)
-    pod.message = f"{was.key} was deleted by force; its containers may still run, so its place is kept for a while"
+    pod.message = (
+        f"{was.key} went before anybody saw its end; its containers may still run, so its place is kept for a while"
+    )
     return pod
 
 
@@ -80,15 +88,16 @@ def end_remnants(cluster_id: int) -> int:
     """Let go what need not be kept any more; return how many remnants went."""
     now = timezone.now()
     rows = Pod.objects.filter(cluster_id=cluster_id, origin=Pod.REMNANT, state=State.RUNNING.value)
-    due = rows.filter(not_before__lte=now)
-    due.filter(node__gone=False, node__ready=False).update(
+    given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
+    rows.filter(node__ready=False).exclude(given_up).update(
         not_before=now + timedelta(seconds=settings.HETSCHED_FORCED_HOLD_SECONDS)
     )
-    if not due.exists() and not rows.filter(node__gone=True).exists():
+    due = rows.filter(Q(not_before__lte=now) | given_up)
+    if not due.exists():
         return 0
     with transaction.atomic():
         change = Change(advance(cluster_id))
-        over = list((due | rows.filter(node__gone=True)).defer("spec").order_by("id"))
+        over = list(due.defer("spec").order_by("id"))
         change.free(over, "its containers must have ended")
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
         change.requeue()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from hetsched.adapters.kube.mirror import Mirror
 from hetsched.adapters.kube.reflector import Gone, Seen
 from hetsched.adapters.kube.resources import (
@@ -118,6 +120,36 @@ def test_what_became_of_a_pod_is_told() -> None:
     assert (pod.end.container, pod.end.exit_code, pod.end.reason) == ("main", 137, "OOMKilled")
     mirror.feed(PODS, Gone("team/p"))
     assert taken(mirror).pods_gone == ["team/p"]
+
+
+TAKEN = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
+ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped"),
+    [
+        ({"phase": "Pending"}, True),  # no kubelet took it
+        ({"phase": "Succeeded"}, True),
+        ({**TAKEN, "phase": "Failed"}, True),
+        ({"phase": "Running", "containerStatuses": [ENDED]}, True),
+        ({"phase": "Running", "containerStatuses": [ENDED, {"state": {"running": {}}}]}, False),
+        ({"phase": "Running"}, False),
+        (TAKEN, False),  # its containers may be starting
+        ({**TAKEN, "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, False),
+        (
+            {"phase": "Running", "containerStatuses": [ENDED], "initContainerStatuses": [{"state": {"running": {}}}]},
+            False,  # a sidecar runs
+        ),
+    ],
+)
+def test_a_pod_that_went_is_stopped_where_nothing_of_it_ran(status: dict[str, Any], stopped: bool) -> None:
+    mirror = Mirror()
+    body = {"metadata": {"name": "p", "uid": "u1"}, "spec": {"nodeName": "n1"}, "status": status}
+    mirror.feed(PODS, Gone("team/p", json.dumps(body).encode()))
+    assert taken(mirror).stopped == ({"u1"} if stopped else set())
+    mirror.feed(PODS, Gone("team/q"))
+    assert taken(mirror).stopped == set()  # of what is only absent nobody knows
 
 
 def test_a_heartbeat_is_no_change() -> None:

@@ -195,7 +195,8 @@ def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
 
     def free(seconds: float) -> None:
         slept.append(seconds)
-        follow(live.pk, Changes(pods_gone=["default/whole-0"]), epoch=1)
+        first = Pod.objects.get(name="whole-0")
+        follow(live.pk, Changes(pods_gone=[first.key], stopped={first.uid}), epoch=1)
 
     monkeypatch.setattr("workers.extender.answers.time.sleep", free)
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
