@@ -50,6 +50,7 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/versions/<int:version>/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/owner/", "POST"): POLICY,
     ("api/v1/shadow/", "GET"): LOOK,
     ("api/v1/shadow/report/", "GET"): LOOK,
     ("api/v1/shadow/<int:shadow_id>/", "GET"): LOOK,
@@ -64,7 +65,8 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/docs", "GET"): ALL,
     ("healthz", "GET"): ALL,
     ("readyz", "GET"): ALL,
-    ("metrics", "GET"): ALL,
+    ("livez", "GET"): ALL,
+    ("metrics", "GET"): {"anonymous", *LOOK},  # anonymous calls of this machine
 }
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 

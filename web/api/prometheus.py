@@ -43,10 +43,8 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
 
 def scrape(request: Any) -> HttpResponse:
     """Answer a scrape, or say what is missing."""
-    if not _may_scrape(request):
-        detail = "figures are for this machine, and for a bearer token of the server's or of a viewer"
-        challenge = {"WWW-Authenticate": 'Bearer realm="hetsched"'}
-        return response(Refused(401, "NotAuthenticated", detail, headers=challenge), request)
+    if refused := _refusal(request):
+        return response(refused, request)
     try:
         figures = generate_latest(REGISTRY)
     except Error:
@@ -55,15 +53,20 @@ def scrape(request: Any) -> HttpResponse:
     return HttpResponse(figures, content_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
 
-def _may_scrape(request: Any) -> bool:
+def _refusal(request: Any) -> Refused | None:
+    """Return why somebody gets no figures, if so."""
+    detail = "figures are for this machine, and for a bearer token of the server's or of a viewer"
+    unknown = Refused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         expected = settings.HETSCHED_METRICS_TOKEN
         if expected and constant_time_compare(given, expected):
-            return True
+            return None
         token = resolve(given)
-        return token is not None and Subject(token.user, token).may(Action.VIEW)
-    return _is_local(request) or subject_of(request).may(Action.VIEW)
+        if token is None:
+            return unknown
+        return None if Subject(token.user, token).may(Action.VIEW) else Refused(403, "PermissionDenied", detail)
+    return None if _is_local(request) or subject_of(request).may(Action.VIEW) else unknown
 
 
 def _is_local(request: Any) -> bool:
