@@ -4,8 +4,11 @@ Rule: on a demo cluster binding always succeeds at once; an offline cluster's pl
 they are; on a live cluster each placement is written to its API server, `AT_ONCE` at a time. The steps are short
 transactions of their own, none of them open during a call. A run binds what it has itself made *binding*, so two runs
 never do the same; what is *binding* for longer than `LEFT_AFTER` was left by a worker that died or by a fate unknown:
-it is bound again, and what its first binding came to is found out that way.
-A binding whose fate nobody knows keeps what it holds. A pod stays *binding* until its claims have their volumes, at
+one run claims it for as long and binds it again, and what its first binding came to is found out that way. Whoever has
+to bind begins no write after `WRITE_WITHIN`, nor once the cluster is out of step. A refusal frees only where nobody
+else can be at it: not later than that, and what was tried before is read first, unknown for `OUT_FOR` if it waits.
+A binding whose fate nobody knows keeps what it holds. Where wrong uids are not refused, that is told on the connection,
+which puts the cluster out of step. A pod stays *binding* until its claims have their volumes, at
 most `PATIENCE`; then it goes back to the queue. What a refusal means for a gang is said in `actions.gangs`.
 """
 
@@ -23,17 +26,20 @@ from itertools import chain
 import msgspec
 import structlog
 from celery import shared_task
+from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from hetsched.adapters.allocation import by_container
 from hetsched.adapters.kube.allocating import allocate, release
 from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind, read_refused
 from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.connecting import api_of, in_shadow
-from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.following import in_step
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
@@ -44,7 +50,9 @@ from hetsched.placement.models import Pod, Reservation
 PODS_PER_STEP = 500
 BINDINGS_PER_STEP = 200
 AT_ONCE = 16
-LEFT_AFTER = timedelta(seconds=5)
+LEFT_AFTER = timedelta(seconds=20)
+WRITE_WITHIN = timedelta(seconds=15)
+OUT_FOR = timedelta(minutes=3)  # longer than all tries of one write and what goes before them
 MOST_TRIES = 3
 PATIENCE = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
@@ -96,39 +104,63 @@ def _bind_all(cluster: Cluster) -> int:
     """Write the placements of a live cluster; what is unknown at the end is left to the next run."""
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
-        for pods in chain(_claimed(cluster), _left(cluster)):
-            fates = list(threads.map(partial(write, api, cluster.name), to_bind(pods)))
+        for pods, tried in chain(_claimed(cluster), _left(cluster)):
+            until = time.monotonic() + WRITE_WITHIN.total_seconds()
+            is_ours = partial(_is_before, until)
+            fates = list(threads.map(partial(write, api, cluster.name, is_ours=is_ours), to_bind(pods, tried=tried)))
             bound += note(cluster, fates)
     return bound
 
 
-def _claimed(cluster: Cluster) -> Iterator[list[int]]:
-    """Make placed pods *binding*, part by part, and give those that nobody else has made so."""
+def _is_before(until: float) -> bool:
+    return time.monotonic() < until
+
+
+def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
+    """Make placed pods *binding*, part by part, and give those that nobody else has made so; none was tried."""
     lost = 0
-    while lost < MOST_TRIES and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
+    while lost < MOST_TRIES and in_step(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
-            begin_binding(cluster.pk, pods)
+            with transaction.atomic():
+                begin_binding(cluster.pk, pods)
+                Pod.objects.filter(pk__in=pods).update(not_before=timezone.now() + LEFT_AFTER)
         except Conflict:
             lost += 1  # another run took some of them
             continue
         lost = 0
-        yield pods
+        yield pods, False
 
 
-def _left(cluster: Cluster) -> Iterator[list[int]]:
-    """Give pods that have been *binding* for too long, part by part."""
-    last, before = 0, timezone.now() - LEFT_AFTER
-    rows = Pod.objects.filter(cluster=cluster, state=State.BINDING.value, decided_at__lt=before).order_by("id")
-    while pods := list(rows.filter(pk__gt=last).values_list("id", flat=True)[:BINDINGS_PER_STEP]):
+def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
+    """Claim pods that have been *binding* for too long, part by part, and give them; all may have been tried."""
+    last, now = 0, timezone.now()
+    left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
+    rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
+    while in_step(cluster):
+        with transaction.atomic():
+            part = rows.filter(pk__gt=last).order_by("id").select_for_update()
+            pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])
+            Pod.objects.filter(pk__in=pods).update(not_before=timezone.now() + LEFT_AFTER)
+        if not pods:
+            return
         last = pods[-1]
-        yield pods
+        yield pods, True
 
 
-def write(api: Api, name: str, one: ToBind) -> Bound:
-    """Have the pod's volumes and devices, then bind it; say what became of it. `name` is the cluster's."""
+def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> Bound:
+    """Have the pod's volumes and devices, then bind it; say what became of it.
+
+    `name` is the cluster's; `is_ours` tells, before each write and when one was refused, whether it still is.
+    """
+    if not is_ours():
+        return Bound(one.pod_id, Fate.UNKNOWN, "it is not ours to bind any more")
     began = time.perf_counter()
     try:
-        bound = provide(api, one) or allocate(api, one) or bind(api, one)
+        before = provide(api, one) or allocate(api, one)
+        bound = before or bind(api, one, is_ours=is_ours)
+        if bound.fate is Fate.REFUSED and (one.tried or not is_ours()):
+            others = (one.out and before is None) or not is_ours()
+            bound = read_refused(api, one, bound, waiting=Fate.UNKNOWN if others else Fate.REFUSED)
     except Exception as error:  # one odd pod or claim never keeps the others from being noted
         log.exception("a binding failed", cluster=name, namespace=one.namespace, pod=one.name)
         bound = Bound(one.pod_id, Fate.UNKNOWN, repr(error))
@@ -140,17 +172,20 @@ def write(api: Api, name: str, one: ToBind) -> Bound:
     return bound
 
 
-def to_bind(pod_ids: Sequence[int]) -> list[ToBind]:
-    """Return what is to be written for these pods, each with what it holds."""
+def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
+    """Return what is to be written for these pods, each with what it holds; `tried`: perhaps not for the first time."""
+    now = timezone.now()
     held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(held.values_list("pod_id", "leader_epoch"))
     rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
     found = []
     for pod in rows.order_by("id"):
         assert pod.node is not None
-        patient = pod.decided_at is None or pod.decided_at > timezone.now() - PATIENCE
+        patient = pod.decided_at is None or pod.decided_at > now - PATIENCE
+        out = tried and pod.decided_at is not None and pod.decided_at > now - OUT_FOR
         one = binding_of(pod.pk, pod.uid, pod.spec, pod.node.name, pod.allocation or EMPTY, epochs.get(pod.pk, 0))
-        found.append(msgspec.structs.replace(one, namespace=pod.namespace, name=pod.name, patient=patient))
+        named = {"namespace": pod.namespace, "name": pod.name}
+        found.append(msgspec.structs.replace(one, **named, patient=patient, tried=tried, out=out))
     return found
 
 
@@ -173,12 +208,17 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     for one in by_fate[Fate.REFUSED]:
         reasons[one.message[:500]].append(one.pod_id)
     act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
+    if by_fate[Fate.WAITING]:  # nothing was written: the next run may look at once
+        pods = [one.pod_id for one in by_fate[Fate.WAITING]]
+        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=timezone.now())
     for reason, pods in reasons.items():
         act_on(cluster, partial(reject, reason=reason), pods)
     for fate in (Fate.REFUSED, Fate.LOST, Fate.GONE):
         if by_fate[fate]:
             keep_gangs_whole(cluster.pk, [one.pod_id for one in by_fate[fate]], by_fate[fate][0].message)
-    for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN):
+    if by_fate[Fate.UNPROVEN]:
+        Connection.objects.filter(cluster=cluster).update(failure=by_fate[Fate.UNPROVEN][0].message[:500])
+    for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN, Fate.UNPROVEN):
         if by_fate[fate]:
             some = by_fate[fate][0]
             log.info("bindings", cluster=cluster.name, fate=fate.value, pods=len(by_fate[fate]), reason=some.message)

@@ -3,7 +3,7 @@
 Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. Of several
 victims of one pod, none is asked before the API server said, without effect, that each of them may leave; the first
 refusal ends the nomination. A victim that is on its way to its node is asked for when it is there. What was asked is
-no proof of anything: the watch tells who is gone.
+no proof of anything: the watch tells who is gone. Nobody is asked for while the cluster is out of step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.evicting import Answer, Fate, ToEvict, evict, tell_victim
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connecting import api_of
+from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict
@@ -48,7 +49,7 @@ def run(cluster_id: int) -> int:
         return 0
     give_up_late(cluster_id)
     leave = 0
-    claimed = claim_evictions(cluster_id)
+    claimed = claim_evictions(cluster_id) if in_step(cluster) else []
     if claimed:
         api = api_of(cluster)
         for group in claimed:
@@ -83,6 +84,9 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
             continue
         if not is_still_wanted(one):
             return leave
+        if not in_step(cluster):
+            ask_again(one)
+            continue
         answer = evict(api, _to_evict(one))
         if not _goes_on(cluster, one, answer):
             return leave

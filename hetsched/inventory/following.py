@@ -112,12 +112,12 @@ def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool =
 def in_step(cluster: Cluster) -> bool:
     """Tell whether what is known of a cluster is what it is: decisions on anything older may book what is taken.
 
-    Every required kind was listed whole by the present follower and was heard of within `STALE`. What comes from files
-    is always as it is.
+    Every required kind was listed whole by the present follower and was heard of within `STALE`, and nothing is told on
+    the connection that stands in the way. What comes from files is always as it is.
     """
     if cluster.kind != ClusterKind.KUBERNETES:
         return True
-    syncs = Sync.objects.filter(cluster=cluster, required=True)
+    syncs = Sync.objects.filter(cluster=cluster, cluster__connection__failure="", required=True)
     fresh = Q(epoch=F("cluster__connection__follower_epoch"), synced_at__isnull=False, alive_at__gte=Now() - STALE)
     return syncs.exists() and not syncs.exclude(fresh).exists()
 

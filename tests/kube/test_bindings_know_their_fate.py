@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.kube import binding
 from hetsched.adapters.kube.api import Api, ApiFailure
 from hetsched.adapters.kube.binding import Fate, ToBind, annotations_of, bind, read_back, refuses_wrong_uids
 from hetsched.adapters.kube.resources import NODES, PODS
@@ -80,9 +81,13 @@ def test_what_nobody_answered_is_unknown_until_it_is_read(
     api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*arguments: Any, **more: Any) -> bytes:
-        sent(*arguments, **more)
+        answer: bytes = sent(*arguments, **more)
+        written.append(arguments[0] == "POST" and not more.get("query"))
+        if not any(written):  # what comes before the binding
+            return answer
         raise ApiFailure(0, "Unreachable", "the reply was lost")
 
+    written: list[bool] = []
     sent = api.send
     monkeypatch.setattr(api, "send", lost)
     assert bind(api, to_bind(pod)).fate is Fate.UNKNOWN
@@ -90,6 +95,47 @@ def test_what_nobody_answered_is_unknown_until_it_is_read(
     assert read_back(api, to_bind(pod), waiting=Fate.UNKNOWN).fate is Fate.BOUND
 
 
+def test_nothing_is_bound_where_a_wrong_uid_would_be(
+    api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(method: str, path: str, *arguments: Any, **more: Any) -> bytes:
+        asked.append((path, more.get("query")))
+        return b"{}" if more.get("query") else sent(method, path, *arguments, **more)
+
+    asked: list[Any] = []
+    sent = api.send
+    monkeypatch.setattr(api, "send", careless)
+    for _ in range(2):
+        assert bind(api, to_bind(pod)).fate is Fate.UNPROVEN
+    assert [query for _, query in asked] == [{"dryRun": "All"}] * 2
+    monkeypatch.undo()
+    assert bind(api, to_bind(pod)).fate is Fate.BOUND
+
+
+def test_a_server_proves_once_that_it_refuses_wrong_uids(
+    api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(*arguments: Any, **more: Any) -> bytes:
+        if more.get("query"):
+            asked.append(more["query"])
+        return sent(*arguments, **more)
+
+    asked: list[Any] = []
+    sent = api.send
+    monkeypatch.setattr(api, "send", noted)
+    for _ in range(2):
+        assert bind(api, to_bind(pod)).fate is Fate.BOUND
+    assert asked == [{"dryRun": "All"}]
+
+
+def test_a_bound_pod_proves_nothing(api: Api, pod: dict[str, Any]) -> None:
+    assert bind(api, to_bind(pod)).fate is Fate.BOUND
+    other = Api(api._configuration)
+    for node, fate in (("n1", Fate.BOUND), ("n2", Fate.LOST)):
+        assert bind(other, to_bind(pod, node)).fate is fate
+        assert other not in binding._proven
+
+
 def test_the_server_refuses_a_wrong_uid_without_any_effect(api: Api, pod: dict[str, Any]) -> None:
-    assert refuses_wrong_uids(api, "default", "p")
+    assert refuses_wrong_uids(api, "default", "p", "n1")
     assert "nodeName" not in now(api)["spec"]

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.adapters.kube import binding
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import PODS
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
@@ -44,6 +45,11 @@ def held() -> int:
     return Reservation.objects.filter(active=True).count()
 
 
+def long_ago() -> None:
+    """Let the time be over in which only whoever began to bind may write."""
+    Pod.objects.update(not_before=timezone.now() - timedelta(seconds=1))
+
+
 def is_bound_as_placed(api: Api) -> bool:
     node = Pod.objects.select_related("node").get().node
     return node is not None and pod_of(api, "p")["spec"].get("nodeName") == node.name
@@ -65,7 +71,7 @@ def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
 
 
 def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
-    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, placed: Follower
 ) -> None:
     def say(_: int, __: Any) -> Any:
         raise refusal(503)
@@ -74,10 +80,80 @@ def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
         assert bind.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
     assert bind.run(cluster.pk) == 0  # whoever bound it may still be at it
-    monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
+    long_ago()
     assert bind.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []
+
+
+def test_a_refusal_frees_nothing_while_the_try_before_may_still_come_through(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    late: list[Any] = []
+
+    def say(call: int, real: Any) -> Any:
+        late.append(real)
+        raise refusal(504 if call == 1 else 422)
+
+    with replies(api, to="/p/binding", say=say) as calls:
+        assert bind.run(cluster.pk) == 0
+        assert (len(calls), states(), held()) == (2, {"p": "binding"}, 1)
+        long_ago()
+        assert bind.run(cluster.pk) == 0
+        assert (len(calls), states(), held()) == (3, {"p": "binding"}, 1)
+        late[0]()
+        long_ago()
+        assert bind.run(cluster.pk) == 1
+    assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
+    assert check_invariants() == []
+
+
+def test_a_refusal_frees_once_no_try_can_be_out_and_the_pod_was_read(
+    api: Api, cluster: Cluster, placed: Follower
+) -> None:
+    def say(call: int, _: Any) -> Any:
+        raise refusal(504 if call == 1 else 422)
+
+    with replies(api, to="/p/binding", say=say):
+        assert bind.run(cluster.pk) == 0
+        long_ago()
+        Pod.objects.update(decided_at=timezone.now() - bind.OUT_FOR)
+        assert bind.run(cluster.pk) == 0
+    assert (states(), held()) == ({"p": "pending"}, 0)
+
+
+def test_what_is_not_begun_in_time_is_left_to_others(
+    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bind, "WRITE_WITHIN", timedelta(0))
+    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+        assert bind.run(cluster.pk) == 0
+    assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
+
+
+def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cluster, placed: Follower) -> None:
+    Sync.objects.update(synced_at=None)  # as when another installation may hold the Lease
+    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+        assert bind.run(cluster.pk) == 0
+        assert (calls, states()) == ([], {"p": "placed"})
+        placed._tell()
+        assert bind.run(cluster.pk) == 1
+
+
+def test_where_wrong_uids_are_not_refused_that_is_told_and_nothing_is_bound(
+    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
+    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+        assert bind.run(cluster.pk) == 0
+        long_ago()
+        assert bind.run(cluster.pk) == 0
+    assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
+    assert Connection.objects.get().failure == binding.UNPROVEN
+    make_pod(api, "q")
+    eventually(placed, lambda: "q" in states())
+    placed._tell()
+    assert schedule.run(cluster.pk) == 0
 
 
 def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: Follower) -> None:

@@ -171,7 +171,7 @@ def test_a_pod_that_is_refused_leaves_its_devices(
 ) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
-    monkeypatch.setattr(bind, "bind", lambda api, one: bind.Bound(one.pod_id, Fate.REFUSED, "no"))
+    monkeypatch.setattr(bind, "bind", lambda api, one, **_: bind.Bound(one.pod_id, Fate.REFUSED, "no"))
     bind.run(cluster.pk)
     status = claim_of(api, "train").get("status", {})
     assert "allocation" not in status

@@ -19,7 +19,7 @@ def test_what_fails_oddly_is_unknown_and_so_keeps_what_it_holds(monkeypatch: pyt
         return None
 
     monkeypatch.setattr(bind, "allocate", allocate)
-    monkeypatch.setattr(bind, "bind", lambda _, one: Bound(one.pod_id, Fate.BOUND))
+    monkeypatch.setattr(bind, "bind", lambda _, one, **__: Bound(one.pod_id, Fate.BOUND))
     pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
     fates = [bind.write(cast("Api", None), "live", one) for one in pods]
     assert [one.fate for one in fates] == [Fate.BOUND, Fate.UNKNOWN, Fate.BOUND]

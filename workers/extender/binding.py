@@ -44,6 +44,7 @@ _FATES = {
     Fate.GONE: "PodGone",
     Fate.LOST: "PodBoundElsewhere",
     Fate.UNKNOWN: "BindingUnknown",
+    Fate.UNPROVEN: "WrongUidsAccepted",
 }
 log = structlog.get_logger(__name__)
 

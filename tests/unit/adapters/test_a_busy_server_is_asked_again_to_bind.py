@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from hetsched.adapters.kube import binding
 from hetsched.adapters.kube.api import ApiFailure
 from hetsched.adapters.kube.binding import Fate, ToBind, bind
 
@@ -18,8 +20,14 @@ class Busy:
     def __init__(self, *refusals: ApiFailure) -> None:
         self.refusals = list(refusals)
         self.calls = 0
+        self.node = ""
 
-    def send(self, *_: Any, **__: Any) -> bytes:
+    def get(self, _: str) -> bytes:
+        return json.dumps({"metadata": {"uid": "u1"}, "spec": {"nodeName": self.node}}).encode()
+
+    def send(self, *_: Any, query: dict[str, str], **__: Any) -> bytes:
+        if query:  # a dry run under a wrong uid
+            raise ApiFailure(409, "Conflict", "another uid")
         self.calls += 1
         if self.refusals:
             raise self.refusals.pop(0)
@@ -51,3 +59,27 @@ def test_one_that_stays_busy_leaves_the_fate_unknown() -> None:
 def test_what_is_refused_is_not_asked_again() -> None:
     api = Busy(ApiFailure(422, "Invalid", "no"), ApiFailure(422, "Invalid", "no"))
     assert fate_of(api) == (Fate.REFUSED, [])
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("refused", [403, 409, 422])
+@pytest.mark.parametrize(("node", "fate"), [("n1", Fate.BOUND), ("n2", Fate.LOST), ("", Fate.UNKNOWN)])
+def test_what_is_refused_after_a_try_that_may_have_succeeded_is_read(
+    status: int, refused: int, node: str, fate: Fate
+) -> None:
+    api = Busy(ApiFailure(status, "Timeout", ""), ApiFailure(refused, "Refused", "no"))
+    binding._proven.add(api)  # type: ignore[arg-type]
+    api.node = node
+    assert fate_of(api)[0] is fate
+    assert api.calls == 2
+
+
+def test_what_is_refused_after_a_try_that_was_not_taken_is_refused() -> None:
+    assert fate_of(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0] is Fate.REFUSED
+
+
+def test_nothing_is_written_any_more_once_it_is_not_ours() -> None:
+    api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
+    ours = iter([True, False])
+    assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).fate is Fate.UNKNOWN  # type: ignore[arg-type]
+    assert api.calls == 1

@@ -28,8 +28,10 @@ class ApiServer:
             raise ApiFailure(404, "NotFound", f"no pod {name}")
         return json.dumps(self.pods[name]).encode()
 
-    def send(self, method: str, path: str, body: bytes = b"", **_: Any) -> bytes:
+    def send(self, method: str, path: str, body: bytes = b"", query: Any = None, **_: Any) -> bytes:
         assert (method, path.endswith(BINDING)) == ("POST", True)
+        if query:  # a dry run under a wrong uid
+            raise ApiFailure(409, "Conflict", "another uid")
         if self.refuses is not None:
             raise self.refuses
         binding = json.loads(body)
