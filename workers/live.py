@@ -5,7 +5,9 @@ kube-scheduler does for the whole way.
 Rule: who follows a cluster also leads it, by the same lease as any worker: between two batches of changes it decides
 what is due, exactly as `schedule` does, and hands what is recorded to threads that bind it. *Binding* is recorded with
 the reservation, before the first call; what came back, as a reply or as an event of the watch, is written for many pods
-at once. The echo of a binding says nothing else, so it is not looked up again.
+at once. The echo of a binding says nothing else, so it is not looked up again, unless its row is by then no more on its
+way to that node. A binding is written only while it is ours: the lease it was decided under and the cluster's own Lease
+are, and `bind.WRITE_WITHIN` is not over; what is not begun by then the workers find.
 No message is needed for any of this. Where this process dies, lags or loses its lease, the sweep has the workers do the
 same: pods are due while nobody leads, and *binding* for longer than `bind.LEFT_AFTER` is left by somebody.
 Invariants: one thread decides and writes; no transaction is open during a call; what is written names the epoch.
@@ -17,8 +19,8 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 import structlog
@@ -34,6 +36,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
+from hetsched.placement.lifecycle import HOLDING, State
+from hetsched.placement.models import Pod
 from hetsched.placement.queue import due_pods
 from hetsched.placement.snapshot import Warm, warm
 
@@ -47,7 +51,9 @@ CONFIRM_AT_ONCE = 200
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
 MOST_BINDING = 400
 KEPT_SECONDS = 30.0
+DRAIN_SECONDS = 10.0
 TELL_SECONDS, TELL_AT_THE_LATEST_SECONDS = 1.0, 5.0
+_ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 log = structlog.get_logger(__name__)
 
 
@@ -65,8 +71,10 @@ class _OnItsWay:
 class Live:
     """The deciding half of a follower."""
 
-    def __init__(self, cluster: Cluster, api: Api) -> None:
+    def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
         self._cluster = cluster
+        self._stands = leads
+        self._closing = self._unproven = False
         self._api = api
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
         self._lease: Lease | None = None
@@ -74,7 +82,11 @@ class Live:
         self._due = True
         self._most = MOST_AT_ONCE
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
+        self._futures: set[Future[Bound]] = set()
         self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
+        # What was taken out by key of the pod until it is confirmed, and which of it is to be looked up after all.
+        self._echoes: dict[str, ObservedPod] = {}
+        self._passed: list[str] = []
         self._by_uid: dict[str, _OnItsWay] = {}
         self._by_pod: dict[int, _OnItsWay] = {}
         self._accepted: list[int] = []
@@ -91,7 +103,9 @@ class Live:
         """Finish what was begun, and let others lead."""
         dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
         dispatch.elsewhere(self._cluster.pk, dispatch.TELL)
-        self._threads.shutdown(wait=True)
+        wait(set(self._futures), timeout=DRAIN_SECONDS)
+        self._closing = True
+        self._threads.shutdown(wait=False, cancel_futures=True)  # what is left the workers find
         self._take_fates()
         self._confirm()
         if self._lease is not None:
@@ -99,7 +113,21 @@ class Live:
 
     def leave_out_echoes(self, changes: Changes) -> None:
         """Take out of changes what says only that a binding of this process was accepted, and note it."""
-        changes.pods = [seen for seen in changes.pods if not self._is_echo(seen)]
+        kept = []
+        for key in changes.pods_gone:
+            self._echoes.pop(key, None)
+        for seen in changes.pods:
+            self._echoes.pop(seen.key, None)
+            if not self._is_echo(seen):
+                kept.append(seen)
+        passed, self._passed = self._passed, []
+        kept += [self._echoes.pop(key) for key in passed if key in self._echoes]
+        changes.pods = kept
+
+    @property
+    def passes(self) -> bool:
+        """Whether echoes that were taken out are to be looked up after all."""
+        return bool(self._passed)
 
     def turn(self) -> bool:
         """Decide what is due and write what became of bindings; tell whether more is to be done at once."""
@@ -130,7 +158,7 @@ class Live:
         now = time.monotonic()
         if not self._due and now - self._looked < LOOK_SECONDS:
             return False
-        if self._binding > MOST_BINDING or not self._leads(now):
+        if self._unproven or self._binding > MOST_BINDING or not self._leads(now):
             return False
         assert self._lease is not None
         self._looked, self._due = now, False
@@ -188,10 +216,19 @@ class Live:
             to = bind.binding_of(waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch)
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
             self._binding += 1
-            future = self._threads.submit(bind.write, self._api, self._cluster.name, to)
+            is_ours = partial(self._is_ours, self._lease, now + bind.WRITE_WITHIN.total_seconds())
+            future = self._threads.submit(bind.write, self._api, self._cluster.name, to, is_ours=is_ours)
+            self._futures.add(future)
             future.add_done_callback(partial(self._done, to))
 
+    def _is_ours(self, lease: Lease, until: float) -> bool:
+        """Tell, in any thread, whether what was decided under a lease may be written."""
+        return not self._closing and self._lease == lease and time.monotonic() < until and self._stands()
+
     def _done(self, to: ToBind, future: Future[Bound]) -> None:
+        self._futures.discard(future)
+        if future.cancelled():
+            return
         error = future.exception()
         self._fates.put(Bound(to.pod_id, Fate.UNKNOWN, repr(error)) if error else future.result())
 
@@ -206,6 +243,7 @@ class Live:
                 self._accept(one)
                 continue
             others.append(fate)
+            self._unproven = self._unproven or fate.fate is Fate.UNPROVEN
             if one is not None and not one.accepted:
                 self._drop(one)
         if others:
@@ -218,6 +256,8 @@ class Live:
         if seen.ended or seen.deleting or seen.wait or seen.refusal or seen.phase not in ("", "Pending"):
             return False
         self._accept(one)
+        if not one.written:
+            self._echoes[seen.key] = seen
         return True
 
     def _accept(self, one: _OnItsWay) -> None:
@@ -228,8 +268,18 @@ class Live:
     def _confirm(self) -> None:
         """Write that bindings were accepted, those that were not seen to be on already."""
         pods, self._accepted = self._accepted, []
-        if pods:
-            bind.act_on(self._cluster, confirm, pods)
+        if not pods:
+            return
+        bind.act_on(self._cluster, confirm, pods)
+        there = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
+        for one in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
+            key = f"{one.to.namespace}/{one.to.name}"
+            one.written = True
+            if one.to.pod_id in there:
+                self._echoes.pop(key, None)
+            else:
+                self._drop(one)
+                self._passed.append(key)
 
     def _forget(self, before: float) -> None:
         """Let go what was accepted long ago; its echo came, or is looked up as any other event."""

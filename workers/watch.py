@@ -203,7 +203,8 @@ class Follower:
             dispatch.wake(self.lease.cluster_id, dispatch.TELL)
 
     def _apply(self) -> None:
-        if not self._changed and self._begun:
+        passes = self._live is not None and self._live.passes
+        if not (self._changed or passes) and self._begun:
             return
         changes = self._mirror.take()
         self._changed = False
@@ -367,7 +368,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             return
         with standing(cluster, api, lease, ended) as (over, leads):
             told.exclude(failure="").update(failure="")
-            live = Live(cluster, api) if settings.HETSCHED_DECIDE_IN_WATCH else None
+            live = Live(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
             Follower(lease, api, over, leads=leads, live=live).run()
     except (InputError, ApiFailure) as failure:
         log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from django.db.models import F
 
+from hetsched.adapters.kube import binding
 from hetsched.adapters.kube.api import Api
 from hetsched.inventory.lease import following, leading
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.placement.actions import reject
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
 from tests.kube.faults import refusal, replies
@@ -146,3 +148,71 @@ def test_what_it_did_not_come_to_bind_is_bound_by_a_worker(
         eventually(followed, lambda: states() == {"left": "bound"})
     assert len(calls) == 1
     assert check_invariants() == []
+
+
+def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
+    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(_: int, call: Any) -> bytes:
+        # A worker whose try was refused took the placement back, and nothing is decided for a while.
+        monkeypatch.setattr(Live, "_decide", lambda self: False)
+        taken_back.wait(30)
+        answer: bytes = call()
+        return answer
+
+    taken_back = threading.Event()
+    with replies(api, to="/binding", say=say) as calls:
+        make_pod(api, "late")
+        eventually(followed, lambda: len(calls) == 1)
+        reject(cluster.pk, [Pod.objects.get().pk], reason="no")
+        taken_back.set()
+        eventually(
+            followed,
+            lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "running"],
+        )
+    assert Reservation.objects.get(active=True).pod.origin == Pod.IMPORTED
+    assert check_invariants() == []
+
+
+def test_nothing_is_written_once_another_installation_may_hold_the_lease(
+    api: Api, followed: Follower, live: Live
+) -> None:
+    live._stands = lambda: False
+    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+        make_pod(api, "decided")
+        eventually(followed, lambda: states() == {"decided": "binding"} and not live._binding)
+    assert calls == []
+    assert Reservation.objects.filter(active=True).count() == 1
+
+
+def test_a_lease_that_was_lost_keeps_what_waits_from_being_written(api: Api, followed: Follower, live: Live) -> None:
+    called, go_on = threading.Event(), threading.Event()
+
+    def say(_: int, call: Any) -> bytes:
+        called.set()
+        assert go_on.wait(30)
+        raise refusal(503)
+
+    with replies(api, to="/binding", say=say) as calls:
+        make_pod(api, "held")
+        eventually(followed, called.is_set)
+        live._lease = None
+        go_on.set()
+        eventually(followed, lambda: not live._binding)
+    assert len(calls) == 1
+    assert states() == {"held": "binding"}
+
+
+def test_where_wrong_uids_are_not_refused_nothing_more_is_decided(
+    api: Api, followed: Follower, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
+    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+        make_pod(api, "first")
+        eventually(followed, lambda: Connection.objects.get().failure == binding.UNPROVEN)
+        make_pod(api, "second")
+        eventually(followed, lambda: "second" in states())
+        live.look()
+        live.turn()
+    assert calls == []
+    assert states() == {"first": "binding", "second": "pending"}

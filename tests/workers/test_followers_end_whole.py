@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kube.api import ApiFailure
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind
 from hetsched.adapters.kube.resources import PODS
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -15,10 +16,11 @@ from hetsched.inventory.lease import Lease, following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
-from hetsched.placement.models import Decision
+from hetsched.placement.models import Decision, Pod
 from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from workers import bind, live
 from workers.schedule import batch
 from workers.watch import Follower
 
@@ -64,9 +66,10 @@ def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatc
         raise RuntimeError("the database is away")
 
     monkeypatch.setattr(follower, "turn", fail)
+    others = set(threading.enumerate())
     with pytest.raises(RuntimeError):
         follower.run()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.name == "watch pods":
             thread.join(30)
             assert not thread.is_alive()
@@ -89,3 +92,32 @@ def test_nothing_is_decided_once_the_cluster_is_followed_in_shadow(cluster: Clus
     assert not Decision.objects.exists()
     Connection.objects.update(shadow_of="")
     assert len(batch(leads, warm(cluster.pk), cluster.name, 10, follows=True).results) == 1
+
+
+def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, written = threading.Event(), threading.Event(), []
+
+    def write(_: Any, __: str, one: ToBind, **___: Any) -> Bound:
+        written.append(one.name)
+        begun.set()
+        go_on.wait(60)
+        return Bound(one.pod_id, Fate.BOUND)
+
+    monkeypatch.setattr(bind, "AT_ONCE", 1)
+    monkeypatch.setattr(bind, "write", write)
+    monkeypatch.setattr(live, "DRAIN_SECONDS", 0.05)
+    specs = [a_pod(name).having(uid=name).build() for name in ("p", "q")]
+    pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
+    follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
+    decides = live.Live(cluster, Server())  # type: ignore[arg-type]
+    while Pod.objects.filter(state="pending").exists():
+        decides.turn()
+    assert begun.wait(30)
+    decides.close()
+    assert not leading.is_held(cluster.pk)
+    go_on.set()
+    decides._threads.shutdown()
+    assert len(written) == 1
+    assert set(Pod.objects.values_list("state", flat=True)) == {"binding"}
