@@ -28,6 +28,7 @@ FORGOTTEN_AFTER = timedelta(hours=24)
 EVERYWHERE_NODES = 3
 EVERYWHERE_WITHIN = timedelta(hours=1)
 LONGEST_REST_MINUTES = 10
+OTHERS_AHEAD = timedelta(seconds=5)
 
 
 def rest_of(step: int) -> timedelta:
@@ -53,10 +54,41 @@ def kept_off(node: Node, at: datetime) -> list[Rejection]:
     return list(standing(node.cluster_id, at).filter(node=node).order_by("id"))
 
 
+class Recent:
+    """What `avoided` told of one cluster last, for as long as it is the same.
+
+    Whatever it is made of is written at a new revision or changes at a moment of its own. Others' clocks may be ahead,
+    so that what they wrote is not there yet for ours: after `OTHERS_AHEAD` it is read again.
+    """
+
+    def __init__(self, cluster_id: int) -> None:
+        self._cluster_id = cluster_id
+        self._revision = -1
+        self._since = self._until = datetime.min.replace(tzinfo=UTC)
+        self._told: dict[str, Avoided] = {}
+
+    def told(self, revision: int, at: datetime) -> dict[str, Avoided]:
+        """Return what is avoided now, where `revision` is the latest that was read before."""
+        if revision != self._revision or not self._since <= at < self._until:
+            rows = _rows(self._cluster_id, at)
+            moments = [moment for row in rows for moment in (row.until, row.rest_until) if moment and moment > at]
+            self._told = _avoided(self._cluster_id, rows, at)
+            self._revision, self._since, self._until = revision, at, min([at + OTHERS_AHEAD, *moments])
+        return self._told
+
+
 def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
     """Return, by owner, what the engine is told of a cluster at a moment."""
+    return _avoided(cluster_id, _rows(cluster_id, at), at)
+
+
+def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
+    return list(standing(cluster_id, at).select_related("node").defer("node__report").order_by("id"))
+
+
+def _avoided(cluster_id: int, standing_rows: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:
     by_owner: dict[str, dict[str, list[Rejection]]] = defaultdict(lambda: defaultdict(list))
-    for row in standing(cluster_id, at).select_related("node").defer("node__report").order_by("id"):
+    for row in standing_rows:
         by_owner[row.owner][row.node.name].append(row)
     if not by_owner:
         return {}

@@ -31,7 +31,7 @@ from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 
-from .backoffs import avoided
+from .backoffs import Recent
 from .models import Eviction, Nomination, Reservation
 
 _KEPT_POLICIES = 16
@@ -148,6 +148,7 @@ class Warm:
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._resting: dict[str, float] = {}  # gangs in back-off, which no row tells of
+        self._avoided = Recent(cluster_id)
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
 
@@ -162,7 +163,7 @@ class Warm:
         try:
             loaded = self._refreshed()
             if not loaded.evicts:  # what runs is run by kubelets
-                loaded.state.avoided = avoided(self.cluster_id, timezone.now())
+                loaded.state.avoided = self._avoided.told(loaded.revision, timezone.now())
             yield loaded
         finally:
             self._lock.release()

@@ -14,6 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine.avoiding import Avoided
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import figures, tally
@@ -22,7 +23,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.actions.refusing import forget_rejections, trust_node, wake_after_backoff
-from hetsched.placement.backoffs import owner_rest, rest_of
+from hetsched.placement.backoffs import avoided, owner_rest, rest_of
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Rejection
 from hetsched.placement.snapshot import warm
@@ -102,6 +103,28 @@ def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> No
     waiting(cluster, name, owner)
     assert tried(cluster, clock) == [name]
     became(cluster, name, "Failed", owner, refusal=MISFIT, reason=MISFIT.reason, message=MISFIT.message)
+
+
+def test_what_is_avoided_is_read_again_when_it_changes(
+    cluster: Cluster, clock: Clock, django_assert_num_queries: Any
+) -> None:
+    def told() -> dict[str, Avoided]:
+        with warm(cluster.pk).held() as loaded:
+            assert loaded.state.avoided == avoided(cluster.pk, clock.now)
+            return dict(loaded.state.avoided)
+
+    refused(cluster, clock, "p0")
+    assert told()["red"].nodes["n1"].rests
+    with django_assert_num_queries(1), warm(cluster.pk).held():
+        pass  # the revision alone
+    clock.go_on(seconds=58)
+    assert told()["red"].nodes["n1"].rests
+    clock.go_on(seconds=2)  # a minute after the refusal
+    assert not told()["red"].nodes["n1"].rests
+    waiting(cluster, "p1")
+    assert tried(cluster, clock) == ["p1"]
+    became(cluster, "p1", "Running")
+    assert told() == {}
 
 
 def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(cluster: Cluster, clock: Clock) -> None:
