@@ -20,6 +20,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cycle import Scheduler
+from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions.following import is_ours
@@ -57,9 +58,12 @@ class Asker:
     def _cluster(self) -> tuple[Cluster, PodReader]:
         """Return the cluster with its definitions, and who reads its pods.
 
-        Raises: InputError `ClusterNotInStep`.
+        Raises: InputError `ClusterNotInStep`, `ClusterInShadow`.
         """
         cluster = Cluster.objects.defer("definitions").get(pk=self.cluster_id)
+        if in_shadow(self.cluster_id):
+            message = f"cluster {cluster.name} is followed in shadow: nothing is decided for it"
+            raise InputError("ClusterInShadow", message, hint="Take the extender out of the scheduler's configuration")
         if not in_step(cluster):
             hint = "GET clusters/NAME/ and `hetsched cluster test NAME` say why"
             raise InputError("ClusterNotInStep", f"cluster {cluster.name} is not known whole and fresh", hint=hint)

@@ -11,7 +11,7 @@ from hetsched.adapters.kube.api import ApiFailure
 from hetsched.adapters.kube.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
-from hetsched.inventory.models import Cluster, Sync
+from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.imaging import Looked, claim, note_looked
 from hetsched.placement.invariants import check_invariants
@@ -142,6 +142,16 @@ def test_a_node_that_filled_up_meanwhile_is_refused(extender: Extender, api: Api
     assert refused(extender.bind, to(pod, "amd")) == "NodeRefused"
     extender.bind(to(pod, "card"))
     assert check_invariants() == []
+
+
+def test_nothing_is_answered_about_a_cluster_in_shadow(extender: Extender, api: ApiServer) -> None:
+    Connection.objects.update(shadow_of="default-scheduler")
+    pod = offered(api, "p")
+    for ask in (extender.filter, extender.prioritize):
+        assert refused(ask, asked(pod, *ALL)) == "ClusterInShadow"
+    assert refused(extender.bind, to(pod, "amd")) == "ClusterInShadow"
+    assert api.bound == []
+    assert not Reservation.objects.exists()
 
 
 def test_nothing_is_answered_about_a_cluster_out_of_step(extender: Extender, api: ApiServer) -> None:
