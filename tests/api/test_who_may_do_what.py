@@ -9,6 +9,8 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 
+from hetsched.contracts.doubts import Doubt
+from hetsched.inventory.models import Node
 from web.api.routes import nowhere, urlpatterns
 
 from .conftest import POD, Api
@@ -185,6 +187,18 @@ class TestATokenThatIsLimitedToOneNamespace:
         assert operator.get(f"nodes/{node}/")["pods"] == ["rest/theirs"]
         seen = limited.get(f"nodes/{node}/")
         assert (seen["pods"], seen["podCount"]) == ([], 1)
+
+    def test_reads_of_doubts_what_names_no_pods_of_others(self, limited: Api, cluster: Any, operator: Api) -> None:
+        at = "2026-11-21T10:00:00Z"
+        doubts = tuple(Doubt("numa", at, pod, "Refused", f"{pod} does not fit") for pod in ("rest/p", "team/p"))
+        Node.objects.filter(name="n1").update(doubts=doubts)
+        assert [(one["pod"], one["message"]) for one in operator.get("nodes/n1/")["doubts"]] == [
+            ("rest/p", "rest/p does not fit"), ("team/p", "team/p does not fit"),
+        ]  # fmt: skip
+        told = limited.get("nodes/n1/")["doubts"]
+        assert [(one["reason"], one["pod"], one["message"]) for one in told] == [
+            ("Refused", None, None), ("Refused", "team/p", "team/p does not fit"),
+        ]  # fmt: skip
 
     def test_room_that_others_hold_on_a_card_is_not_free(self, limited: Api, cluster: Any, operator: Api) -> None:
         from workers.schedule import run

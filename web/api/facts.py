@@ -130,14 +130,14 @@ class BalanceFacts(Document, frozen=True):
 class DoubtFacts(Document, frozen=True):
     """A fact that the node's kubelet contradicted: since when, and by refusing which pod.
 
-    `pod` is null where the asker may not see it. The fact counts as it is reported all the same.
+    `pod` and `message` are null where the asker may not see the pod. The fact counts as it is reported all the same.
     """
 
     fact: str
     since: str
     pod: str | None
     reason: str
-    message: str
+    message: str | None
 
 
 class BackOff(Document, frozen=True):
@@ -197,10 +197,12 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
 
 def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
     """Return what is in doubt about a node; pods of namespaces that the asker does not see are not named."""
-    return [
-        DoubtFacts(one.fact, one.since, one.pod if sees(_namespace(one.pod)) else None, one.reason, one.message)
-        for one in node.doubts
-    ]
+    told = []
+    for one in node.doubts:
+        named = sees(_namespace(one.pod))  # kubelets name pods in their messages too
+        pod, message = (one.pod, one.message) if named else (None, None)
+        told.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
+    return told
 
 
 def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:

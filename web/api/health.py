@@ -31,7 +31,7 @@ from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import IN_SHADOW, due
 
-from .problems import Refused, not_found, read_only, response
+from .problems import Refused, read_only, response
 
 LATE_SECONDS = 30
 LATE_CANARY_SECONDS = 60
@@ -77,10 +77,7 @@ def ready(request: Any) -> HttpResponse:
 def _one(request: Any, wanted: str) -> HttpResponse:
     cluster = request.GET.get("cluster", "")
     if wanted == "watch" and cluster:
-        found = Cluster.objects.filter(name=cluster, kind=ClusterKind.KUBERNETES).first()
-        if found is None:
-            return response(not_found("live cluster", cluster), request)
-        component = _checked(wanted, lambda: _watch_of([found]))
+        component = _checked(wanted, lambda: _watch_of_one(cluster))
     elif wanted in _CHECKS:
         component = _checked(wanted, _CHECKS[wanted])
     else:
@@ -174,6 +171,14 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
         f"{len(clusters) - behind} of {len(clusters)} live clusters are followed" if clusters else "no live cluster"
     )
     return Component(not behind, detail, age)
+
+
+def _watch_of_one(name: str) -> Component:
+    """Say whether a cluster is followed; one that is not is told like one that does not exist."""
+    found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
+    if found is None or not in_step(found):
+        return Component(False, "no live cluster of this name is followed")
+    return _watch_of([found])
 
 
 _CHECKS: dict[str, Callable[[], Component]] = {
