@@ -3,7 +3,8 @@
 Rule: each pod remembers the decision that was told last; what differs from its latest is due, so a message that was
 lost is made up for by the next run. Placements are told once they are bound, or taken back with what stood against
 them (a right, an admission policy, another member of a gang). No transaction is open during a call.
-A run tells `PODS_PER_STEP` pods and asks for another one: nobody who has to bind waits long behind it.
+A run tells `PODS_PER_STEP` pods and asks for another one: nobody who has to bind waits long behind it. Pods that could
+not be told come after all others, the one that failed longest ago first.
 """
 
 from __future__ import annotations
@@ -62,12 +63,15 @@ def run(cluster_id: int) -> int:
         return 0
     api = api_of(cluster)
     _tell_policies(api, policies)
-    instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(timezone.now())
+    at = timezone.now()
+    instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tell") as threads:
         done = list(threads.map(lambda one: tell(api, one, now=now, instance=instance), some))
     told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
+    failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
     with transaction.atomic():
-        write_columns(told, ("told_decision",))
+        write_columns(told, ("told_decision", "tell_failed_at"))
+        write_columns(failed, ("tell_failed_at",))
     if told and len(some) == PODS_PER_STEP:
         dispatch.wake(cluster_id, dispatch.TELL)
     return len(told)
@@ -82,7 +86,8 @@ def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
 
 
 def _due(cluster_id: int) -> list[Told]:
-    rows = Pod.objects.filter(untold(cluster_id)).select_related("decision", "node").order_by("id")
+    rows = Pod.objects.filter(untold(cluster_id)).select_related("decision", "node")
+    rows = rows.order_by(F("tell_failed_at").asc(nulls_first=True), "id")
     return [
         Told(
             pod.pk, pod.decision_id or 0, pod.namespace, pod.name, pod.uid, Verdict(pod.decision.verdict),

@@ -141,6 +141,7 @@ class Pod(models.Model):
     )
     # The decision that the pod's own cluster was told last.
     told_decision = models.BigIntegerField(null=True, editable=False)
+    tell_failed_at = models.DateTimeField(null=True, editable=False)
     message = models.TextField(_("message"), blank=True)
     created_at = models.DateTimeField(_("created"))
     decided_at = models.DateTimeField(_("decided"), null=True)

@@ -1,0 +1,72 @@
+"""An API server that always fails for one pod keeps no other from being told what was decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.adapters.kube.telling import Told
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import follow
+from hetsched.placement.models import Pod
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from workers import schedule, tell
+
+pytestmark = pytest.mark.django_db
+
+
+class ApiServer:
+    """Takes what it is told, but for pods that are broken."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.broken = {"p0", "p1"}
+
+    def tell(self, api: object, one: Told, *, now: str, instance: str) -> bool:
+        self.asked.append(one.name)
+        return one.name not in self.broken
+
+    def round(self, cluster: Cluster) -> set[str]:
+        self.asked = []
+        tell.run(cluster.pk)
+        return set(self.asked)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+    made = ApiServer()
+    monkeypatch.setattr(tell, "tell", made.tell)
+    monkeypatch.setattr(tell, "api_of", lambda _: None)
+    monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
+    return made
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster where five pods, `p0` to `p4`, are too large for its node."""
+    monkeypatch.setattr(schedule, "in_step", lambda _: True)
+    monkeypatch.setattr(dispatch, "wake", lambda *_: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    specs = [a_pod(f"p{number}").cpu(500).having(uid=f"u{number}").build() for number in range(5)]
+    pods = [ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
+    follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
+    schedule.run(made.pk)
+    assert Pod.objects.filter(tell.untold(made.pk)).count() == 5
+    return made
+
+
+def test_others_are_told_and_it_is_tried_again_after_them(cluster: Cluster, server: ApiServer) -> None:
+    assert server.round(cluster) == {"p0", "p1"}  # a whole step that fails
+    assert server.round(cluster) == {"p2", "p3"}
+    assert server.round(cluster) == {"p4", "p0"}
+    assert server.round(cluster) == {"p1", "p0"}  # whoever failed longest ago comes first
+    server.broken = set()
+    assert server.round(cluster) == {"p0", "p1"}
+    assert server.round(cluster) == set()
+    assert not Pod.objects.exclude(tell_failed_at=None).exists()
