@@ -17,7 +17,7 @@ from django.utils import timezone
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import BUDGETS, PODS
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
@@ -384,3 +384,17 @@ def test_a_victim_that_nobody_has_begun_to_bind_just_waits_again(
     assert states() == {"low": "not-now", "urgent": "bound"}
     assert not is_leaving(api, "low")
     consistent(cluster)
+
+
+def test_nobody_is_asked_to_leave_while_the_cluster_is_out_of_step(
+    api: Api, cluster: Cluster, followed: Follower
+) -> None:
+    running(api, followed, "a", "b")
+    urgent(api, followed)
+    Sync.objects.update(synced_at=None)  # as when another installation may hold the Lease
+    with replies(api, to="/eviction", say=lambda _, call: call()) as calls:
+        assert evict.run(cluster.pk) == 0
+        assert (calls, Eviction.objects.get().attempts) == ([], 0)
+        followed._tell()
+        assert evict.run(cluster.pk) == 1
+    assert len(calls) == 1

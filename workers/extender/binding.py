@@ -95,7 +95,7 @@ class Binder(Asker):
         node = row.node.name if row.node else ""
         if node != args.node:
             raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is on its way")
-        return next(iter(to_bind([row.pk])), None)
+        return next(iter(to_bind([row.pk], tried=True)), None)
 
     def _book(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float) -> ToBind | None:
         """Read the pod and book it; None where it is bound to that node already. Raises: InputError."""

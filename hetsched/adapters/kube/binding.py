@@ -117,7 +117,7 @@ def bind(
     api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
 ) -> Bound:
     """Write one Binding and say what became of it; a busy server is asked a few times, while it `is_ours` to write."""
-    waiting = Fate.REFUSED
+    waiting = Fate.UNKNOWN if one.out else Fate.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
             return Bound(one.pod_id, Fate.UNKNOWN, "it is not ours to bind any more")

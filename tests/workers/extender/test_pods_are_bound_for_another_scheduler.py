@@ -243,3 +243,14 @@ def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiS
     extender.bind(to(second, "amd"))
     extender.filter(asked(first, *ALL))
     assert extender.turns._missed == 0
+
+
+def test_a_binding_asked_for_again_frees_nothing_while_the_first_may_still_come(
+    extender: Extender, api: ApiServer
+) -> None:
+    pod = offered(api, "p")
+    api.refuses = ApiFailure(0, "Unreachable", "no answer")
+    assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
+    api.refuses = ApiFailure(422, "Invalid", "no")
+    assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
+    assert Reservation.objects.get(active=True).node.name == "amd"
