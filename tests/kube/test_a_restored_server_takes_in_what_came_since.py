@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.resources import PODS
@@ -15,6 +16,7 @@ from hetsched.inventory.lease import end_all
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.journal import archive
 from hetsched.placement import snapshot
+from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
 from tests.kube.control_plane import ControlPlane
@@ -90,8 +92,13 @@ def test_yesterdays_ledger_and_todays_cluster(
     eventually(follower, lambda: states().get("ends") == "cancelled" and states().get("since") == "running")
     follower._tell()
     assert dict(Decision.objects.filter(pk__in=decisions).values_list("id", "summary")) == decisions
-    live = Pod.objects.filter(state__in=["bound", "running"])
+    live = Pod.objects.filter(state__in=["bound", "running"]).exclude(origin=Pod.REMNANT)
     assert dict(live.values_list("name", "node__name")) == before
+    # Nobody saw how `ends` ended, so what it held is kept for a while.
+    kept = Pod.objects.filter(origin=Pod.REMNANT)
+    assert [pod.name.partition("~")[0] for pod in kept] == ["ends"]
+    kept.update(not_before=timezone.now())
+    assert end_remnants(cluster.pk) == 1
     asked = {"stays": 3000, "waits": 2000, "since": 5000}
     held = Counter(dict.fromkeys(("n1", "n2"), 0))
     for name, node in before.items():
