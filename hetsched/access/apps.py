@@ -10,8 +10,6 @@ class AccessConfig(AppConfig):
     verbose_name = _("Access")
 
     def ready(self) -> None:
-        from . import schema  # noqa: F401  (registers itself)
-
         post_migrate.connect(ensure_groups, sender=self)
 
 

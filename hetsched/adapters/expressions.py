@@ -16,8 +16,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import cel
-
 from hetsched.contracts.units import parse_amount
 
 MOST_CHARACTERS = 2_048
@@ -40,6 +38,8 @@ class Expression:
         elif len(_LOOPS.findall(text)) > MOST_LOOPS:
             self.problem = f"the expression goes through more than {MOST_LOOPS} list"
         else:
+            import cel  # slow to import, and few clusters have devices to choose from
+
             try:
                 self._program = cel.compile(text)
             except Exception as error:
@@ -89,6 +89,8 @@ def _compare(one: Any, other: Any) -> int:
 
 
 def _context(device: dict[str, Any]) -> Any:
+    import cel
+
     context = cel.Context()
     context.add_variable("device", device)
     for name, function in _FUNCTIONS.items():

@@ -11,14 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
-from kubernetes import client
 
 from .wire import Wire, WireError
+
+if TYPE_CHECKING:
+    from kubernetes import client
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
@@ -121,6 +123,8 @@ class Api:
         configuration.connection_pool_maxsize = 32
         self._wire = Wire(configuration)
         # The official client's own pool, with its certificates, for what is long; its typed calls are not used.
+        from kubernetes import client  # slow to import, and not every process has a live cluster
+
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
 
     def _headers(self, content: str = "") -> dict[str, str]:
