@@ -17,7 +17,7 @@ from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 
-from hetsched.access import schema  # noqa: F401 - it registers how tokens are described
+import hetsched.access.schema  # noqa: F401 - it registers how tokens are described
 
 from .problems import CONTENT_TYPE, Problem
 
