@@ -255,7 +255,7 @@ def test_figures_are_for_this_machine_and_for_known_scrapers(
     # A proxy on this machine asks for somebody else.
     assert anonymous.get("/metrics", headers={"x-forwarded-for": "10.0.0.7"}).status_code == 401
     assert api("viewer").client.get("/metrics", **far).status_code == 200
-    assert api("agent").client.get("/metrics", **far).status_code == 401
+    assert api("agent").client.get("/metrics", **far).status_code == 403
     assert Api("hs_" + "0" * 64).client.get("/metrics").status_code == 401
     # No token is set, so an empty one is none.
     assert anonymous.get("/metrics", headers={"authorization": "Bearer "}, **far).status_code == 401
