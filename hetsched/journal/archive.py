@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -32,6 +33,7 @@ from .sealed import seal, unseal
 FORMAT = "hetsched-backup/1"
 _PURPOSE = "backup"
 _ROWS = 500
+_CHUNK_BYTES = 1 << 20
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -79,11 +81,14 @@ def read(path: Path) -> tuple[dict[str, int], bool]:
     """
     try:
         with gzip.open(path, "rb") as file:
+            while file.read(_CHUNK_BYTES):  # its checksum is judged at the very end
+                pass
+            file.seek(0)
             header = _header(file)
             with transaction.atomic():
                 rows = _read(file)
                 _number(header.numbered)
-    except (gzip.BadGzipFile, EOFError, msgspec.DecodeError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError, msgspec.DecodeError) as error:
         raise InputError("BackupInvalid", f"it is no whole backup: {error}", place=str(path)) from None
     return rows, _opens(header.sealed)
 

@@ -94,10 +94,19 @@ def test_what_is_not_whole_changes_nothing(file: Path, broken: Callable[[list[by
     assert everything() == before
 
 
-@pytest.mark.parametrize("keep", [0, 100, -10])
+@pytest.mark.parametrize("keep", [0, 100, -10, -1])
 def test_half_a_file_changes_nothing(file: Path, keep: int) -> None:
     before = everything()
     file.write_bytes(file.read_bytes()[:keep] or b"no backup")
+    with pytest.raises(InputError, match="no whole backup"):
+        archive.read(file)
+    assert everything() == before
+
+
+def test_a_file_with_a_wrong_byte_changes_nothing(file: Path) -> None:
+    before, whole = everything(), bytearray(file.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    file.write_bytes(whole)
     with pytest.raises(InputError, match="no whole backup"):
         archive.read(file)
     assert everything() == before
