@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
     pytest.mark.timeout(3600),
 ]
-KILLS = int(os.environ.get("HETSCHED_TEST_LIVE_KILLS", "10"))
+KILLS = int(os.environ.get("HETSCHED_TEST_LIVE_KILLS", "6"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 NODES, PODS_EACH = 40, 50
 PATIENCE_SECONDS = 120

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
     pytest.mark.timeout(1200),
 ]
-ALLOCATIONS = int(os.environ.get("HETSCHED_TEST_ALLOCATIONS", "200"))
+ALLOCATIONS = int(os.environ.get("HETSCHED_TEST_ALLOCATIONS", "100"))
 LOT = 50
 NODES = 200
 PATIENCE_SECONDS = 180
