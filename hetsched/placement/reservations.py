@@ -1,0 +1,125 @@
+"""What pods hold: one reservation each, with the cards, CPUs and devices that are in it.
+
+Rule: partial unique indexes admit one active reservation per pod and one exclusive holder per card, CPU and device, so
+whatever crashed or raced, the database has the last word.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.fields import StructField
+
+
+class Reservation(models.Model):
+    """What one pod holds on one node, from one cluster revision to another."""
+
+    pod = models.ForeignKey(
+        "placement.Pod", on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod")
+    )
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="reservations", verbose_name=_("node"))
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
+    requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
+    allocation = StructField(Allocation, verbose_name=_("allocation"))
+    active = models.BooleanField(_("active"), default=True)
+    revision = models.BigIntegerField(_("since revision"))
+    released_revision = models.BigIntegerField(_("until revision"), null=True)
+    leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
+    created_at = models.DateTimeField(_("created"))
+    released_at = models.DateTimeField(_("released"), null=True)
+    release_reason = models.CharField(_("release reason"), max_length=60, blank=True)
+
+    class Meta:
+        verbose_name = _("reservation")
+        verbose_name_plural = _("reservations")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["pod"], condition=models.Q(active=True), name="placement_reservation_one_active"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["cluster", "revision"], name="placement_reservation_since"),
+            models.Index(fields=["cluster", "released_revision"], name="placement_reservation_until"),
+            models.Index(fields=["node"], name="placement_reservation_node", condition=models.Q(active=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pod_id} on {self.node_id}"
+
+
+class ReservedCard(models.Model):
+    """One card, or a share of it, that a reservation holds."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cards")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
+    card_index = models.IntegerField()
+    card_uuid = models.CharField(max_length=120, blank=True)
+    milli = models.IntegerField()
+    memory_mib = models.BigIntegerField()
+    exclusive = models.BooleanField()
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["node", "card_index"], name="placement_card", condition=models.Q(active=True))]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "card_index"],
+                condition=models.Q(active=True, exclusive=True),
+                name="placement_card_one_holder",
+            ),
+            models.UniqueConstraint(
+                fields=["node", "card_uuid"],
+                condition=models.Q(active=True, exclusive=True) & ~models.Q(card_uuid=""),
+                name="placement_card_uuid_one_holder",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"card {self.card_index}: {self.milli}/1000"
+
+
+class ReservedCpu(models.Model):
+    """One CPU that a reservation holds."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cpus")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
+    cpu = models.IntegerField()
+    exclusive = models.BooleanField()
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "cpu"], condition=models.Q(active=True, exclusive=True), name="placement_cpu_one_holder"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"cpu {self.cpu}"
+
+
+class ReservedDevice(models.Model):
+    """One device that a reservation holds for a resource claim of its pod."""
+
+    reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="devices")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    claim = models.CharField(max_length=253)
+    driver = models.CharField(max_length=63)
+    pool = models.CharField(max_length=253)
+    device = models.CharField(max_length=63)
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "driver", "pool", "device"],
+                condition=models.Q(active=True),
+                name="placement_device_one_holder",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"device {self.driver}/{self.pool}/{self.device}"
