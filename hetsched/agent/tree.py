@@ -1,0 +1,173 @@
+"""Read /proc and /sys, or a copy of them, without ever leaving them.
+
+Problem: sysfs is a web of links, and a copied or hostile tree may hold links to the outside, FIFOs, devices, huge and
+binary files.
+Rule: every path is walked component by component on directory descriptors; a link is followed within the tree as if its
+root were `/`, at most 40 times; only regular files are read, without waiting and up to a limit. What is not there is
+None; what is there and is no plain text is None and a `MachineProblem`.
+Source: chroot(2) semantics of path_resolution(7).
+Invariant: nothing outside the root is opened, and no read waits for a writer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from pathlib import Path
+
+from hetsched.contracts.agent_report import MachineProblem
+
+MAX_BYTES = 64 * 1024
+MAX_NAMES = 100_000
+_MAX_LINKS = 40
+_ENTER = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
+
+
+class Tree:
+    """One machine's files below `root`; what was odd about them is collected in `problems`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self.problems: list[MachineProblem] = []
+
+    @property
+    def is_this_machine(self) -> bool:
+        return self.root == Path("/")
+
+    def text(self, path: str, limit_bytes: int = MAX_BYTES) -> str | None:
+        """Return a file's text without white space around it, or None."""
+        data = self.data(path, limit_bytes)
+        if data is None:
+            return None
+        # Device tree strings end with a NUL; elsewhere one is a sign of binary data.
+        data = data.removesuffix(b"\0")
+        try:
+            if b"\0" not in data:
+                return data.decode().strip()
+        except UnicodeDecodeError:
+            pass
+        self._odd("FileNotText", path, "it holds binary data")
+        return None
+
+    def number(self, path: str) -> int | None:
+        """Return the whole number that a file holds, or None."""
+        text = self.text(path, 64)
+        if text is None or text == "":
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            self._odd("FileNotNumber", path, f"it holds {text[:40]!r}")
+            return None
+
+    def data(self, path: str, limit_bytes: int = MAX_BYTES) -> bytes | None:
+        """Return a regular file's bytes, or None."""
+        try:
+            found = self._walk(path)
+            try:
+                if not stat.S_ISREG(os.fstat(found).st_mode):
+                    self._odd("FileNotRegular", path, "it is no regular file")
+                    return None
+                # Opened through /proc/self/fd, the very file that was found is read, whatever the name means by now.
+                reader = os.open(f"/proc/self/fd/{found}", _READ)
+            finally:
+                os.close(found)
+            with open(reader, "rb", buffering=0) as file:
+                return self._read(file.fileno(), path, limit_bytes)
+        except OSError as error:
+            self._failed(path, error)
+            return None
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the names in a directory, in order of their text; empty if there is none."""
+        try:
+            found = self._walk(path)
+            try:
+                reader = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            finally:
+                os.close(found)
+            try:
+                names = os.listdir(reader)
+            finally:
+                os.close(reader)
+        except OSError as error:
+            self._failed(path, error)
+            return ()
+        if len(names) > MAX_NAMES:
+            self._odd("DirectoryTooLarge", path, f"it holds more than {MAX_NAMES} names")
+            return ()
+        return tuple(sorted(names))
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.close(self._walk(path))
+        except OSError:
+            return False
+        return True
+
+    def link_name(self, path: str) -> str | None:
+        """Return the last name of what a link points to, as sysfs names drivers and devices; None if it is no link."""
+        parent, _, name = path.rpartition("/")
+        try:
+            directory = self._walk(parent)
+            try:
+                return os.readlink(name, dir_fd=directory).rstrip("/").rpartition("/")[2]
+            finally:
+                os.close(directory)
+        except OSError:
+            return None
+
+    def _walk(self, path: str) -> int:
+        """Return an O_PATH descriptor of what `path` names. Raises: OSError."""
+        ahead = deque(_parts(path))
+        links = 0
+        stack = [os.open(self.root, _ENTER & ~os.O_NOFOLLOW)]
+        try:
+            while ahead:
+                part = ahead.popleft()
+                if part == "..":
+                    if len(stack) > 1:
+                        os.close(stack.pop())
+                    continue
+                entry = os.open(part, _ENTER, dir_fd=stack[-1])
+                if not stat.S_ISLNK(os.fstat(entry).st_mode):
+                    stack.append(entry)
+                    continue
+                os.close(entry)
+                links += 1
+                if links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, "too many links")
+                target = os.readlink(part, dir_fd=stack[-1])
+                if target.startswith("/"):
+                    while len(stack) > 1:
+                        os.close(stack.pop())
+                ahead.extendleft(reversed(_parts(target)))
+            return stack.pop()
+        finally:
+            for entry in stack:
+                os.close(entry)
+
+    def _read(self, file: int, path: str, limit_bytes: int) -> bytes | None:
+        chunks, left = [], limit_bytes + 1
+        while left > 0 and (chunk := os.read(file, min(left, 1 << 20))):
+            chunks.append(chunk)
+            left -= len(chunk)
+        if left <= 0:
+            self._odd("FileTooLarge", path, f"it is larger than {limit_bytes} bytes")
+            return None
+        return b"".join(chunks)
+
+    def _failed(self, path: str, error: OSError) -> None:
+        if error.errno not in _ABSENT:
+            self._odd("FileUnreadable", path, error.strerror or "it cannot be read")
+
+    def _odd(self, code: str, path: str, why: str) -> None:
+        self.problems.append(MachineProblem(code, f"/{path.lstrip('/')}: {why}", f"/{path.lstrip('/')}"))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
