@@ -313,6 +313,8 @@ def test(*args: str) -> None:
     setup()
     if not args:
         build_kube()
+        # Two lanes: much of the time is spent on waiting for programs. A file's tests share what they started.
+        args = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     become(BIN / "python", "-m", "pytest", *args)
 
 

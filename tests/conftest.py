@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.utils import translation
@@ -27,6 +28,18 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
 
 _figures: dict[str, object] = {}
 
+# What starts programs and waits for them goes first, so that no lane is left alone with it at the end.
+_LONG = ("kube", "system", "agent", "browser")
+
+
+@pytest.hookimpl(trylast=True)  # after the order was shuffled
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for part in _parts_needed(item):
+            if part not in parts.PROGRAMS:
+                raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
+    items.sort(key=lambda item: item.path.parent.name not in _LONG)
+
 
 @pytest.fixture
 def figures() -> dict[str, object]:
@@ -34,17 +47,26 @@ def figures() -> dict[str, object]:
     return _figures
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for part in _parts_needed(item):
-            if part not in parts.PROGRAMS:
-                raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
-
-
 @pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start what is missing
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for part in _parts_needed(item):
         parts.require(part)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what one lane noted to whoever tells the end of all of them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["figures"] = {name: str(figure) for name, figure in _figures.items()}
+        output["skipped"] = dict(parts.skipped)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", {})
+    _figures.update(output.get("figures", {}))
+    parts.skipped.update(output.get("skipped", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
