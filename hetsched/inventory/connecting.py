@@ -156,9 +156,19 @@ def api_of(cluster: Cluster) -> Api:
 def check_identity(cluster: Cluster, api: Api) -> str:
     """Return the uid of the cluster that answers; the first one that ever did is the cluster.
 
-    Raises: InputError `AnotherCluster`; ApiFailure.
+    It has one ledger: under a second name only what stands in the shadow of another scheduler may look at it.
+
+    Raises: InputError `AnotherCluster`, `ClusterConnectedTwice`; ApiFailure.
     """
     uid = str(msgspec.json.decode(api.get(_HOME))["metadata"]["uid"])
+    acting = Connection.objects.filter(shadow_of="")
+    twin = acting.filter(cluster_uid=uid).exclude(cluster=cluster).values_list("cluster__name", flat=True).first()
+    if twin is not None and acting.filter(cluster=cluster).exists():
+        raise InputError(
+            "ClusterConnectedTwice",
+            f"what answers as {cluster.name} is scheduled as cluster {twin} already",
+            hint=f"Use {twin}, or disconnect one of the two",
+        )
     Connection.objects.filter(cluster=cluster, cluster_uid="").update(cluster_uid=uid)
     known = Connection.objects.values_list("cluster_uid", flat=True).get(cluster=cluster)
     if known != uid:

@@ -175,3 +175,23 @@ def test_another_cluster_never_takes_the_place_of_the_first(live: Cluster) -> No
     connected(live)
     with pytest.raises(InputError, match="AnotherCluster"):
         check_identity(live, second)
+
+
+def test_one_cluster_is_not_scheduled_under_two_names(live: Cluster) -> None:
+    connected(live)
+    server: Any = Answering("u-1")
+    check_identity(live, server)
+    twin = create_cluster(name="twin", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    connected(twin)
+    with pytest.raises(InputError, match="scheduled as cluster live already"):
+        check_identity(twin, server)
+
+
+def test_a_shadow_may_look_at_a_cluster_that_has_a_name(live: Cluster) -> None:
+    connected(live)
+    server: Any = Answering("u-1")
+    check_identity(live, server)
+    shadow = create_cluster(name="shadow", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    connected(shadow)
+    Connection.objects.filter(cluster=shadow).update(shadow_of="default-scheduler")
+    assert check_identity(shadow, server) == "u-1"

@@ -84,6 +84,11 @@ def check_unlimited(subject: Subject) -> None:
 
 
 def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
-    """Narrow a list by the query parameters that are given: parameter name -> lookup."""
+    """Narrow a list by the query parameters that are given: parameter name -> lookup.
+
+    Raises: Refused 404 where `cluster` names none.
+    """
+    if "cluster" in fields and request.GET.get("cluster"):
+        cluster_of(request.GET["cluster"])
     given = {lookup: request.GET[name] for name, lookup in fields.items() if request.GET.get(name)}
     return rows.filter(**given) if given else rows

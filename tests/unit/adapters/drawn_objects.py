@@ -296,6 +296,14 @@ ZONE = st.fixed_dictionaries(
         ),
     },
 )
+
+
+def _cpus_of(zone: Plain) -> str:
+    """Return the CPUs that a zone names, or something of its own: no CPU may lie in two zones."""
+    named = {one["name"]: one["value"] for one in zone.get("attributes", [])}
+    return named.get("hetsched.io/cpus") or zone["name"]
+
+
 TOPOLOGIES = st.builds(
     lambda attributes, more: _object(
         "topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "n1", {}, attributes=attributes, **more
@@ -308,7 +316,7 @@ TOPOLOGIES = st.builds(
         powerState=st.sampled_from(["on", "Off", "asleep"]),
         powerHeadroomWatts=st.sampled_from(["0", "1200", "1.2kW"]),
     ),
-    some(zones=st.lists(ZONE, max_size=2, unique_by=lambda zone: zone["name"])),
+    some(zones=st.lists(ZONE, max_size=2, unique_by=(lambda zone: zone["name"], _cpus_of))),
 )
 DEFINITIONS: list[Plain] = [
     _object("v1", "Namespace", "ml", {"labels": {"a": "b"}, "annotations": {"hetsched.io/policy": "spread"}}),
