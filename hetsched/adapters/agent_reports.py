@@ -1,0 +1,345 @@
+"""What a node agent says of its machine, as the `NodeReport` that the engine reads.
+
+Problem: the report comes from a process on a node, which may be old, wrong or no longer ours; one bad line of it must
+not cost the node all its facts, and none of it may reach the engine unchecked.
+Rule: zones are named `node-<id>`. Each part is taken by itself; what is malformed, contradicts itself or is out of
+bounds is left out, so it is unknown, and noted in `problems`. The agent's own problems are kept in front of these.
+A zone's allocatable CPU is its online CPUs less the reserved ones, its allocatable memory leaves huge pages out. A card
+that is split (MIG) is no whole card, so it is not among them; one whose health nobody knows counts as healthy.
+Source: public contract section 2 (`agent --once`); kubelet's node allocatable.
+Invariant: never raises for what a report says; the zones it returns share no CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+from hetsched import isa
+from hetsched.contracts.agent_report import (
+    AgentReport,
+    IsaSource,
+    MachineCard,
+    MachineCpu,
+    MachineIsa,
+    MachineUsage,
+    MachineZone,
+)
+from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import (
+    LINK_KINDS,
+    CardLink,
+    GpuCard,
+    IsaReport,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    Usage,
+)
+from hetsched.contracts.units import CPU, DISK_MBPS, INT64_MAX, MEMORY, MIB, NETWORK_MBPS
+
+MOST_ZONES = 1024
+MOST_PROBLEMS = 200
+SOURCE = "agent"
+CPU_MANAGER_POLICIES = frozenset({"none", "static"})
+TOPOLOGY_MANAGER_POLICIES = frozenset({"none", "best-effort", "restricted", "single-numa-node"})
+TOPOLOGY_MANAGER_SCOPES = frozenset({"container", "pod"})
+_PAGE_SIZE = re.compile(r"(\d{1,12})kB", re.ASCII)
+
+Problems = list[str]
+Number = TypeVar("Number", int, float)
+
+
+def zone_name(zone: int) -> str:
+    """Name a zone of a machine as it is called everywhere else."""
+    return f"node-{zone}"
+
+
+def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
+    """Return everything that a report says of its node, to be laid over what the API server says of it.
+
+    `allocatable` has CPU and memory by what the machine has, and the bandwidths it knows; labels and taints are not
+    an agent's to say.
+    """
+    problems = [f"{problem.code}: {problem.message}" for problem in report.problems]
+    numa = numa_facts(report, problems)
+    return NodeReport(
+        name=report.node,
+        allocatable=_allocatable(report, numa),
+        isa=isa_facts(report.isa, problems),
+        gpus=card_facts(report.gpus, problems),
+        numa=numa,
+        usage=usage_facts(report.usage, problems),
+        problems=tuple(problems[:MOST_PROBLEMS]),
+        source=SOURCE,
+        observed_at=observed_at,
+    )
+
+
+# -- instruction sets ------------------------------------------------------------------------------------------------
+
+
+def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
+    """Return what the machine runs; its native set is complete where the source that was believed is exact."""
+    native = _isa(machine.canonical, problems)
+    believed = _believed(machine, native)
+    return IsaReport(
+        native=native,
+        emulated=_distinct(_isa(offer.isa, problems) for offer in machine.emulated),
+        cross=_distinct(_isa(offer, problems) for offer in machine.cross),
+        source=f"{SOURCE}: {believed.source}" if believed is not None else SOURCE if native else "",
+        complete=believed is None or believed.bound == "exact",
+    )
+
+
+def _believed(machine: MachineIsa, native: str | None) -> IsaSource | None:
+    """Return the first source that says what the machine is said to be, an exact one before a lower bound."""
+    if native is None:
+        return None
+    agreeing = [source for source in machine.sources if source.canonical == native and source.conflict is None]
+    return min(agreeing, key=lambda source: source.bound != "exact", default=None)
+
+
+def _isa(text: str | None, problems: Problems) -> str | None:
+    if text is None:
+        return None
+    try:
+        isa.parse(text, source="node-label")
+    except InputError as error:
+        problems.append(f"{error.code}: {text[:80]!r}: {error.message}")
+        return None
+    return text
+
+
+def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(offer for offer in offers if offer is not None))
+
+
+# -- NUMA --------------------------------------------------------------------------------------------------------------
+
+
+def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
+    """Return the zones and how the kubelet is set up; None where neither is known."""
+    kubelet = report.kubelet
+    if report.zones is None and kubelet is None:
+        return None
+    listed = report.zones or ()
+    if len(listed) > MOST_ZONES:
+        problems.append(f"ZonesTooMany: {len(listed)} zones are more than {MOST_ZONES}; none is used")
+        listed = ()
+    reserved = _cpuset(kubelet.reserved_cpus if kubelet else None, "the kubelet's reserved CPUs", problems)
+    zones = _zones(listed, report.cpus or (), reserved or frozenset(), problems)
+    if kubelet is None:
+        return NumaReport(zones)
+    return NumaReport(
+        zones=zones,
+        cpu_manager_policy=_word(kubelet.cpu_manager_policy, CPU_MANAGER_POLICIES, "CPU manager policy", problems),
+        topology_manager_policy=_word(
+            kubelet.topology_manager_policy, TOPOLOGY_MANAGER_POLICIES, "topology manager policy", problems
+        ),
+        topology_manager_scope=_word(
+            kubelet.topology_manager_scope, TOPOLOGY_MANAGER_SCOPES, "topology manager scope", problems
+        ),
+        reserved_cpus=format_cpuset(reserved) if reserved else None,
+    )
+
+
+def _zones(
+    listed: tuple[MachineZone, ...], cpus: tuple[MachineCpu, ...], reserved: frozenset[int], problems: Problems
+) -> tuple[NumaZone, ...]:
+    found: dict[str, NumaZone] = {}
+    taken: set[int] = set()
+    cores = _cores(cpus, problems)
+    for zone in listed:
+        name = zone_name(zone.id)
+        if zone.id < 0 or name in found:
+            problems.append(f"ZoneContradicts: zone {zone.id} is {'no zone' if zone.id < 0 else 'listed twice'}")
+            continue
+        own = _cpuset(zone.cpus, f"zone {zone.id}", problems)
+        if own is not None and own & taken:
+            problems.append(f"ZoneContradicts: CPUs {format_cpuset(own & taken)} are in zone {zone.id} and in another")
+            own -= taken
+        taken |= own or set()
+        capacity = _capacity(zone, own, problems)
+        threads = [core & own for core in cores if core & own] if own else []
+        found[name] = NumaZone(
+            name=name,
+            cpus=None if own is None else format_cpuset(own),
+            siblings=";".join(map(format_cpuset, threads)) or None,
+            capacity=capacity,
+            allocatable=_left(capacity, len((own or frozenset()) & reserved)),
+            offline_capacity_millis=_bounded(zone.offline_capacity_millis, INT64_MAX),
+            costs=_costs(zone, listed, problems),
+        )
+    return tuple(found.values())
+
+
+def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[int]]:
+    """Return the known cores, each the set of its threads, by lowest thread."""
+    texts = {cpu.siblings for cpu in cpus if cpu.online and cpu.siblings}
+    groups = {group for text in texts if (group := _cpuset(text, "siblings", problems))}
+    cores: list[frozenset[int]] = []
+    seen: set[int] = set()
+    for group in sorted(groups, key=min):
+        if group & seen:
+            problems.append(f"CpuContradicts: CPUs {format_cpuset(group & seen)} are said to be in two cores")
+            continue
+        seen |= group
+        cores.append(group)
+    return cores
+
+
+def _capacity(zone: MachineZone, cpus: frozenset[int] | None, problems: Problems) -> dict[str, int]:
+    memory = _bounded(zone.memory_mib, INT64_MAX // MIB)
+    return {
+        **({CPU: 1000 * len(cpus)} if cpus else {}),
+        **({} if memory is None else {MEMORY: memory * MIB}),
+        **_huge_pages(zone, problems),
+    }
+
+
+def _huge_pages(zone: MachineZone, problems: Problems) -> dict[str, int]:
+    """Return huge pages as Kubernetes counts them: bytes by `hugepages-<size>`."""
+    found: dict[str, int] = {}
+    for size, count in zone.hugepages.items():
+        match = _PAGE_SIZE.fullmatch(size)
+        if match is None or not 0 <= count * int(match[1]) <= INT64_MAX // 1024:
+            problems.append(f"HugePagesUnreadable: zone {zone.id} has {count} pages of {size[:40]!r}")
+        elif count:
+            found[f"hugepages-{_binary(int(match[1]))}"] = count * int(match[1]) * 1024
+    return found
+
+
+def _binary(kib: int) -> str:
+    for suffix, factor in (("Gi", 2**20), ("Mi", 2**10)):
+        if kib % factor == 0:
+            return f"{kib // factor}{suffix}"
+    return f"{kib}Ki"
+
+
+def _left(capacity: dict[str, int], reserved_cpus: int) -> dict[str, int]:
+    left = dict(capacity)
+    if CPU in left:
+        left[CPU] -= 1000 * reserved_cpus
+    if MEMORY in left:
+        pages = sum(amount for resource, amount in capacity.items() if resource.startswith("hugepages-"))
+        left[MEMORY] = max(left[MEMORY] - pages, 0)
+    return left
+
+
+def _costs(zone: MachineZone, listed: tuple[MachineZone, ...], problems: Problems) -> dict[str, int]:
+    if zone.distances is None:
+        return {}
+    if len(zone.distances) != len(listed) or min(zone.distances, default=0) < 0:
+        problems.append(f"ZoneContradicts: zone {zone.id} has {len(zone.distances)} distances to {len(listed)} zones")
+        return {}
+    return {zone_name(other.id): cost for other, cost in zip(listed, zone.distances, strict=True)}
+
+
+# -- cards -----------------------------------------------------------------------------------------------------------
+
+
+def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tuple[GpuCard, ...] | None:
+    """Return the whole cards of a machine; None where they could not be listed."""
+    if cards is None:
+        return None
+    found: dict[int, GpuCard] = {}
+    uuids: set[str] = set()
+    for card in cards:
+        wrong = _wrong(card, found, uuids)
+        if wrong:
+            problems.append(wrong)
+            continue
+        if card.uuid:
+            uuids.add(card.uuid)
+        found[card.index] = _card(card)
+    return tuple(found[index] for index in sorted(found))
+
+
+def _wrong(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
+    """Say why a card cannot be given out as a whole, empty if it can."""
+    if not 0 <= card.index < MAX_CARDS:
+        return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} cards can be told apart"
+    if card.index in found or card.uuid in uuids:
+        return f"CardDuplicate: card {card.index} ({card.uuid or 'no uuid'}) is listed twice"
+    if card.uuid is not None and len(card.uuid) > MAX_CARD_UUID:
+        return f"CardOutOfBounds: the uuid of card {card.index} has more than {MAX_CARD_UUID} characters"
+    if card.mig_devices:
+        return f"CardSplit: card {card.index} is split into {len(card.mig_devices)} MIG devices; it is no whole card"
+    return ""
+
+
+def _card(card: MachineCard) -> GpuCard:
+    links = {link.to: link for link in card.links if link.kind in LINK_KINDS and 0 <= link.to < MAX_CARDS}
+    links.pop(card.index, None)
+    return GpuCard(
+        index=card.index,
+        uuid=card.uuid or None,
+        model=card.model or None,
+        vendor=card.vendor.lower() or vendor_of(card.model or ""),
+        memory_mib=_bounded(card.memory_mib, 2**40),
+        cores=_bounded(card.cores, 2**31),
+        fp32_tflops=_bounded(card.fp32_tflops, 1e9),
+        bandwidth_gbs=_bounded(card.bandwidth_gbs, 1e9),
+        clock_mhz=_bounded(card.clock_mhz, 2**31),
+        numa_zone=None if card.zone is None or card.zone < 0 else zone_name(card.zone),
+        healthy=card.healthy is not False,
+        links=tuple(CardLink(to, links[to].kind, _bounded(links[to].bandwidth_gbs, 1e6)) for to in sorted(links)),
+    )
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+def usage_facts(usage: MachineUsage | None, problems: Problems) -> Usage | None:
+    """Return measured use, None where nothing was measured."""
+    if usage is None or not usage.amounts:
+        return None
+    wrong = [resource for resource, amount in usage.amounts.items() if _bounded(amount, INT64_MAX) is None]
+    problems.extend(f"UsageOutOfBounds: {resource[:80]!r} is {usage.amounts[resource]}" for resource in sorted(wrong))
+    amounts = {resource: amount for resource, amount in usage.amounts.items() if resource not in wrong}
+    return Usage(amounts, usage.observed_at) if amounts else None
+
+
+def _allocatable(report: AgentReport, numa: NumaReport | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if numa is not None and numa.zones and all(zone.cpus is not None for zone in numa.zones):
+        found[CPU] = sum(zone.allocatable.get(CPU, 0) for zone in numa.zones)
+    memory = _bounded(report.memory_mib, INT64_MAX // MIB)
+    if memory is not None:
+        found[MEMORY] = memory * MIB
+    elif numa is not None and numa.zones and all(MEMORY in zone.capacity for zone in numa.zones):
+        found[MEMORY] = sum(zone.capacity[MEMORY] for zone in numa.zones)
+    capacity = report.usage.capacity if report.usage is not None else {}
+    for resource in (NETWORK_MBPS, DISK_MBPS):
+        amount = _bounded(capacity.get(resource), INT64_MAX)
+        if amount is not None:
+            found[resource] = amount
+    return found
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _bounded(number: Number | None, most: float) -> Number | None:
+    return number if number is not None and 0 <= number <= most else None
+
+
+def _cpuset(text: str | None, whose: str, problems: Problems) -> frozenset[int] | None:
+    if text is None:
+        return None
+    try:
+        return parse_cpuset(text)
+    except InputError as error:
+        problems.append(f"{error.code}: {whose}: {error.message}")
+        return None
+
+
+def _word(text: str | None, known: frozenset[str], what: str, problems: Problems) -> str | None:
+    if text is None or text.lower() in known:
+        return text and text.lower()
+    problems.append(f"KubeletUnknown: {text[:40]!r} is no {what}")
+    return None
