@@ -16,17 +16,27 @@ import pytest
 from tests.kube import control_plane
 
 PROGRAMS = {
+    "aarch64-linux-gnu-gcc": ("aarch64-linux-gnu-gcc",),
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "etcd": ("etcd",),
+    "gcc": ("gcc",),
     "helm": ("helm",),
     "kube-apiserver": ("kube-apiserver",),
     "kube-scheduler": ("kube-scheduler",),
     "postgres": ("postgres",),
+    "qemu-riscv64-static": ("qemu-riscv64-static",),
     "redis-server": ("redis-server", "valkey-server"),
+    "riscv64-linux-gnu-gcc": ("riscv64-linux-gnu-gcc",),
 }
 BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
-PACKAGES = {"etcd": "etcd-server", "postgres": "postgresql"}  # Debian's name, where it differs from ours
+PACKAGES = {  # Debian's name, where it differs from ours
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "etcd": "etcd-server",
+    "postgres": "postgresql",
+    "qemu-riscv64-static": "qemu-user-static",
+    "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
+}
 
 skipped: Counter[str] = Counter()  # part -> tests skipped for want of it in this run
 
