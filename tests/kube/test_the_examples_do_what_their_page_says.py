@@ -14,6 +14,7 @@ from hetsched.adapters.kube.api import Api
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision
+from hetsched.policies.models import PolicyObject
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, pod_of, states
@@ -93,6 +94,21 @@ def test_pods_get_nodes_and_what_is_wrong_gets_a_sentence(
     assert sentence in kubectl("describe", "pod", "wrong").stdout
     assert f"default/plain to {nodes['plain']}" in kubectl("describe", "pod", "plain").stdout
     assert check_invariants() == []
+
+
+def test_a_pod_is_placed_by_the_policy_that_stands_in_the_cluster(
+    api: Api, cluster: Cluster, follower: Follower, kubectl: Kubectl
+) -> None:
+    apply(kubectl, "policy")
+    try:
+        eventually(follower, lambda: PolicyObject.objects.exists() and states() == {"dense": "pending"})
+        schedule.run(cluster.pk)
+        tell.run(cluster.pk)
+        assert Decision.objects.get(pod__name="dense").policy_name == "dense"
+        shown = kubectl("get", "spol", "dense", "--no-headers").stdout.split()
+        assert shown[:3] == ["dense", "True", "1"]
+    finally:
+        kubectl("delete", "--filename=policy.yaml", "--grace-period=0", "--force")
 
 
 def test_wrong_cards_are_refused_with_their_fields(kubectl: Kubectl) -> None:
