@@ -5,14 +5,15 @@ Rule: one attempt per task: five seconds, no redirects, the answer's status alon
 
 from __future__ import annotations
 
-import httpx
+import msgspec
 import structlog
 from celery import shared_task
 
+from hetsched.adapters.outbound import Refused, call
 from hetsched.placement import dispatch
-from hetsched.placement.callbacks import due, is_allowed, message, note
+from hetsched.placement.callbacks import allowed, due, message, note
 
-TIMEOUT_SECONDS = 5.0
+_JSON = {"Content-Type": "application/json"}
 log = structlog.get_logger(__name__)
 
 
@@ -22,18 +23,15 @@ def run(workload_id: str) -> bool:
     workload = due().filter(pk=workload_id).defer("manifest").first()
     if workload is None:
         return False
-    told = is_allowed(workload.callback_url) and _post(workload.callback_url, message(workload))
+    told = _post(workload.callback_url, message(workload))
     note(workload, told=told)
     return told
 
 
 def _post(url: str, document: dict[str, object]) -> bool:
     try:
-        with (
-            httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as client,
-            client.stream("POST", url, json=document) as answer,
-        ):
-            return answer.is_success
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        log.info("callback failed", host=httpx.URL(url).host, error=type(error).__name__)
+        answer = call(url, allowed(), method="POST", headers=_JSON, body=msgspec.json.encode(document), most=0)
+    except Refused as refused:
+        log.info("callback failed", code=refused.code, reason=refused.message)
         return False
+    return 200 <= answer.status < 300

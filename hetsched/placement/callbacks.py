@@ -1,9 +1,10 @@
 """Tell whoever submitted a workload how it fares, by a POST to the address they gave.
 
 Problem: an address in a request makes the server call hosts of the caller's choice.
-Rule: only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are ever called, checked
-when the workload is submitted and again before each call. Every state but *pending* is told, the latest one only;
-a call that fails is tried again after 2, 4, 8, … up to 300 seconds, eight times in all.
+Rule: only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are ever called, by the
+guard of `hetsched.adapters.outbound`: checked when the workload is submitted and again in each call. Every state but
+*pending* is told, the latest one only; a call that fails is tried again after 2, 4, 8, … up to 300 seconds, eight times
+in all.
 Invariant: a state is due until it was told or given up, so a lost wake-up is found by the sweep.
 """
 
@@ -17,6 +18,7 @@ from django.conf import settings
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
+from hetsched.adapters.outbound import Allowed, Refused, check
 from hetsched.contracts.errors import InputError
 
 from .lifecycle import State
@@ -26,13 +28,19 @@ MOST_ATTEMPTS = 8
 LONGEST_WAIT_SECONDS = 300
 
 
+def allowed() -> Allowed:
+    """Return whom the deployment lets us tell."""
+    hosts = frozenset(settings.HETSCHED_CALLBACK_HOSTS) - {"*"}
+    return Allowed(hosts, hosts)
+
+
 def is_allowed(url: str) -> bool:
-    """Tell whether the deployment lets us call this address."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    known = not {host, f"{host}:{port}"}.isdisjoint(settings.HETSCHED_CALLBACK_HOSTS)
-    return known and parts.scheme in ("http", "https")
+    """Tell whether the deployment lets us call this address, before it is looked up."""
+    try:
+        check(url, allowed())
+    except Refused:
+        return False
+    return True
 
 
 def refuse_foreign(url: str) -> None:
@@ -43,10 +51,17 @@ def refuse_foreign(url: str) -> None:
     if url and not is_allowed(url):
         raise InputError(
             "CallbackNotAllowed",
-            f"this server does not call {urlsplit(url).hostname!r}",
+            f"this server does not call {_host(url)!r}",
             place="callbackUrl",
             hint="Its operator lists the hosts it may call in HETSCHED_CALLBACK_HOSTS",
         )
+
+
+def _host(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "")[:100]
+    except ValueError:
+        return ""
 
 
 def due() -> QuerySet[Workload]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters import outbound
 from hetsched.adapters.certificates import make_pairs
 from hetsched.adapters.images import documents, wire
 from hetsched.adapters.images.pull_secrets import credential_for
@@ -226,7 +227,7 @@ def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch
     make_pairs(tmp_path, hosts=["registry.test"], client="c", days=1)
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **more: resolve("127.0.0.1", *rest, **more))
-    monkeypatch.setattr(wire, "_may_call", lambda *_, **__: True)
+    monkeypatch.setattr(outbound, "_may_call", lambda *_, **__: True)
     with a_registry(pair=(tmp_path / "server" / "tls.crt", tmp_path / "server" / "tls.key")) as registry:
         port = registry.host.partition(":")[2]
         right, wrong = f"registry.test:{port}", f"other.test:{port}"
@@ -234,7 +235,7 @@ def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch
         name, allowed = registry.image("app:1", "linux/amd64"), Allowed(frozenset({right, wrong}))
         assert refusal(registry, name, allowed) == "RegistryUntrusted"
         trust = ssl.create_default_context(cafile=tmp_path / "ca.crt")
-        monkeypatch.setattr(wire, "_trust", lambda: trust)
+        monkeypatch.setattr(outbound, "_trust", lambda: trust)
         assert look_up(parse_reference(name), allowed).platforms == ("linux/amd64",)
         assert refusal(registry, f"{wrong}/app:1", allowed) == "RegistryUntrusted"
         # A registry with TLS is not asked without it, whatever a redirect says.

@@ -1,0 +1,284 @@
+"""One HTTP call to a host that somebody else named: the only way out for images, callbacks and collectors.
+
+Problem: an address in a manifest, a submission or a setting makes the server call hosts of somebody else's choice,
+which may lead into our own network, never answer, or never end.
+Rule: a deployment says per integration whom it may call (`Allowed`); nobody, where it says nothing. A name is resolved
+once; every address that comes back is checked, and the connection goes to one of those very addresses, with the name
+for TLS. Allowed are public addresses; private ones for hosts that are named, loopback for those named by a loopback
+name; link-local ones, and where clouds keep their metadata, never. http only for hosts that are named for it; ports
+other than 443 only for hosts that are named. Credentials in an address, odd spellings and anything but http and https
+are refused. Redirects are answers like others, nobody is asked by way of a proxy, compression is not accepted. All of
+it, from the look-up to the last byte, takes at most `seconds`, and no more than `most` bytes are read; of a failure
+nothing is read, so no message quotes it.
+Source: OWASP Server-Side Request Forgery Prevention Cheat Sheet; RFC 6890; RFC 6052 (NAT64).
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+SECONDS = 5.0
+MOST_BYTES = 256 << 10
+LONGEST_URL = 2048
+
+_ANY = "*"
+_AGENT = "hetsched"
+# What a whole address is made of; anything else is percent-encoded by whoever means it.
+_URL = re.compile(r"[!#-;=?-\[\]_a-z~]+", re.ASCII)
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]", re.ASCII)
+_PLACE = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?", re.ASCII)
+_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+# Neither public nor what anybody means by private.
+_NOWHERE = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "::/96", "fec0::/10")))
+_SHARED = ipaddress.ip_network("100.64.0.0/10")
+# Where clouds tell their machines who they are, outside the link-local range.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
+)
+
+
+class Refused(Exception):
+    """There is no answer to use; `code` is stable, the message is for people and quotes no answer."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """Whom a deployment lets us call: `hosts` as `host` or `host:port`, or `*` for all public ones.
+
+    Those of `plain` are called without TLS where the address says so.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts or self.plain)
+
+    def reads(self, host: str) -> bool:
+        """Tell whether this host may be called."""
+        return _ANY in self.hosts or self.names(host)
+
+    def names(self, host: str) -> bool:
+        """Tell whether the deployment names this very host."""
+        return not _spellings(host).isdisjoint(self.hosts | self.plain)
+
+    def is_plain(self, host: str) -> bool:
+        return not _spellings(host).isdisjoint(self.plain)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back; header names are in lower case. Of answers from 300 on the body is not read."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def is_place(text: str) -> bool:
+    """Tell whether a text is `host` or `host:port`, as `Allowed` takes them."""
+    return _PLACE.fullmatch(text.lower()) is not None
+
+
+def check(url: str, allowed: Allowed) -> SplitResult:
+    """Return the parts of an address that may be called, as far as the address itself tells. Raises: Refused."""
+    if len(url) > LONGEST_URL or not _URL.fullmatch(url):
+        _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
+    host = parts.netloc
+    if parts.scheme not in ("http", "https") or "@" in host or not _PLACE.fullmatch(host.lower()):
+        _refuse("AddressRefused", f"{_shown(host)!r} is no host that is called by http or https")
+    if not allowed.reads(_full(parts)):
+        _refuse("HostNotAllowed", f"this server may not call {host}")
+    if parts.scheme == "http" and not allowed.is_plain(_full(parts)):
+        _refuse("AddressRefused", f"{host} would be called without TLS")
+    if port not in (None, 443) and not allowed.names(host):
+        _refuse("AddressRefused", f"{host} is not on port 443, and nobody named it")
+    return parts
+
+
+def call(
+    url: str,
+    allowed: Allowed,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    most: int = MOST_BYTES,
+    seconds: float = SECONDS,
+    quiet_seconds: float | None = None,
+) -> Answer:
+    """Make one call; `quiet_seconds` is how long the other side may say nothing. Raises: Refused."""
+    parts = check(url, allowed)
+    host, name = parts.netloc, parts.hostname or ""
+    until = time.monotonic() + seconds
+    quiet = min(seconds, quiet_seconds or seconds)
+    plain = _connected(_addresses(name, _port(parts), allowed, quiet), _port(parts), host, quiet)
+    connection = http.client.HTTPConnection(host)
+    connection.auto_open = 0
+    connection.sock, ends = plain, [plain]
+    # Whatever trickles in, the connection ends in time: nothing that waits for it is left waiting.
+    clock = threading.Timer(max(until - time.monotonic(), 0.05), _end, [ends])
+    clock.daemon = True
+    clock.start()
+    try:
+        if parts.scheme == "https":
+            connection.sock = secured = _trust().wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
+            ends[0] = secured
+            secured.do_handshake()
+        sent = {"Host": host, "User-Agent": _AGENT, "Accept-Encoding": "identity", "Connection": "close"}
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request(method, path, body=body, headers={**sent, **(headers or {})})
+        with connection.getresponse() as answer:
+            found = _read(answer, host, most)
+        if time.monotonic() >= until:  # a head that was cut off reads like one that ended
+            raise TimeoutError
+        return found
+    except ssl.SSLCertVerificationError as error:
+        _refuse("HostUntrusted", f"{host} does not prove who it is: {error.verify_message}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if time.monotonic() >= until or isinstance(error, TimeoutError):
+            _refuse("HostSlow", f"{host} takes longer than {seconds:g} s")
+        _refuse("HostUnreachable", f"{host} ends the conversation: {type(error).__name__}")
+    finally:
+        clock.cancel()
+        connection.close()
+
+
+def _read(answer: http.client.HTTPResponse, host: str, most: int) -> Answer:
+    found = {key.lower(): value for key, value in answer.getheaders()}
+    if answer.status >= 300 or not most:
+        return Answer(answer.status, found, b"")
+    if found.get("content-encoding", "identity").lower() != "identity":
+        _refuse("AnswerUnreadable", f"{host} sends what it compressed, though nobody accepts that")
+    body = answer.read(most + 1)
+    if len(body) > most:
+        _refuse("AnswerTooLarge", f"{host} sends more than {most} bytes")
+    if answer.length:
+        raise http.client.IncompleteRead(body, answer.length)
+    return Answer(answer.status, found, body)
+
+
+@lru_cache(maxsize=1)
+def _trust() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _end(ends: list[socket.socket]) -> None:
+    with suppress(OSError):
+        # The plain method: that of a TLS socket would take its keys from the thread that reads.
+        socket.socket.shutdown(ends[0], socket.SHUT_RDWR)
+
+
+def _connected(addresses: list[str], port: int, host: str, seconds: float) -> socket.socket:
+    """Connect to the first of the addresses that takes us."""
+    until, why = time.monotonic() + seconds, ""
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout=max(until - time.monotonic(), 0.05))
+        except OSError as error:
+            why = why or error.strerror or type(error).__name__
+    _refuse("HostUnreachable", f"{host} does not answer: {why}")
+
+
+def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
+    """Resolve a host; where any of its addresses may not be called, none is. Raises: Refused."""
+    found = _looked_up(name.strip("[]"), port, seconds)
+    named = allowed.names(_with_port(name, port))
+    for address in found:
+        if not _may_call(address, named=named, loopback=named and _is_loopback_name(name)):
+            _refuse("AddressRefused", f"{name} has an address inside a network that nobody opened to us")
+    return found
+
+
+def _looked_up(name: str, port: int, seconds: float) -> list[str]:
+    """Ask the resolver, which knows no time limit of its own."""
+    found: list[list[str]] = []
+
+    def ask() -> None:
+        with suppress(OSError, UnicodeError):
+            entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            found.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    asking = threading.Thread(target=ask, name="look-up", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    if not found or not found[0]:
+        _refuse("HostUnreachable", f"there is no host {name[:100]!r}, or nobody tells its address in time")
+    return found[0]
+
+
+def _may_call(text: str, *, named: bool, loopback: bool) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if any(address in network for network in _NAT64):
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return _may_call(str(inner), named=named, loopback=loopback)
+    if address.is_loopback:
+        return loopback
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA:
+        return False
+    if any(address in network for network in _NOWHERE if network.version == address.version):
+        return False
+    if address.version == 4 and address in _SHARED:
+        return named
+    return address.is_global or (named and address.is_private)
+
+
+def _is_loopback_name(name: str) -> bool:
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _full(parts: SplitResult) -> str:
+    """Return the host with its port, stated or not."""
+    return _with_port(parts.hostname or "", _port(parts))
+
+
+def _with_port(name: str, port: int) -> str:
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _spellings(host: str) -> set[str]:
+    """Return a host as it may be named: as it stands, and without its port."""
+    name = urlsplit(f"//{host.lower()}").hostname or ""
+    return {host.lower(), name, f"[{name}]"}
+
+
+def _shown(host: str) -> str:
+    """Return a host without credentials that somebody wrote into it."""
+    return host.rpartition("@")[2][:100]
+
+
+def _refuse(code: str, message: str) -> NoReturn:
+    raise Refused(code, message)

@@ -1,0 +1,374 @@
+"""The one way out: hostile addresses are never called, and hostile answers are never taken.
+
+Faked here: the resolver and the connection, where an address is refused. Real here: servers on loopback that answer
+badly.
+"""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from hetsched.adapters import outbound
+from hetsched.adapters.outbound import Allowed, Refused, call, is_place
+
+NAMES = frozenset({"metrics.example:9090", "localhost:9090", "10.0.0.5:9090", "[fd00::5]:9090"})
+NAMED = Allowed(NAMES, NAMES)
+PUBLIC = Allowed(frozenset({"*"}))
+CANARY = b"canary-of-the-inside"
+
+SPELLINGS = [
+    # spellings of 169.254.169.254 and 127.0.0.1 that resolvers take
+    "http://169.254.169.254/latest/meta-data/",
+    "http://2852039166/",
+    "http://0xa9fea9fe/",
+    "http://0251.0376.0251.0376/",
+    "http://169.254.43518/",
+    "http://0xA9.0xFE.0xA9.0xFE/",
+    "http://127.1:9090/",
+    "http://0/",
+    "http://2130706433:9090/",
+    "http://[::1]:9090/",
+    "http://[::ffff:127.0.0.1]:9090/",
+    "http://[::ffff:a9fe:a9fe]/",
+    "http://[0:0:0:0:0:ffff:169.254.169.254]/",
+    "http://[64:ff9b::a9fe:a9fe]/",
+    "http://[fe80::1%25eth0]/",
+    "http://[::]/",
+    # hosts that only look like one that is named
+    "http://metrics.example:9091/",
+    "http://metrics.example@169.254.169.254/",
+    "http://user:secret@metrics.example:9090/",
+    "http://169.254.169.254#@metrics.example:9090/",
+    "http://169.254.169.254?@metrics.example:9090/",
+    "http://169.254.169.254\\@metrics.example:9090/",
+    "http://metrics.example.evil.test:9090/",
+    "http://evil.test/metrics.example:9090",
+    "http://metrics.example.:9090/",
+    "http://metrics%2eexample:9090/",
+    "http://metrics。example:9090/",
+    "http://ｍetrics.example:9090/",
+    "http://metrics.example:9090\r\nHost: evil.test/",
+    "http://metrics.example :9090/",
+    "http://\tmetrics.example:9090/",
+    "http://localhost.evil.test:9090/",
+    "http://localhost:9091/",
+    # other ways than http
+    "file:///etc/passwd",
+    "gopher://metrics.example:9090/_x",
+    "ftp://metrics.example:9090/",
+    "//metrics.example:9090/",
+    "metrics.example:9090/",
+    "http:metrics.example:9090/",
+    "http://",
+    "http://:9090/",
+    "http://metrics.example:99999/",
+    "http://metrics.example:9090:9090/",
+    "http://[::1/",
+    "http://metrics.example:9090/" + "a" * 3000,
+    "",
+]
+
+RESOLVED = [
+    # a name that is named, and leads where nobody meant it to lead; or one of all public ones
+    ("metrics.example:9090", NAMED, "169.254.169.254"),
+    ("metrics.example:9090", NAMED, "127.0.0.1"),
+    ("metrics.example:9090", NAMED, "0.0.0.0"),
+    ("metrics.example:9090", NAMED, "0.1.2.3"),
+    ("metrics.example:9090", NAMED, "255.255.255.255"),
+    ("metrics.example:9090", NAMED, "224.0.0.1"),
+    ("metrics.example:9090", NAMED, "::1"),
+    ("metrics.example:9090", NAMED, "::"),
+    ("metrics.example:9090", NAMED, "::ffff:169.254.169.254"),
+    ("metrics.example:9090", NAMED, "::ffff:127.0.0.1"),
+    ("metrics.example:9090", NAMED, "::7f00:1"),
+    ("metrics.example:9090", NAMED, "2002:7f00:1::"),
+    ("metrics.example:9090", NAMED, "64:ff9b::7f00:1"),
+    ("metrics.example:9090", NAMED, "64:ff9b:1::a9fe:a9fe"),
+    ("metrics.example:9090", NAMED, "fe80::1%eth0"),
+    ("metrics.example:9090", NAMED, "fec0::1"),
+    ("metrics.example:9090", NAMED, "ff02::1"),
+    ("metrics.example:9090", NAMED, "fd00:ec2::254"),
+    ("metrics.example:9090", NAMED, "100.100.100.200"),
+    ("metrics.example:9090", NAMED, "168.63.129.16"),
+    ("registry.test", PUBLIC, "10.0.0.1"),
+    ("registry.test", PUBLIC, "192.168.1.1"),
+    ("registry.test", PUBLIC, "172.16.0.1"),
+    ("registry.test", PUBLIC, "100.64.0.1"),
+    ("registry.test", PUBLIC, "fd00::1"),
+    ("registry.test", PUBLIC, "::ffff:10.0.0.1"),
+    ("localhost", PUBLIC, "127.0.0.1"),
+    ("registry.test:9090", PUBLIC, "93.184.216.34"),
+]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return the addresses that were connected to; none of them answers."""
+    seen: list[tuple[str, int]] = []
+
+    def connect(address: tuple[str, int], **_: Any) -> None:
+        seen.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    return seen
+
+
+def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """Have names resolve to these addresses, one answer after the other; return who was asked for."""
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        found = answers[min(len(asked), len(answers) - 1)]
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return asked
+
+
+def refusal(url: str, allowed: Allowed, **more: Any) -> str:
+    with pytest.raises(Refused) as refused:
+        call(url, allowed, **more)
+    assert CANARY.decode() not in refused.value.message
+    assert "secret" not in refused.value.message
+    return refused.value.code
+
+
+def test_the_corpus_is_as_large_as_it_was_asked_to_be() -> None:
+    assert len(set(SPELLINGS)) + len(set(RESOLVED)) + len(ANSWERS) >= 40
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_odd_addresses_are_not_called(url: str, called: list[Any]) -> None:
+    assert refusal(url, NAMED) in ("AddressRefused", "HostNotAllowed")
+    assert called == []
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_odd_addresses_are_not_called_where_all_public_ones_are(url: str, called: list[Any]) -> None:
+    assert refusal(url.replace("http:", "https:"), PUBLIC) in ("AddressRefused", "HostUnreachable")
+    assert called == []
+
+
+@pytest.mark.parametrize(("host", "allowed", "address"), RESOLVED)
+def test_names_that_lead_inside_are_not_called(
+    monkeypatch: pytest.MonkeyPatch, host: str, allowed: Allowed, address: str, called: list[Any]
+) -> None:
+    resolving(monkeypatch, [address])
+    assert refusal(f"https://{host}/", allowed) == "AddressRefused"
+    assert called == []
+
+
+def test_one_bad_address_among_good_ones_is_enough(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+    resolving(monkeypatch, ["93.184.216.34", "127.0.0.1"])
+    assert refusal("http://metrics.example:9090/", NAMED) == "AddressRefused"
+    assert called == []
+
+
+def test_a_name_that_changes_its_address_is_asked_once(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+    asked = resolving(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])
+    assert refusal("http://metrics.example:9090/", NAMED) == "HostUnreachable"
+    assert (asked, called) == (["metrics.example"], [("93.184.216.34", 9090)])
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://metrics.example:9090/", "10.1.2.3"),
+        ("http://metrics.example:9090/", "100.64.0.1"),
+        ("http://metrics.example:9090/", "fd00::1"),
+        ("http://10.0.0.5:9090/", "10.0.0.5"),
+        ("http://[fd00::5]:9090/", "fd00::5"),
+        ("http://localhost:9090/", "127.0.0.1"),
+    ],
+)
+def test_inside_the_network_are_called_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, url: str, address: str, called: list[Any]
+) -> None:
+    resolving(monkeypatch, [address])
+    assert refusal(url, NAMED) == "HostUnreachable"
+    assert called == [(address, 9090)]
+
+
+def test_nobody_is_called_where_nobody_is_named(called: list[Any]) -> None:
+    assert refusal("https://93.184.216.34/", Allowed()) == "HostNotAllowed"
+    assert called == []
+
+
+def test_a_host_that_is_named_for_tls_is_not_called_without(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+    resolving(monkeypatch, ["93.184.216.34"])
+    assert refusal("http://metrics.example/", Allowed(frozenset({"metrics.example"}))) == "AddressRefused"
+    assert called == []
+
+
+def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
+    assert refusal("http://metrics.example:9090/", NAMED, seconds=0.2) == "HostUnreachable"
+    over.set()
+    assert called == []
+
+
+def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with answering(plain(b"fine")) as (url, allowed):
+        assert call(url, allowed).body == b"fine"
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def plain(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def _trickle(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(1000):
+        connection.sendall(b"x")
+        time.sleep(0.02)
+
+
+def _trickling_head(connection: socket.socket) -> None:
+    for number in range(90):
+        connection.sendall(f"X-{number}: 1\r\n".encode() if number else b"HTTP/1.1 200 OK\r\n")
+        time.sleep(0.02)
+
+
+def _endless(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        connection.sendall(b"x" * 65536)
+
+
+def _endless_chunks(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        connection.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+
+
+def _endless_line(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        connection.sendall(b"x" * 65536)
+
+
+def _silent(connection: socket.socket) -> None:
+    connection.recv(1)
+
+
+Script = bytes | Callable[[socket.socket], None]
+BOMB = gzip.compress(b"\0" * (1 << 22))
+ANSWERS: dict[str, tuple[Script, str]] = {
+    "silence": (_silent, "HostSlow"),
+    "a body that trickles": (_trickle, "HostSlow"),
+    "a head that trickles": (_trickling_head, "HostSlow"),
+    "a body without end": (_endless, "AnswerTooLarge"),
+    "chunks without end": (_endless_chunks, "AnswerTooLarge"),
+    "a header without end": (_endless_line, "HostUnreachable"),
+    "too many headers": (plain(b"", *(f"X-{number}: 1" for number in range(200))), "HostUnreachable"),
+    "a body too large": (plain(CANARY * 200), "AnswerTooLarge"),
+    "a length that is a lie": (plain(CANARY, length=5000), "HostUnreachable"),
+    "a compressed body": (plain(BOMB, "Content-Encoding: gzip"), "AnswerUnreadable"),
+    "another compressed body": (plain(b"x", "Content-Encoding: br"), "AnswerUnreadable"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", "HostUnreachable"),
+    "nothing": (b"", "HostUnreachable"),
+    "a chunk of no size": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HostUnreachable"),
+}
+
+
+@contextmanager
+def answering(script: Script) -> Iterator[tuple[str, Allowed]]:
+    """Serve one answer to everybody on loopback; the address is named."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(2)
+                    connection.recv(65536)
+                    if isinstance(script, bytes):
+                        connection.sendall(script)
+                    else:
+                        script(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield f"http://{host}/api", Allowed(plain=frozenset({host}))
+        over.set()
+        serving.join()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_odd_answers_are_not_taken(name: str) -> None:
+    script, code = ANSWERS[name]
+    with answering(script) as (url, allowed):
+        assert refusal(url, allowed, most=2000, seconds=0.3) == code
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent", "500 Oops", "404 No"])
+def test_redirects_are_not_followed_and_failures_not_read(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(plain(CANARY, "Location: http://169.254.169.254/", status=status)) as (url, allowed):
+        answer = call(url, allowed)
+    assert (answer.status, answer.body) == (int(status[:3]), b"")
+
+
+def test_a_good_answer_is_taken() -> None:
+    with answering(plain(b'{"up": 1}', "Content-Type: application/json")) as (url, allowed):
+        answer = call(url, allowed, method="POST", body=b"{}")
+    assert (answer.status, answer.headers["content-type"], answer.body) == (200, "application/json", b'{"up": 1}')
+
+
+def test_the_host_is_told_and_nothing_of_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bytes] = []
+    resolving(monkeypatch, ["10.9.9.9"])
+
+    def connect(address: tuple[str, int], **_: Any) -> socket.socket:
+        assert address == ("10.9.9.9", 9090)
+        ours, theirs = socket.socketpair()
+
+        def answer() -> None:
+            heard.append(theirs.recv(65536))
+            theirs.sendall(plain(b"fine"))
+
+        threading.Thread(target=answer, daemon=True).start()
+        return ours
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert call("http://metrics.example:9090/api?query=up", NAMED).body == b"fine"
+    assert heard[0].split(b"\r\n")[:2] == [b"GET /api?query=up HTTP/1.1", b"Host: metrics.example:9090"]
+    assert b"Cookie" not in heard[0]
+    assert b"Authorization" not in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("prometheus.monitoring.svc:9090", True), ("10.0.0.5:9090", True), ("[fd00::5]:9090", True), ("host", True),
+     ("http://host:9090", False), ("host/path", False), ("user@host", False), ("", False), ("*", False)],
+)  # fmt: skip
+def test_places_are_written_as_host_and_port(text: str, good: bool) -> None:
+    assert is_place(text) is good
+
+
+def test_nothing_is_kept_of_a_call_that_ended() -> None:
+    before = threading.active_count()
+    with answering(plain(b"fine")) as (url, allowed):
+        call(url, allowed)
+    assert threading.active_count() <= before + 1  # a timer may be on its way out
+    assert outbound.SECONDS == 5.0
