@@ -27,13 +27,12 @@ import msgspec
 import structlog
 from celery import shared_task
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
-from hetsched.adapters.allocation import by_container
 from hetsched.adapters.kube.allocating import allocate, release
 from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind, annotations_of, bind, read_refused
+from hetsched.adapters.kube.binding import Bound, Fate, ToBind, bind, read_refused
 from hetsched.adapters.kube.providing import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
@@ -44,6 +43,7 @@ from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import keep_gangs_whole
+from hetsched.placement.granting import granting
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 
@@ -179,20 +179,22 @@ def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
     epochs = dict(held.values_list("pod_id", "leader_epoch"))
     rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
     found = []
-    for pod in rows.order_by("id"):
+    for pod in rows.annotate(in_cluster=F("cluster__name")).order_by("id"):
         assert pod.node is not None
         patient = pod.decided_at is None or pod.decided_at > now - PATIENCE
         out = tried and pod.decided_at is not None and pod.decided_at > now - OUT_FOR
-        one = binding_of(pod.pk, pod.uid, pod.spec, pod.node.name, pod.allocation or EMPTY, epochs.get(pod.pk, 0))
+        given, epoch = pod.allocation or EMPTY, epochs.get(pod.pk, 0)
+        one = binding_of(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, given, epoch)
         named = {"namespace": pod.namespace, "name": pod.name}
         found.append(msgspec.structs.replace(one, **named, patient=patient, tried=tried, out=out))
     return found
 
 
-def binding_of(pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int) -> ToBind:
+def binding_of(
+    cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
+) -> ToBind:
     """Return what is to be written for one pod, with what it holds."""
-    containers = by_container(msgspec.structs.replace(spec, allocation=allocation))
-    told = annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers)
+    told = granting(cluster, node, uid, spec, allocation, epoch)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
     device_claims = tuple(use.claim for use in spec.shape.devices)

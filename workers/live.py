@@ -213,7 +213,9 @@ class Live:
         for result in placed:
             waiting = result.waiting
             held = result.allocation or EMPTY
-            to = bind.binding_of(waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch)
+            to = bind.binding_of(
+                self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch
+            )
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
             self._binding += 1
             is_ours = partial(self._is_ours, self._lease, now + bind.WRITE_WITHIN.total_seconds())

@@ -1,8 +1,9 @@
-"""Secrets that rows keep: sealed before they are stored, opened only where they are used.
+"""Secrets that rows keep: sealed before they are stored, opened only where they are used; and keys made of ours.
 
 Rule: Fernet (AES-128-CBC and HMAC-SHA-256) under a key that HKDF-SHA-256 derives from SECRET_KEY and the purpose, so a
 sealed text opens only with the same SECRET_KEY and for what it was sealed for. Where no SECRET_KEY is set every
-process has its own, and nothing could be opened again: then nothing is sealed.
+process has its own, and nothing could be opened again: then nothing is sealed. What is signed for others, as for the
+agents of nodes, is signed under keys that are derived in the same way, each for its purpose.
 Source: RFC 5869; the Fernet specification.
 """
 
@@ -49,6 +50,14 @@ def unseal(sealed: str, *, purpose: str) -> str:
         ) from None
 
 
+def derived(purpose: str) -> bytes | None:
+    """Return the 32 bytes of SECRET_KEY that serve one purpose alone; None where it is not set."""
+    return _derive(f"hetsched derived {purpose}") if settings.SECRET_KEY_GIVEN else None
+
+
 def _box(purpose: str) -> Fernet:
-    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=f"hetsched sealed {purpose}".encode())
-    return Fernet(urlsafe_b64encode(key.derive(settings.SECRET_KEY.encode())))
+    return Fernet(urlsafe_b64encode(_derive(f"hetsched sealed {purpose}")))
+
+
+def _derive(info: str) -> bytes:
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info.encode()).derive(settings.SECRET_KEY.encode())

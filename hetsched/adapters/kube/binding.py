@@ -23,7 +23,6 @@ import enum
 import json
 import time
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakSet
 
 import msgspec
@@ -31,6 +30,7 @@ import msgspec
 from hetsched.adapters import keys
 from hetsched.adapters.allocation import write_allocation
 from hetsched.contracts.allocation import Allocation, DeviceGrant
+from hetsched.contracts.signing import sign
 
 from .api import Api, ApiFailure
 from .resources import PODS
@@ -87,9 +87,16 @@ class Bound(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def annotations_of(allocation: Allocation, *, uid: str, node: str, epoch: int, containers: dict[str, str]) -> Any:
-    """Return the annotations that tell what a pod holds: ours, and crane's where zones are named."""
+def annotations_of(
+    allocation: Allocation, *, uid: str, node: str, epoch: int, containers: dict[str, str], key: bytes | None = None
+) -> dict[str, str]:
+    """Return the annotations that tell what a pod holds: ours, and crane's where zones are named.
+
+    Ours is signed under `key`, the one of the node's agent; without one nothing is.
+    """
     document = json.loads(write_allocation(allocation, containers)) | {"uid": uid, "node": node, "epoch": epoch}
+    if key is not None:
+        document["sig"] = sign(document, key)
     written = {keys.ALLOCATION: json.dumps(document, separators=(",", ":"))}
     zones = [zone for zone in allocation.zones if zone.cpu_millis]
     if zones:

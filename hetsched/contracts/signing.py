@@ -1,0 +1,126 @@
+"""What makes an allocation the control plane's own: a signature that only it and one node's agent can make or check.
+
+Problem: whoever may write annotations could grant a pod any CPU and card, copy another pod's grant, or bring an old one
+back.
+Rule: every node has a key of its own, HMAC-SHA256 of its cluster and name under the control plane's secret. `sig` is
+HMAC-SHA256 under that key over the canonical bytes of the allocation without `sig`: JSON with sorted members, no white
+space and only ASCII. Uid, node and epoch are members, so they are signed with all that is granted. What is used of an
+allocation is taken from the very members that were signed, and only after the signature was found right.
+    no `sig`                                  AllocationUnsigned
+    another signature, or any member changed  AllocationForged
+    right, but for another pod or node        AllocationForeign
+Source: RFC 2104, RFC 4231.
+Invariant: `verify(text of a signed document, same key, its uid, its node)` gives that document; nothing else does.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Annotated, NoReturn
+
+import msgspec
+
+from .allocation import CardGrant, ZoneGrant
+from .cpuset import parse_cpuset
+from .errors import InputError
+
+MAX_TEXT = 256 * 1024  # all annotations of an object together are no longer
+_CONTEXT = b"hetsched allocation\n"
+_KEY_CONTEXT = b"hetsched agent\n"
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """A verified allocation: what the control plane granted to one pod on one node."""
+
+    uid: str
+    node: str
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    cpus: str = ""
+    zones: tuple[ZoneGrant, ...] = ()
+    gpus: tuple[CardGrant, ...] = ()
+    policy: str | None = None
+    containers: dict[str, str] = {}
+    predicted: tuple[ZoneGrant, ...] = ()
+
+
+def node_key(secret: bytes, cluster: str, node: str) -> bytes:
+    """Return the key that a control plane shares with the agent of one node alone."""
+    return hmac.digest(secret, _KEY_CONTEXT + json.dumps([cluster, node]).encode(), "sha256")
+
+
+def canonical(document: Mapping[str, object]) -> bytes:
+    """Return the bytes of an allocation that are signed: all its members but `sig`."""
+    members = {name: member for name, member in document.items() if name != "sig"}
+    return json.dumps(members, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sign(document: Mapping[str, object], key: bytes) -> str:
+    """Return the `sig` of an allocation; it must name its uid, node and epoch.
+
+    Raises: KeyError where it does not.
+    """
+    if missing := {"uid", "node", "epoch"} - document.keys():
+        raise KeyError(*sorted(missing))
+    return hmac.digest(key, _CONTEXT + canonical(document), "sha256").hex()
+
+
+def verify(text: str, key: bytes, *, uid: str, node: str) -> Granted:
+    """Return what an allocation grants, if the control plane wrote it for this pod on this node.
+
+    Raises: InputError `AllocationMalformed`, `AllocationUnsigned`, `AllocationForged` or `AllocationForeign`.
+    """
+    document = _read(text)
+    given = document.get("sig")
+    if given is None:
+        raise InputError("AllocationUnsigned", "it is not signed")
+    if not isinstance(given, str) or not _matches(document, given, key):
+        raise InputError("AllocationForged", "its signature is not the control plane's for this node")
+    granted = _typed(document)
+    if granted.uid != uid:
+        raise InputError("AllocationForeign", f"it was signed for pod {granted.uid[:64]}")
+    if granted.node != node:
+        raise InputError("AllocationForeign", f"it was signed for node {granted.node[:253]}")
+    return granted
+
+
+def _matches(document: Mapping[str, object], given: str, key: bytes) -> bool:
+    try:
+        expected = hmac.digest(key, _CONTEXT + canonical(document), "sha256").hex()
+    except (ValueError, RecursionError):
+        return False
+    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))
+
+
+def _read(text: str) -> dict[str, object]:
+    if len(text) > MAX_TEXT:
+        raise InputError("AllocationMalformed", f"it is longer than {MAX_TEXT} characters")
+    try:
+        document = json.loads(text, object_pairs_hook=_members, parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
+        raise InputError("AllocationMalformed", f"it is not an allocation: {str(error)[:200]}") from None
+    if not isinstance(document, dict):
+        raise InputError("AllocationMalformed", "it is not an allocation: it is no object")
+    return document
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # Readers differ in which of two members of one name they take.
+    if len(members := dict(pairs)) != len(pairs):
+        raise ValueError("it names a member twice")
+    return members
+
+
+def _not_json(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _typed(document: Mapping[str, object]) -> Granted:
+    try:
+        granted = msgspec.convert(document, Granted)
+    except msgspec.ValidationError as error:
+        raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
+    for cpus in (granted.cpus, *granted.containers.values()):
+        parse_cpuset(cpus)
+    return granted

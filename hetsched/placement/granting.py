@@ -1,0 +1,65 @@
+"""What the agents of nodes may take for the control plane's word: allocations, signed for one pod on one node.
+
+Rule: the key of a node is made of SECRET_KEY, the cluster's name and the node's; it is kept nowhere here and told to
+that node's agent alone. Where no SECRET_KEY is set, nothing is signed and agents apply nothing. Only what we booked is
+signed, never what a pod brought along. With another SECRET_KEY every node has another key: agents get it with the next
+answer, and with it what their pods hold, signed anew.
+Invariant: every text is of an active reservation, under the epoch that it was decided in.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+from django.conf import settings
+
+from hetsched.adapters import keys
+from hetsched.adapters.allocation import by_container
+from hetsched.adapters.kube.binding import annotations_of
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.signing import node_key
+from hetsched.contracts.workload import PodSpec
+from hetsched.journal.sealed import derived
+
+from .lifecycle import HOLDING, State
+from .models import Pod
+from .reservations import Reservation
+
+_PURPOSE = "keys of node agents"
+
+
+def agent_key(cluster: str, node: str) -> bytes | None:
+    """Return the key that the agent of a node checks allocations with; None where nothing is signed."""
+    return _agent_key(settings.SECRET_KEY, cluster, node) if settings.SECRET_KEY_GIVEN else None
+
+
+@lru_cache(maxsize=16_384)
+def _agent_key(_made_of: str, cluster: str, node: str) -> bytes | None:
+    secret = derived(_PURPOSE)
+    return None if secret is None else node_key(secret, cluster, node)
+
+
+def granting(cluster: str, node: str, uid: str, spec: PodSpec, allocation: Allocation, epoch: int) -> dict[str, str]:
+    """Return the annotations that tell what a pod was given on a node, signed."""
+    containers = by_container(msgspec.structs.replace(spec, allocation=allocation))
+    key = agent_key(cluster, node)
+    return annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers, key=key)
+
+
+def granted_on(cluster_id: int, node: str) -> dict[str, str]:
+    """Return what every pod that we placed on a node holds there, as its signed allocation by uid."""
+    rows = Reservation.objects.filter(
+        cluster_id=cluster_id,
+        node__name=node,
+        active=True,
+        pod__state__in=HOLDING - {State.PLACED},
+        pod__origin__in=Pod.OURS,
+    ).exclude(pod__uid="")
+    found = rows.select_related("pod", "cluster").order_by("pod_id")
+    return {
+        row.pod.uid: granting(
+            row.cluster.name, node, row.pod.uid, row.pod.spec, row.pod.allocation or row.allocation, row.leader_epoch
+        )[keys.ALLOCATION]
+        for row in found
+    }
