@@ -29,7 +29,10 @@ _CUT = re.compile(r"[\s_-]+")
 
 
 class CardFacts(msgspec.Struct, frozen=True):
-    """One row of the accelerator table; memory is what the driver shows where that is known."""
+    """One row of the accelerator table; memory is what the driver shows where that is known.
+
+    `interconnect_gbs` is of both directions together.
+    """
 
     id: str
     vendor: str
@@ -40,6 +43,7 @@ class CardFacts(msgspec.Struct, frozen=True):
     boost_mhz: int | None = None
     fp32_tflops: float | None = None
     compute_capability: str | None = None
+    interconnect_gbs: float | None = None
     aliases: tuple[str, ...] = ()
 
     @property
@@ -50,6 +54,7 @@ class CardFacts(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct):
     accelerators: list[CardFacts]
     traces: dict[str, dict[str, str]]
+    mig_profiles: dict[str, list[tuple[str, int, int, int] | str]]
 
 
 @cache
@@ -81,6 +86,20 @@ def model_tokens(name: str) -> tuple[str, ...]:
 def facts_of(model: str) -> CardFacts | None:
     """Return the table's row for a model by any of its names, None for one that the table does not name."""
     return _by_name().get(model_tokens(model))
+
+
+def mig_profile(model: str, multiprocessors: int, memory_mib: int) -> str | None:
+    """Return the profile of a MIG instance of a card of `model`, None where the table has none of about that size."""
+    tokens = set(model_tokens(model))
+    for card, profiles in _table().mig_profiles.items():
+        if not tokens.issuperset(model_tokens(card)):
+            continue
+        for profile in profiles:
+            if isinstance(profile, tuple):
+                name, _, cores, about_mib = profile
+                if cores == multiprocessors and abs(memory_mib - about_mib) * 20 <= about_mib:
+                    return name
+    return None
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,236 @@
+"""Read what `nvidia-smi -q -x` wrote.
+
+Problem: the document comes from outside, and XML can name other files or grow without end. Every driver spells "not
+known" in other words, and drops or adds elements.
+Rule: a document may name its DTD (all do) but hold no declarations of its own; nothing it names is ever fetched. At
+most `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`; text is kept, attributes of `gpu` alone. An absent element and a word
+of `_NOTHING` are None; a word of `_BROKEN` where memory or a clock should be means that the driver lost the card.
+Source: nvsmi_device_v12.dtd, nvsmi_device_v13.dtd as named by published documents; nvidia-smi(1).
+"""
+
+from __future__ import annotations
+
+import re
+from xml.parsers import expat
+
+from hetsched.contracts.agent_report import MachineProblem, MigDevice
+from hetsched.contracts.cards import mig_profile
+
+from .card_reading import CardReading, pci_address
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 24
+MAX_ELEMENTS = 100_000
+_SKIPPED = frozenset({"supported_clocks", "accounted_processes"})
+_MAX_TEXT = 4096
+_MAX_CARDS = 256
+_NOTHING = frozenset(
+    {
+        "", "n/a", "[n/a]", "none", "not supported", "[not supported]", "not available", "insufficient permissions",
+        "[insufficient permissions]", "requested functionality has been deprecated", "unknown",
+    }
+)  # fmt: skip
+_BROKEN = ("unknown error", "err!", "gpu is lost", "gpu requires reset", "gpu access blocked", "fallen off the bus")
+_AMOUNT = re.compile(r"([0-9]{1,12})(?:\.[0-9]{1,6})? ?(MiB|MHz|GiB)", re.ASCII)
+# Where a document says that a card is not to be used further, and the answer that is good.
+_FAULTS = {
+    "remapped_rows/remapped_row_failure": "rows of its memory could not be remapped",
+    "ecc_errors/unrepairable_memory": "its memory cannot be repaired",
+    "gpu_reset_status/reset_required": "it has to be reset",
+}
+_WAITS = {
+    "remapped_rows/remapped_row_pending": "rows of its memory are remapped at the next reset",
+    "retired_pages/pending_retirement": "pages of its memory are retired at the next reset",
+    "retired_pages/pending_blacklist": "pages of its memory are retired at the next reset",
+    "ecc_errors/channel_repair_pending": "a memory channel is repaired at the next reset",
+    "ecc_errors/tpc_repair_pending": "a compute unit is repaired at the next reset",
+    "gpu_reset_status/drain_and_reset_recommended": "it is to be drained and reset",
+}
+
+
+class Refused(Exception):
+    """The document is none, or one that is not read."""
+
+
+class Element:
+    """One element: its text without white space around it, and what is inside it."""
+
+    __slots__ = ("children", "identity", "name", "text")
+
+    def __init__(self, name: str, identity: str = "") -> None:
+        self.name, self.identity, self.text = name, identity, ""
+        self.children: list[Element] = []
+
+    def all(self, name: str) -> list[Element]:
+        return [child for child in self.children if child.name == name]
+
+    def at(self, path: str) -> Element | None:
+        """Return the first element at a path of names."""
+        here: Element | None = self
+        for name in path.split("/"):
+            here = next((child for child in here.children if child.name == name), None) if here else None
+        return here
+
+    def word(self, path: str) -> str | None:
+        """Return the text at a path, None where there is none or it says that nothing is known."""
+        found = self.at(path)
+        if found is None or found.text.lower() in _NOTHING:
+            return None
+        return found.text
+
+    def amount(self, path: str, unit: str) -> int | None:
+        """Return a whole amount in `unit`, None where it is not told in that unit."""
+        match = _AMOUNT.fullmatch(self.word(path) or "")
+        return int(match[1]) if match and match[2] == unit else None
+
+
+def parse(data: bytes) -> Element:
+    """Read a document into elements. Raises: Refused."""
+    if len(data) > MAX_BYTES:
+        raise Refused(f"it is larger than {MAX_BYTES} bytes")
+    top = Element("")
+    stack = [top]
+    skipping = count = 0
+
+    def doctype(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
+        if has_declarations:
+            raise Refused("it declares things of its own")
+
+    def refuse(*_: object) -> int:
+        raise Refused("it declares or uses an entity")
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal skipping, count
+        count += 1
+        if skipping or name in _SKIPPED:
+            skipping += 1
+            if skipping > MAX_DEPTH:
+                raise Refused("it is too deep")
+            return
+        if len(stack) > MAX_DEPTH or count > MAX_ELEMENTS:
+            raise Refused("it is too deep or too long")
+        element = Element(name, attributes.get("id", "")[:64] if name == "gpu" else "")
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def end(_name: str) -> None:
+        nonlocal skipping
+        if skipping:
+            skipping -= 1
+            return
+        element = stack.pop()
+        element.text = element.text.strip()
+
+    def text(piece: str) -> None:
+        if not skipping and len(stack[-1].text) < _MAX_TEXT:
+            stack[-1].text += piece
+
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+    parser.StartDoctypeDeclHandler = doctype
+    parser.EntityDeclHandler = refuse
+    parser.ExternalEntityRefHandler = refuse
+    parser.SkippedEntityHandler = refuse
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise Refused(f"it is no XML: {error}") from None
+    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+        raise Refused(f"its encoding cannot be read: {error}") from None
+    if [child.name for child in top.children] != ["nvidia_smi_log"]:
+        raise Refused("its root is no nvidia_smi_log")
+    return top.children[0]
+
+
+def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardReading] | None:
+    """Return the cards that a document describes, None if it cannot be read."""
+    try:
+        root = parse(data)
+    except Refused as refusal:
+        problems.append(MachineProblem("NvidiaDocumentUnreadable", f"nvidia-smi's document: {refusal}", "nvidia-smi"))
+        return None
+    found = [_card(gpu) for gpu in root.all("gpu")[:_MAX_CARDS]]
+    attached = root.word("attached_gpus") or ""
+    if attached.isascii() and attached.isdigit() and int(attached[:9]) != len(found):
+        problems.append(
+            MachineProblem(
+                "CardsNotDescribed",
+                f"nvidia-smi's document says that {attached[:9]} cards are attached and describes {len(found)}",
+                "nvidia-smi",
+            )
+        )
+        # Its order is not the driver's then; the device node's number is the next best.
+        for card in found:
+            card.index = card.minor
+    else:
+        for index, card in enumerate(found):
+            card.index = index
+    return found
+
+
+def _card(gpu: Element) -> CardReading:
+    minor = gpu.word("minor_number") or ""
+    card = CardReading(
+        vendor="nvidia",
+        pci_address=pci_address(gpu.word("pci/pci_bus_id") or gpu.identity),
+        uuid=gpu.word("uuid"),
+        model=gpu.word("product_name"),
+        minor=int(minor) if minor.isascii() and minor.isdigit() and len(minor) < 5 else None,
+        memory_mib=gpu.amount("fb_memory_usage/total", "MiB"),
+        clock_mhz=gpu.amount("max_clocks/graphics_clock", "MHz"),
+    )
+    card.mig_devices = _mig_devices(gpu, card.model or "")
+    current, pending = gpu.word("mig_mode/current_mig"), gpu.word("mig_mode/pending_mig")
+    if current != pending:
+        card.notes.append(f"MIG is {current} and becomes {pending} at the next reset")
+    processes = gpu.at("processes")
+    if processes is not None and processes.text.lower() not in _NOTHING - {"", "none"}:
+        card.processes = len({one.word("pid") for one in processes.all("process_info")})
+    _health(gpu, card)
+    # GPUs of one cluster and clique of a fabric reach each other through its switches.
+    if gpu.word("fabric/state") == "Completed" and gpu.word("fabric/status") in (None, "Success"):
+        card.fabric = f"{gpu.word('fabric/clusterUuid') or ''}.{gpu.word('fabric/cliqueId') or ''}"
+    return card
+
+
+def _health(gpu: Element, card: CardReading) -> None:
+    for path in ("fb_memory_usage/total", "max_clocks/graphics_clock", "uuid", "product_name"):
+        said = gpu.word(path) or ""
+        if any(word in said.lower() for word in _BROKEN):
+            card.troubles.append(f"the driver answers {said[:60]!r} for {path}")
+    if card.troubles:
+        card.uuid = card.uuid if card.uuid and card.uuid.startswith("GPU-") else None
+    card.troubles += [why for path, why in _FAULTS.items() if _is_yes(gpu, path)]
+    card.notes += dict.fromkeys(why for path, why in _WAITS.items() if _is_yes(gpu, path))
+    action = gpu.word("gpu_recovery_action")
+    if action is not None:
+        card.troubles.append(f"the driver asks for: {action[:60]}")
+    fabric = gpu.word("fabric/health/summary")
+    if fabric is not None and fabric.lower() != "healthy":
+        card.troubles.append(f"its fabric is {fabric[:60]}")
+    card.healthy = True if card.memory_mib is not None else None
+
+
+def _is_yes(gpu: Element, path: str) -> bool:
+    return (gpu.word(path) or "").lower() == "yes"
+
+
+def _mig_devices(gpu: Element, model: str) -> tuple[MigDevice, ...] | None:
+    """Return a card's MIG instances: none where MIG is off or the card has no such mode."""
+    mode = gpu.at("mig_mode/current_mig")
+    if mode is not None and any(word in mode.text.lower() for word in _BROKEN):
+        return None
+    if gpu.word("mig_mode/current_mig") != "Enabled":
+        return ()
+    holder = gpu.at("mig_devices")
+    found = []
+    for device in holder.all("mig_device")[:64] if holder else []:
+        cores = device.word("device_attributes/shared/multiprocessor_count") or ""
+        memory = device.amount("fb_memory_usage/total", "MiB")
+        profile = None
+        if memory is not None and cores.isascii() and cores.isdigit():
+            profile = mig_profile(model, int(cores[:6]), memory)
+        found.append(MigDevice(device.word("uuid"), profile, memory))
+    return tuple(found)

@@ -1,0 +1,234 @@
+"""Ask NVIDIA's driver through NVML.
+
+Problem: the driver may be absent, older than its bindings, or hang on a card that fell off the bus.
+Rule: the library is loaded when it is asked for. Whatever one call cannot tell is None; a card that the driver calls
+lost, or that has to be reset, is unhealthy. The questions are asked on a thread of their own: if it is not back within
+`PATIENCE_SECONDS`, the report says so, and nobody asks again before it is.
+Source: NVML API reference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, Protocol
+
+from hetsched.contracts.agent_report import MachineProblem, MigDevice
+from hetsched.contracts.cards import facts_of
+
+from .card_reading import CardReading, pci_address
+
+PATIENCE_SECONDS = 10.0
+_MIB = 1024 * 1024
+_NO_DRIVER = frozenset({9, 12})  # DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
+_GONE = {15: "the driver lost it", 16: "it has to be reset"}  # GPU_IS_LOST, RESET_REQUIRED
+_GRAPHICS_CLOCK, _ON, _SWITCH = 0, 1, 2
+_MOST_LINKS = 18
+_NEAR = {0: "switch", 10: "switch", 20: "switch", 30: "zone", 40: "zone", 50: "system"}
+
+Handle = Any
+
+
+class Nvml(Protocol):
+    """What is asked of the bindings; further questions are asked by name, because older bindings lack some."""
+
+    NVMLError: type[Exception]
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle: ...
+
+
+def bindings() -> Nvml | None:
+    """Load NVML's bindings, None where they are not installed."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    nvml: Any = pynvml
+    loaded: Nvml = nvml
+    return loaded
+
+
+class NvmlDoor:
+    """NVML of this machine; `nvml` None: there is none."""
+
+    def __init__(self, nvml: Nvml | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._nvml = nvml
+        self._patience_seconds = patience_seconds
+        self._asking: threading.Thread | None = None
+
+    def read(self, problems: list[MachineProblem]) -> list[CardReading] | None:
+        """Return the driver's cards, None where there is no driver or it does not answer."""
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        if self._asking is not None and self._asking.is_alive():
+            problems.append(MachineProblem("NvmlHangs", "NVML still has not answered the question before", "nvml"))
+            return None
+        found: list[list[CardReading] | None] = []
+        said: list[MachineProblem] = []
+        self._asking = threading.Thread(target=lambda: found.append(_read(nvml, said)), daemon=True, name="nvml")
+        self._asking.start()
+        self._asking.join(self._patience_seconds)
+        if self._asking.is_alive():
+            problems.append(
+                MachineProblem("NvmlHangs", f"NVML has not answered for {self._patience_seconds:g} s", "nvml")
+            )
+            return None
+        problems += said
+        return found[0] if found else None
+
+
+def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | None:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) not in _NO_DRIVER:
+            problems.append(MachineProblem("NvmlFailed", f"NVML does not start: {error}", "nvml"))
+        return None
+    try:
+        return _cards(nvml, problems)
+    except nvml.NVMLError as error:
+        problems.append(MachineProblem("NvmlFailed", f"NVML does not answer: {error}", "nvml"))
+        return None
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
+    handles: list[tuple[CardReading, Handle]] = []
+    found = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            why = _GONE.get(getattr(error, "value", 0), f"the driver does not open it: {error}")
+            found.append(CardReading(vendor="nvidia", index=index, troubles=[why]))
+            continue
+        card = _card(_Asker(nvml, handle), index)
+        found.append(card)
+        handles.append((card, handle))
+    for card, handle in handles:
+        _links(_Asker(nvml, handle), card, handles)
+    return found
+
+
+class _Asker:
+    """Asks one device; what it does not tell is None, and a lost device is remembered in `gone`."""
+
+    def __init__(self, nvml: Nvml, handle: Handle) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self.gone = ""
+
+    def ask(self, name: str, *more: Any) -> Any:
+        call = getattr(self._nvml, name, None)
+        if call is None:
+            return None
+        try:
+            return call(self._handle, *more)
+        except self._nvml.NVMLError as error:
+            self.gone = _GONE.get(getattr(error, "value", 0), self.gone)
+            return None
+
+    def text(self, name: str) -> str | None:
+        said = self.ask(name)
+        return said.decode(errors="replace") if isinstance(said, bytes) else said
+
+    def of(self, handle: Handle) -> _Asker:
+        return _Asker(self._nvml, handle)
+
+
+def _card(asker: _Asker, index: int) -> CardReading:
+    pci, memory = asker.ask("nvmlDeviceGetPciInfo"), asker.ask("nvmlDeviceGetMemoryInfo")
+    card = CardReading(
+        vendor="nvidia",
+        index=index,
+        pci_address=_bus(pci),
+        uuid=asker.text("nvmlDeviceGetUUID"),
+        model=asker.text("nvmlDeviceGetName"),
+        minor=asker.ask("nvmlDeviceGetMinorNumber"),
+        memory_mib=None if memory is None else memory.total // _MIB,
+        cores=asker.ask("nvmlDeviceGetNumGpuCores"),
+        clock_mhz=asker.ask("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK),
+        processes=_processes(asker),
+    )
+    card.mig_devices = _mig(asker, card)
+    rows = asker.ask("nvmlDeviceGetRemappedRows")
+    if rows is not None:
+        _, _, pending, failed = rows
+        if failed:
+            card.troubles.append("rows of its memory could not be remapped")
+        if pending:
+            card.notes.append("rows of its memory are remapped at the next reset")
+    if asker.ask("nvmlDeviceGetRetiredPagesPendingStatus") == _ON:
+        card.notes.append("pages of its memory are retired at the next reset")
+    if asker.gone:
+        card.troubles.append(asker.gone)
+    card.healthy = True if card.memory_mib is not None else None
+    return card
+
+
+def _bus(pci: Any) -> str | None:
+    bus = getattr(pci, "busId", None)
+    return pci_address(bus.decode(errors="replace") if isinstance(bus, bytes) else bus) if bus else None
+
+
+def _processes(asker: _Asker) -> int | None:
+    kinds = [asker.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
+    told = [processes for processes in kinds if processes is not None]
+    return len({one.pid for processes in told for one in processes}) if told else None
+
+
+def _mig(asker: _Asker, card: CardReading) -> tuple[MigDevice, ...] | None:
+    mode = asker.ask("nvmlDeviceGetMigMode")
+    if mode is None:
+        return None if asker.gone else ()
+    current, pending = mode
+    if current != pending:
+        card.notes.append(f"MIG is {'on' if current else 'off'} and becomes {'on' if pending else 'off'} at a reset")
+    if current != _ON:
+        return ()
+    found = []
+    for place in range(asker.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        handle = asker.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+        if handle is None:
+            continue
+        one = asker.of(handle)
+        memory = one.ask("nvmlDeviceGetMemoryInfo")
+        _, _, profile = (one.text("nvmlDeviceGetName") or "").partition(" MIG ")
+        found.append(
+            MigDevice(one.text("nvmlDeviceGetUUID"), profile or None, None if memory is None else memory.total // _MIB)
+        )
+    return tuple(found)
+
+
+def _links(asker: _Asker, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
+    """Note the NVLinks of a card, and what else lies between it and the others."""
+    remotes: list[str] = []
+    switched = 0
+    for link in range(_MOST_LINKS):
+        if asker.ask("nvmlDeviceGetNvLinkState", link) != _ON:
+            continue
+        kind = asker.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        remote = _bus(asker.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+        if kind == _SWITCH:
+            switched += 1
+        elif remote is not None:
+            remotes.append(remote)
+    facts = facts_of(card.model or "")
+    both_ways = facts.interconnect_gbs if facts else None
+    if switched:
+        card.fabric = "nvswitch"
+    card.peers = {
+        remote: round(both_ways / 2 * remotes.count(remote) / len(remotes), 3) if both_ways else None
+        for remote in remotes
+    }
+    for other, handle in handles:
+        if other is not card and other.pci_address is not None:
+            level = asker.ask("nvmlDeviceGetTopologyCommonAncestor", handle)
+            if level in _NEAR:
+                card.near[other.pci_address] = _NEAR[level]

@@ -1,0 +1,134 @@
+"""Which accelerators a machine has.
+
+Rule: the PCI bus says which cards are there; NVML, else a document of `nvidia-smi -q -x`, says what NVIDIA's are, and
+the kernel's files what AMD's are. Cards are joined by PCI address. NVIDIA's come first, in their driver's order, then
+the others by address. A card that a driver should know and does not is unhealthy.
+A machine has no cards (an empty list) where its PCI bus can be read and holds none; where neither the bus nor a driver
+can be read, its cards are unknown (None).
+Invariant: two cards never share an index or a uuid; a uuid that two cards state belongs to neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hetsched.contracts.agent_report import MachineCard, MachineProblem
+from hetsched.contracts.cards import MAX_CARDS
+
+from .card_reading import CardReading, links_of, machine_card, table_facts
+from .nvidia_xml import read_nvidia_xml
+from .nvml import NvmlDoor, bindings
+from .pci_cards import DEVICES, has_driver, read_pci
+from .tree import Tree
+
+_door: NvmlDoor | None = None
+
+
+def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCard, ...] | None:
+    """Return the cards of a machine, None where that cannot be known; a document is believed before NVML is asked."""
+    readings = read_cards(tree, nvidia_smi)
+    return None if readings is None else described(tree, readings)
+
+
+def read_cards(tree: Tree, nvidia_smi: bytes | None = None, door: NvmlDoor | None = None) -> list[CardReading] | None:
+    """Return what the doors tell of each card, joined and in order; each has an index of its own."""
+    on_bus = read_pci(tree)
+    driver = _from_driver(tree, nvidia_smi, door)
+    if driver is None and not on_bus and not tree.exists(DEVICES):
+        tree.problems.append(
+            MachineProblem("CardsUnknown", "there is neither a PCI bus nor a driver to ask for cards", f"/{DEVICES}")
+        )
+        return None
+    cards = _joined(tree, driver, on_bus)[:MAX_CARDS]
+    _number(tree, cards)
+    _own_uuids(tree, cards)
+    return cards
+
+
+def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
+    """Return what the report says of cards; whatever is odd about them goes to the tree's problems."""
+    index_of = {card.pci_address: card.index or 0 for card in cards if card.pci_address is not None}
+    found = []
+    for card in cards:
+        _tell(tree, card)
+        assert card.index is not None
+        zone = _zone(tree, card)
+        found.append(machine_card(card, card.index, zone, links_of(card, index_of, cards)))
+    return tuple(sorted(found, key=lambda one: one.index))
+
+
+def _from_driver(tree: Tree, nvidia_smi: bytes | None, door: NvmlDoor | None) -> list[CardReading] | None:
+    global _door  # noqa: PLW0603  one door a process: a driver that hangs is not asked twice at once
+    if nvidia_smi is not None:
+        return read_nvidia_xml(nvidia_smi, tree.problems)
+    if door is None and tree.is_this_machine:
+        # Without the driver's device node the library would only be loaded to say that there is no driver.
+        if _door is None and tree.exists("dev/nvidiactl"):
+            _door = NvmlDoor(bindings())
+        door = _door
+    return None if door is None else door.read(tree.problems)
+
+
+def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
+    """Return the driver's cards first, then those that only the bus or the kernel knows."""
+    known = {card.pci_address for card in driver or () if card.pci_address is not None}
+    cards = list(driver or ())
+    for card in on_bus:
+        if card.pci_address in known:
+            continue
+        assert card.pci_address is not None
+        kernel_driver = has_driver(tree, card.pci_address)
+        if card.vendor == "nvidia" and driver is not None and kernel_driver == "nvidia":
+            card.troubles.append("its driver does not show it any more")
+        if card.memory_mib is None:
+            why = f"the driver {kernel_driver} tells nothing of it" if kernel_driver else "it has no driver"
+            card.notes.append(f"it is there, but {why}: memory and the rest are unknown")
+        cards.append(card)
+    return cards
+
+
+def _number(tree: Tree, cards: list[CardReading]) -> None:
+    """Give each card an index: its driver's, else the next that is free."""
+    told = Counter(card.index for card in cards)
+    taken = {card.index for card in cards if card.index is not None and told[card.index] == 1}
+    taken = {index for index in taken if index < MAX_CARDS}
+    free = iter(index for index in range(2 * MAX_CARDS) if index not in taken)
+    for card in cards:
+        if card.index not in taken:
+            card.index = next(free)
+
+
+def _own_uuids(tree: Tree, cards: list[CardReading]) -> None:
+    counted = Counter(card.uuid for card in cards if card.uuid is not None)
+    for card in cards:
+        if card.uuid is not None and counted[card.uuid] > 1:
+            card.notes.append(f"another card states its uuid too ({card.uuid})")
+            card.uuid = None
+
+
+def _zone(tree: Tree, card: CardReading) -> int | None:
+    if card.pci_address is None:
+        return None
+    zone = tree.number(f"{DEVICES}/{card.pci_address}/numa_node")
+    if zone is not None and zone >= 0:
+        return zone
+    online = tree.text("sys/devices/system/node/online", 4096)
+    if zone is not None and online is not None and online.isascii() and online.isdigit() and len(online) < 6:
+        return int(online)  # there is but one zone that it can be in
+    why = "the firmware does not tell its zone" if zone is not None else "its PCI device is not in this tree"
+    tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _about(card)))
+    return None
+
+
+def _tell(tree: Tree, card: CardReading) -> None:
+    """Turn a card's troubles, notes and gaps into problems."""
+    texts = [("CardUnhealthy", why) for why in card.troubles] + [("CardNoted", why) for why in card.notes]
+    if card.model is not None and card.memory_mib is not None and table_facts(card) is None:
+        texts.append(("CardNotInTable", f"nothing more is known of a {card.model} with {card.memory_mib} MiB"))
+    if card.vendor == "nvidia" and card.memory_mib is not None and card.mig_devices is None:
+        texts.append(("CardNoted", "whether it is split by MIG is unknown"))
+    tree.problems += [MachineProblem(code, f"card {card.index}: {why}", _about(card)) for code, why in texts]
+
+
+def _about(card: CardReading) -> str:
+    return card.pci_address or card.uuid or f"card {card.index}"
