@@ -1,5 +1,21 @@
-"""`python -m hetsched.cli`: the command where its script is not installed."""
+"""`hetsched`, and `python -m hetsched.cli` where its script is not installed.
 
-from .main import main
+Rule: the agent runs on every node and must stay small, so it is reached before the other commands are loaded.
+"""
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    if sys.argv[1:2] == ["agent"]:
+        from hetsched.agent.command import main as agent
+
+        sys.exit(agent(sys.argv[2:]))
+    from .main import main as commands
+
+    commands()
+
+
+if __name__ == "__main__":
+    main()

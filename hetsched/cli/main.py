@@ -17,6 +17,7 @@ from hetsched import __version__
 from hetsched.contracts.errors import InputError
 
 from . import (
+    agent,
     backup,
     bench,
     certs,
@@ -128,6 +129,7 @@ app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
 app.add_typer(shadow.app, name="shadow", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)
+app.command(rich_help_panel=_HERE, context_settings=agent.SETTINGS, add_help_option=False)(agent.agent)
 app.command(rich_help_panel=_HERE)(certs.certs)
 app.command(rich_help_panel=_HERE)(backup.backup)
 app.command(rich_help_panel=_HERE)(backup.restore)

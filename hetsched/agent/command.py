@@ -1,0 +1,99 @@
+"""`hetsched agent`: read this machine once and print it, or stay and report it.
+
+Problem: the agent runs on every node, so its command line must not load what the other commands need.
+Rule: `--once` prints the report as text or as one JSON document and ends; else `hetsched.agent.program` stays. A wrong
+option or an unreadable file is one line on standard error and exit 2. What of the machine cannot be read is no error:
+it is null, with a reason, in the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from hetsched.contracts.agent_report import AgentReport
+from hetsched.contracts.errors import InputError
+
+MAX_DOCUMENT_BYTES = 32 << 20
+EXIT_INPUT = 2
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """What the command line says. `node` is empty where the machine's host name counts."""
+
+    root: Path = Path("/")
+    node: str = ""
+    nvidia_smi: Path | None = None
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent") -> int:
+    """Run the command and return its exit code."""
+    given = _parser(program).parse_args(arguments)
+    settings = AgentSettings(root=given.root, node=given.node, nvidia_smi=given.nvidia_smi)
+    try:
+        if not settings.root.is_dir():
+            raise InputError("FileUnusable", "it is no directory", place=f"--root {settings.root}")
+        document = read_document(settings)
+        if given.once:
+            _print_once(settings, document, as_json=given.output == "json")
+            return 0
+        from hetsched.agent.program import main as stay
+
+        return stay(settings)
+    except InputError as error:
+        place = f"{error.place}: " if error.place else ""
+        sys.stderr.write(f"error [{error.code}] {place}{error.message}\n")
+        sys.stderr.write(f"  {error.hint}\n" if error.hint else "")
+        return EXIT_INPUT
+
+
+def read_document(settings: AgentSettings) -> bytes | None:
+    """Return the `nvidia-smi -q -x` document that is to be believed, if one was named. Raises: InputError."""
+    if settings.nvidia_smi is None:
+        return None
+    try:
+        with settings.nvidia_smi.open("rb") as file:
+            document = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise InputError("FileUnusable", error.strerror or str(error), place=str(settings.nvidia_smi)) from error
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise InputError(
+            "FileUnusable", f"it is larger than {MAX_DOCUMENT_BYTES} bytes", place=str(settings.nvidia_smi)
+        )
+    return document
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program, description="Read this machine: instruction sets, CPUs and zones, cards, kubelet, load."
+    )
+    parser.add_argument("--once", action="store_true", help="print what is found on this machine, and end")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="with --once: how to print it")
+    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="another machine's /proc and /sys")
+    parser.add_argument("--nvidia-smi", type=Path, metavar="FILE", help="an nvidia-smi -q -x document to believe")
+    parser.add_argument("--node", default="", metavar="NAME", help="the node's name, if it is not the host name")
+    return parser
+
+
+def _print_once(settings: AgentSettings, nvidia_smi: bytes | None, *, as_json: bool) -> None:
+    from hetsched.agent.machine import read_machine
+    from hetsched.agent.tree import Tree
+
+    report = read_machine(Tree(settings.root), node=settings.node, nvidia_smi=nvidia_smi)
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+    else:
+        _print_text(report, sys.stdout)
+
+
+def _print_text(report: AgentReport, out: TextIO) -> None:
+    from hetsched.agent.telling import lines_of
+
+    for line in lines_of(report):
+        # A file of the machine may hold anything; a terminal gets printable text only.
+        out.write("".join(letter if letter.isprintable() else "?" for letter in line) + "\n")

@@ -1,0 +1,97 @@
+"""What the compilers of this machine compile for: `gcc -v`, as the publication does, and cross toolchains.
+
+Problem: a distribution's compiler tells what its programs are built for. That is a lower bound of the CPU, not the CPU.
+Rule: `--with-arch` of `gcc -v`, else the target's default (riscv64: rv64gc; x86-64: level 1; aarch64: armv8.0-a). A
+compiler is run only on this machine and only where nobody but root can have put it; in another tree, or where it may
+not be run, the target in its name is all that is known.
+Source: ISAMatch (gcc -v; cross toolchain under /opt/RISCV/bin); GCC "Installing GCC: Configuration".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hetsched.agent.programs import is_ours, run
+from hetsched.agent.tree import Tree
+from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.errors import InputError
+from hetsched.isa import Isa, parse
+
+NATIVE = ("/usr/bin/gcc", "/usr/local/bin/gcc", "/usr/bin/cc")
+CROSS_FOLDER = "opt/RISCV/bin"
+MAX_TOOLCHAINS = 32
+_DEFAULTS = {
+    "riscv64": "rv64gc", "riscv32": "rv32gc", "x86_64": "x86-64-v1", "aarch64": "armv8.0-a",
+}  # fmt: skip
+_TARGET = re.compile(r"^Target: *(\S+)", re.MULTILINE)
+_ARCH = re.compile(r"--with-arch(?:[-_]?64)?=([A-Za-z0-9_.+-]+)")
+_NAME = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)*-gcc(-[0-9.]+)?")
+
+
+class Compiler(NamedTuple):
+    """`isa` None: it compiles for a machine outside the lattice. `stated` is what `--with-arch` says, if anything."""
+
+    path: str
+    target: str
+    isa: Isa | None
+    stated: str | None = None
+
+
+def read_compiler(said: str, path: str = "gcc") -> Compiler | None:
+    """Read what `gcc -v` says."""
+    target = _TARGET.search(said)
+    if target is None:
+        return None
+    machine = target[1].partition("-")[0]
+    stated = _ARCH.search(said)
+    written = stated[1] if stated else None
+    isa = _parsed(written) if written else None
+    return Compiler(path, target[1], isa or _parsed(_DEFAULTS.get(machine)), written)
+
+
+def native_compiler(tree: Tree) -> Compiler | None:
+    """Ask the compiler of this machine; None in another tree, or where there is none."""
+    if not tree.is_this_machine:
+        return None
+    for path in NATIVE:
+        if is_ours(path) and (found := _ask(path)):
+            return found
+    return None
+
+
+def cross_isas(tree: Tree) -> tuple[str, ...]:
+    """Return what the toolchains under /opt/RISCV/bin compile for, in canonical form."""
+    names = [name for name in tree.names(CROSS_FOLDER) if _NAME.fullmatch(name)]
+    if len(names) > MAX_TOOLCHAINS:
+        _problem(tree, "TooManyToolchains", f"only {MAX_TOOLCHAINS} of its compilers are read", CROSS_FOLDER)
+    found = set()
+    for name in names[:MAX_TOOLCHAINS]:
+        path = f"/{CROSS_FOLDER}/{name}"
+        asked = _ask(path) if tree.is_this_machine and is_ours(path) else None
+        if asked is None:
+            _problem(tree, "ToolchainNotAsked", "its name is all that is known of what it compiles for", path)
+        isa = asked.isa if asked else _parsed(_DEFAULTS.get(name.partition("-")[0]))
+        if isa is not None:
+            found.add(isa.canonical)
+    return tuple(sorted(found))
+
+
+def _ask(path: str) -> Compiler | None:
+    said = run([path, "-v"])
+    return read_compiler(said.output, path) if said and said.status == 0 else None
+
+
+def _parsed(text: str | None) -> Isa | None:
+    if not text:
+        return None
+    # An Arm compiler's additions (`+crypto`) are its own names, not the kernel's.
+    plain = text.partition("+")[0] if text.startswith("arm") else text
+    try:
+        return parse(plain, source="gcc")
+    except InputError:
+        return None
+
+
+def _problem(tree: Tree, code: str, message: str, path: str) -> None:
+    tree.problems.append(MachineProblem(code, f"/{path.lstrip('/')}: {message}", f"/{path.lstrip('/')}"))

@@ -1,0 +1,92 @@
+"""What a machine runs by emulation: the entries of binfmt_misc, and what their interpreters really run.
+
+Problem: an entry names an interpreter and no CPU; which extensions programs may use, and at what cost, is the
+interpreter's matter and changes with its version.
+Rule: an entry counts where `hetsched.isa.emulation` says that containers can use it. On this machine its interpreter is
+tried once by tiny programs (`trials`), as long as its file stays the same and nobody but root can have put it there. In
+another tree, or where it cannot be tried, the least that any supported version runs is offered, at an unknown cost.
+Source: Linux Documentation/admin-guide/binfmt-misc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from hetsched.agent.programs import is_ours, run
+from hetsched.agent.tree import Tree
+from hetsched.agent.trials import emulated_isa, slowdown
+from hetsched.contracts.agent_report import EmulatedIsa, MachineProblem
+from hetsched.contracts.errors import InputError
+from hetsched.isa.emulation import EmulatedOffer, offer_from_binfmt
+
+FOLDER = "proc/sys/fs/binfmt_misc"
+MAX_ENTRIES = 256
+_VERSION = re.compile(r"version ([0-9][^\s,]*)")
+_MACHINES = {"riscv": "riscv64", "arm": "aarch64", "x86": "x86_64"}
+
+
+class Tried(NamedTuple):
+    """What an interpreter said and did; all None where it could not be run."""
+
+    version: str | None = None
+    isa: str | None = None
+    slowdown: float | None = None
+
+
+def probe_emulation(tree: Tree) -> tuple[EmulatedIsa, ...]:
+    """Return what containers can run by emulation, in order of the instruction sets' text."""
+    enabled = tree.text(f"{FOLDER}/status", 64) == "enabled"
+    names = [name for name in tree.names(FOLDER) if name not in ("register", "status")]
+    if len(names) > MAX_ENTRIES:
+        _problem(tree, "TooManyBinfmtEntries", f"only {MAX_ENTRIES} of its entries are read", FOLDER)
+    found = {}
+    for name in names[:MAX_ENTRIES]:
+        path = f"{FOLDER}/{name}"
+        offer = _offer(tree, path, enabled=enabled)
+        if offer is not None:
+            known = _tried(tree, path, offer)
+            emulated = EmulatedIsa(known.isa or offer.isa.canonical, offer.by, known.version, known.slowdown)
+            found[emulated.isa, emulated.by] = emulated
+    return tuple(found[key] for key in sorted(found))
+
+
+def _offer(tree: Tree, path: str, *, enabled: bool) -> EmulatedOffer | None:
+    text = tree.text(path, 8192)
+    if text is None:
+        return None
+    try:
+        return offer_from_binfmt(text, enabled=enabled)
+    except InputError as error:
+        _problem(tree, error.code, error.message, path)
+        return None
+
+
+def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
+    tried = Tried()
+    if tree.is_this_machine and is_ours(offer.by):
+        entry = os.stat(offer.by)
+        tried = _try(offer.by, _MACHINES[offer.isa.arch], entry.st_ino, entry.st_mtime_ns)
+    if tried.isa is None:
+        _problem(tree, "EmulatorNotTried", "the least that any version runs is offered, at an unknown cost", path)
+    elif tried.slowdown is None:
+        _problem(tree, "EmulationNotMeasured", "what it costs is unknown", path)
+    return tried
+
+
+@lru_cache(maxsize=64)
+def _try(interpreter: str, machine: str, _inode: int, _changed: int) -> Tried:
+    said = run([interpreter, "--version"])
+    version = _VERSION.search(said.output) if said else None
+    isa = emulated_isa(interpreter, machine)
+    return Tried(
+        version[1] if version else None,
+        isa.canonical if isa else None,
+        slowdown(interpreter, machine) if isa else None,
+    )
+
+
+def _problem(tree: Tree, code: str, message: str, path: str) -> None:
+    tree.problems.append(MachineProblem(code, f"/{path}: {message}", f"/{path}"))

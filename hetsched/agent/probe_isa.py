@@ -1,0 +1,209 @@
+"""The instruction set of a machine, from every place that tells it.
+
+Problem: the places disagree: vendor firmware names draft extensions, hypervisors hide flags, a compiler knows only what
+its distribution builds for.
+Rule: the first source that can be read is believed, in this order: /proc/cpuinfo, the device tree's exact list, its
+deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other one is compared
+with it, and what contradicts is said beside it. A lower bound contradicts only by naming more.
+Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from msgspec import UNSET, structs
+
+from hetsched.agent.compilers import cross_isas, native_compiler
+from hetsched.agent.device_tree import cpu_folders, stated_list, stated_strings
+from hetsched.agent.hwcaps import capability_names, capability_words, known_names
+from hetsched.agent.hwprobe import probed_isa
+from hetsched.agent.probe_emulation import probe_emulation
+from hetsched.agent.programs import is_ours, run
+from hetsched.agent.tree import Tree
+from hetsched.contracts.agent_report import IsaSource, MachineIsa, MachineProblem
+from hetsched.contracts.errors import InputError
+from hetsched.isa import CpuReport, Isa, parse, read_cpuinfo
+from hetsched.isa.x86 import X86
+
+# A machine of two thousand CPUs with all that x86 tells of each of them.
+MAX_CPUINFO_BYTES = 4 << 20
+_MAX_SHOWN = 4096
+_LOADER = "/lib64/ld-linux-x86-64.so.2"
+_LOADER_LEVEL = re.compile(r"^ +(x86-64-v[1-9]) \(supported", re.MULTILINE)
+_SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
+
+
+class Reading(NamedTuple):
+    """One source as it was read. `names` is what it tells, `domain` what it could have told, None: everything."""
+
+    source: str
+    text: str
+    isa: Isa | None
+    names: frozenset[str]
+    exact: bool
+    domain: frozenset[str] | None = None
+
+
+def probe_isa(tree: Tree) -> MachineIsa:
+    """Return what the machine runs natively, by emulation, and what it compiles for."""
+    report = _cpuinfo(tree)
+    readings = [] if report is None else [_of_report(report)]
+    family = report.family if report else _family_of_this(tree)
+    readings += _device_tree(tree)
+    readings += _kernel_words(tree, family)
+    readings += _loader(tree, family)
+    if compiler := native_compiler(tree):
+        text = f"Target: {compiler.target}" + (f" --with-arch={compiler.stated}" if compiler.stated else "")
+        readings.append(Reading(f"{compiler.path} -v", text, compiler.isa, _names(compiler.isa), exact=False))
+    believed = next((reading for reading in readings if reading.isa is not None), None)
+    _tell_doubts(tree, report, believed)
+    sources = tuple(_source(reading, believed) for reading in readings)
+    found = MachineIsa(
+        family=report.family if report else believed.isa.arch if believed and believed.isa else None,
+        canonical=believed.isa.canonical if believed and believed.isa else None,
+        sources=sources,
+        emulated=probe_emulation(tree),
+        cross=cross_isas(tree),
+    )
+    return _with_details(found, report, believed)
+
+
+def _with_details(found: MachineIsa, report: CpuReport | None, believed: Reading | None) -> MachineIsa:
+    isa = believed.isa if believed else None
+    if found.family == "riscv":
+        return structs.replace(found, extensions=tuple(sorted(isa.extensions)) if isa else ())
+    if report is not None:
+        return structs.replace(found, level=report.level, features=report.features)
+    return structs.replace(found, level=isa.base if isa else None, features=UNSET)
+
+
+def _cpuinfo(tree: Tree) -> CpuReport | None:
+    text = tree.text("proc/cpuinfo", MAX_CPUINFO_BYTES)
+    if text is None:
+        _problem(tree, "IsaSourceMissing", "it cannot be read", "/proc/cpuinfo")
+        return None
+    try:
+        return read_cpuinfo(text)
+    except InputError as error:
+        _problem(tree, error.code, error.message, "/proc/cpuinfo")
+        return None
+
+
+def _of_report(report: CpuReport) -> Reading:
+    isa = report.isa
+    shown = (isa.input if report.family == "riscv" else "") if isa else ""
+    text = shown or " ".join(report.features)
+    names = frozenset(report.features) if report.family != "riscv" else _names(isa)
+    return Reading("/proc/cpuinfo", text, isa, names, exact=True)
+
+
+def _device_tree(tree: Tree) -> list[Reading]:
+    folders = cpu_folders(tree)
+    readings = []
+    if stated := stated_list(tree, folders):
+        isa = _parsed(tree, stated, "device tree riscv,isa-extensions")
+        readings.append(Reading("device tree riscv,isa-extensions", stated, isa, _names(isa), exact=True))
+    if strings := stated_strings(tree, folders):
+        # As in cpuinfo, what differs between CPUs is read by its common part.
+        text = " & ".join(dict.fromkeys(strings))
+        try:
+            isa = read_cpuinfo("\n\n".join(f"isa: {string}" for string in strings)).isa
+        except InputError as error:
+            _problem(tree, error.code, error.message, "device tree riscv,isa")
+            isa = None
+        readings.append(Reading("device tree riscv,isa", text, isa, _names(isa), exact=True))
+    return readings
+
+
+def _kernel_words(tree: Tree, family: str | None) -> list[Reading]:
+    if not tree.is_this_machine or family is None:
+        return []
+    readings = []
+    if family == "riscv" and (probed := probed_isa()):
+        isa = _parsed(tree, probed, "riscv_hwprobe")
+        readings.append(Reading("riscv_hwprobe", probed, isa, _names(isa), exact=False))
+    vector = tree.data("proc/self/auxv")
+    words = capability_words(vector) if vector else None
+    if words and (domain := known_names(family)):
+        names = capability_names(family, words)
+        shown = f"AT_HWCAP={words[0]:#x} AT_HWCAP2={words[1]:#x}"
+        readings.append(Reading("auxiliary vector", shown, None, names, exact=False, domain=domain))
+    return readings
+
+
+def _loader(tree: Tree, family: str | None) -> list[Reading]:
+    """The dynamic loader asks CPUID itself, for the folders of libraries built for a level."""
+    if family != "x86" or not tree.is_this_machine or not is_ours(_LOADER):
+        return []
+    said = run([_LOADER, "--help"])
+    levels = sorted(_LOADER_LEVEL.findall(said.output)) if said and said.status == 0 else []
+    if not levels:
+        return []
+    isa = _parsed(tree, levels[-1], _LOADER)
+    domain = frozenset().union(*X86.levels.values())
+    return [Reading(f"{_LOADER} --help", " ".join(levels), isa, _names(isa), exact=False, domain=domain)]
+
+
+def _source(reading: Reading, believed: Reading | None) -> IsaSource:
+    return IsaSource(
+        source=reading.source,
+        text=reading.text[:_MAX_SHOWN],
+        canonical=reading.isa.canonical if reading.isa else None,
+        bound="exact" if reading.exact else "lower",
+        conflict=_conflict(reading, believed),
+    )
+
+
+def _conflict(reading: Reading, believed: Reading | None) -> str | None:
+    """Say what a source names otherwise than the believed one."""
+    if believed is None or reading is believed:
+        return None
+    if reading.isa and believed.isa and (reading.isa.arch, reading.isa.xlen) != (believed.isa.arch, believed.isa.xlen):
+        return f"it tells of a {reading.isa.xlen}-bit {reading.isa.arch} machine"
+    more = reading.names - believed.names
+    less: frozenset[str] = frozenset()
+    if reading.domain is not None:
+        less = (believed.names & reading.domain) - reading.names
+    elif reading.exact:
+        less = believed.names - reading.names - _SHORT
+    told = [f"names {' '.join(sorted(more))}, which {believed.source} does not"] if more else []
+    told += [f"does not name {' '.join(sorted(less))}"] if less else []
+    return ("it " + ", and ".join(told)) if told else None
+
+
+def _tell_doubts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
+    for note in report.notes if report else ():
+        _problem(tree, "IsaNotBelieved" if "believed" in note else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")
+    if believed is None:
+        where = f": a {report.xlen}-bit {report.family} machine has no place in the lattice" if report else ""
+        _problem(tree, "IsaUnknown", f"what programs the machine runs is unknown{where}", "")
+    elif believed.source != "/proc/cpuinfo":
+        _problem(tree, "IsaFromSecondSource", f"it is read from {believed.source}", believed.source)
+
+
+def _family_of_this(tree: Tree) -> str | None:
+    if not tree.is_this_machine:
+        return None
+    import os
+
+    machine = os.uname().machine
+    families = {"x86_64": "x86", "aarch64": "arm"}
+    return "riscv" if machine.startswith("riscv") else families.get(machine)
+
+
+def _parsed(tree: Tree, text: str, about: str) -> Isa | None:
+    try:
+        return parse(text, source="dt-isa-extensions")
+    except InputError as error:
+        _problem(tree, error.code, error.message, about)
+        return None
+
+
+def _names(isa: Isa | None) -> frozenset[str]:
+    return isa.extensions if isa else frozenset()
+
+
+def _problem(tree: Tree, code: str, message: str, about: str) -> None:
+    tree.problems.append(MachineProblem(code, f"{about}: {message}" if about else message, about))

@@ -1,0 +1,14 @@
+"""`hetsched agent`: hand the command line to the agent, which reads it itself."""
+
+from __future__ import annotations
+
+import typer
+
+from hetsched.agent.command import main
+
+SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def agent(context: typer.Context) -> None:
+    """Read this machine, once or for good: instruction sets, CPUs and zones, cards, kubelet, load."""
+    raise typer.Exit(main(context.args))
