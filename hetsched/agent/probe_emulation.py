@@ -67,8 +67,10 @@ def _offer(tree: Tree, path: str, *, enabled: bool) -> EmulatedOffer | None:
 def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
     tried = Tried()
     if tree.is_this_machine and is_ours(offer.by):
-        entry = os.stat(offer.by)
-        tried = _try(offer.by, _MACHINES[offer.isa.arch], entry.st_ino, entry.st_mtime_ns)
+        # Its own name, not that of a link to it: QEMU takes other arguments under some names.
+        program = os.path.realpath(offer.by)
+        entry = os.stat(program)
+        tried = _try(program, _MACHINES[offer.isa.arch], entry.st_ino, entry.st_mtime_ns)
     if tried.isa is None:
         _problem(tree, "EmulatorNotTried", "the least that any version runs is offered, at an unknown cost", path)
     elif tried.slowdown is None:
