@@ -1,0 +1,135 @@
+"""What is known of racks and hosts, as any system tells it that answers a GET with JSON.
+
+Rule: `nodes` leads to a list of items, each with its node's name at `name`, or to a mapping from names to items. Every
+other path starts at an item and leads to one fact; an empty path, and one that leads nowhere, is a fact not told.
+`zones` leads to a mapping from zones to what is left of their CPU (a quantity, or cores), or to a list with `zone_name`
+and `offline_capacity` in each item. Without `observed_at` facts are as old as the answer. A path names places, it
+computes nothing (`json_path`).
+Source: cassini (Tencent 2022): a master adds what a node cannot know; where it takes that from is not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from hetsched.adapters.json_path import MISSING, find, parse
+from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.params import Params
+from hetsched.contracts.times import rfc3339
+
+from .asking import Asker, SourceFailed
+from .naming import Naming
+from .registry import collector
+from .told import Told
+
+MOST_ITEMS = 50_000
+_Path = Annotated[str, msgspec.Meta(max_length=300)]
+
+
+class HttpJsonParams(Params, frozen=True):
+    """Where the document is, and where in it the facts stand."""
+
+    url: Annotated[str, msgspec.Meta(title="Address", description="Of the document.", max_length=500)] = ""
+    nodes: Annotated[
+        _Path, msgspec.Meta(title="Nodes", description="Path to the list, or the mapping, of nodes; $: all of it.")
+    ] = "$.nodes"
+    name: Annotated[_Path, msgspec.Meta(title="Name", description="Path in an item to its node's name or address.")] = (
+        "$.name"
+    )
+    power_state: Annotated[
+        _Path, msgspec.Meta(title="Power state", description="Path to on, saving, capped, off or maintenance.")
+    ] = ""
+    headroom_watts: Annotated[
+        _Path, msgspec.Meta(title="Power headroom", description="Path to the watts that are left.")
+    ] = ""
+    zones: Annotated[_Path, msgspec.Meta(title="Zones", description="Path to the list, or mapping, of zones.")] = ""
+    zone_name: Annotated[_Path, msgspec.Meta(title="Zone", description="Path in a zone to its name.")] = "$.name"
+    offline_capacity: Annotated[
+        _Path, msgspec.Meta(title="Offline capacity", description="Path in a zone to what is left of its CPU.")
+    ] = "$.offline_capacity"
+    observed_at: Annotated[
+        _Path, msgspec.Meta(title="Time", description="Path in an item to when it was seen; empty: now.")
+    ] = ""
+    states: Annotated[
+        dict[str, str], msgspec.Meta(title="Words", description='What their words mean in ours: {"PSU_DOWN": "off"}.')
+    ] = {}
+
+
+@collector("http-json", summary="Power and offline capacity of nodes, from a JSON document.", params=HttpJsonParams)
+class HttpJson:
+    params: HttpJsonParams
+
+    def urls(self) -> tuple[str, ...]:
+        return (self.params.url,)
+
+    def check(self) -> None:
+        params = self.params
+        if not params.url:
+            raise InputError("CollectorParamInvalid", "say where the document is", place="params.url")
+        if not (params.power_state or params.headroom_watts or params.zones):
+            raise InputError("CollectorParamInvalid", "there is no path to a fact", place="params")
+        for field in ("nodes", "name", "power_state", "headroom_watts", "zones", "zone_name", "offline_capacity",
+                      "observed_at"):  # fmt: skip
+            try:
+                parse(getattr(params, field))
+            except InputError as error:
+                raise error.at(f"params.{field}") from None
+
+    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        params, told, naming = self.params, Told(), Naming(nodes)
+        listed = find(ask.json(params.url), params.nodes)
+        if not isinstance(listed, list | dict) or len(listed) > MOST_ITEMS:
+            raise SourceFailed("AnswerMalformed", f"there is no list or mapping of nodes at {params.nodes}")
+        seen = rfc3339(datetime.fromtimestamp(now, UTC))
+        findings: dict[str, Finding] = {}
+        for name, item in _named(listed, params.name):
+            node = naming.of(name)
+            if node is not None:
+                findings[node] = self._finding(node, item, told, seen)
+        if listed and not findings:
+            told.problems.append(f"none of {len(listed)} items names a node of this cluster")
+        return Collected(tuple(findings[node] for node in sorted(findings)), tuple(told.problems))
+
+    def _finding(self, node: str, item: Any, told: Told, now: str) -> Finding:
+        params = self.params
+        state, watts, at = (
+            find(item, path) if path else MISSING
+            for path in (params.power_state, params.headroom_watts, params.observed_at)
+        )
+        power = PowerReport(
+            None if _absent(state) else told.state(node, state, params.states),
+            None if _absent(watts) else told.watts(node, watts),
+        )
+        seen = now if _absent(at) else told.moment(node, at) or now
+        zones = {}
+        found = find(item, params.zones) if params.zones else MISSING
+        if isinstance(found, dict):
+            pairs: list[tuple[str, Any]] = list(found.items())
+        else:
+            pairs = list(_named(found if isinstance(found, list) else [], params.zone_name))
+            pairs = [(zone, find(inner, params.offline_capacity)) for zone, inner in pairs]
+        for zone, value in pairs[:1024]:
+            millis = None if _absent(value) else told.millis(node, value)
+            if millis is not None:
+                zones[zone] = millis
+        return Finding(node, seen, zones=zones, power=power if power != PowerReport() else None)
+
+
+def _named(listed: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(listed, dict):
+        yield from listed.items()
+        return
+    for item in listed:
+        name = find(item, path)
+        if isinstance(name, str | int) and not isinstance(name, bool):
+            yield str(name), item
+
+
+def _absent(value: Any) -> bool:
+    return value is MISSING or value is None

@@ -1,0 +1,110 @@
+"""What is known of racks and hosts, as Prometheus has it: power, and what co-located machines leave of each zone.
+
+Rule: one query per fact for the whole cluster; an empty one is not asked.
+    offline capacity   cores, with a label that names the node and a label `zone`: the zone's name or number
+    power state        1 for the state that a node is in, with the labels of the node and `state`
+    power headroom     watts that a node could draw on top of what it does
+Facts are as old as the evaluation.
+Source: cassini (Tencent 2022): a master adds what a node cannot know; where it takes that from is not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+
+from hetsched.adapters.prometheus import Series, query
+from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.params import Params
+from hetsched.contracts.times import rfc3339
+
+from .asking import Asker
+from .naming import Naming
+from .registry import collector
+from .told import Told
+
+_Query = Annotated[str, msgspec.Meta(max_length=2000)]
+_Label = Annotated[str, msgspec.Meta(max_length=100)]
+
+
+class PrometheusFactsParams(Params, frozen=True):
+    """Where Prometheus is and which queries give the facts."""
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            title="Address", description="Of Prometheus, as http://prometheus.monitoring:9090", max_length=500
+        ),
+    ] = ""
+    offline_capacity: Annotated[
+        _Query, msgspec.Meta(title="Offline capacity", description="Cores left of each zone; empty: not asked.")
+    ] = ""
+    power_state: Annotated[
+        _Query, msgspec.Meta(title="Power state", description="1 for the state that a node is in; empty: not asked.")
+    ] = ""
+    headroom_watts: Annotated[
+        _Query, msgspec.Meta(title="Power headroom", description="Watts left of each node; empty: not asked.")
+    ] = ""
+    node_label: Annotated[
+        _Label, msgspec.Meta(title="Node label", description="The label that names the node; empty: the usual ones.")
+    ] = ""
+    zone_label: Annotated[_Label, msgspec.Meta(title="Zone label", description="The label that names the zone.")] = (
+        "zone"
+    )
+    state_label: Annotated[
+        _Label, msgspec.Meta(title="State label", description="The label that holds the power state.")
+    ] = "state"
+
+
+@collector(
+    "prometheus-facts", summary="Power and offline capacity of nodes, from Prometheus.", params=PrometheusFactsParams
+)
+class PrometheusFacts:
+    params: PrometheusFactsParams
+
+    def urls(self) -> tuple[str, ...]:
+        return (self.params.url,)
+
+    def check(self) -> None:
+        params = self.params
+        if not params.url:
+            raise InputError("CollectorParamInvalid", "say where Prometheus is", place="params.url")
+        if not (params.offline_capacity or params.power_state or params.headroom_watts):
+            raise InputError("CollectorParamInvalid", "there is no query to ask", place="params")
+
+    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        params, told, naming = self.params, Told(), Naming(nodes)
+        zones: dict[str, dict[str, int]] = {}
+        states: dict[str, str | None] = {}
+        watts: dict[str, int | None] = {}
+        at = 0.0
+
+        def rows(text: str) -> Iterator[tuple[str, Series]]:
+            nonlocal at
+            for one in query(ask, params.url, text) if text else ():
+                at = max(at, one.at)
+                node = naming.of_labels(one.labels, params.node_label)
+                if node is not None:
+                    yield node, one
+
+        for node, one in rows(params.offline_capacity):
+            zone, millis = one.labels.get(params.zone_label, ""), told.millis(node, one.value)
+            if zone and millis is not None:
+                zones.setdefault(node, {})[zone] = millis
+        for node, one in rows(params.power_state):
+            if one.value == 1:
+                states[node] = told.state(node, one.labels.get(params.state_label, ""), {})
+        for node, one in rows(params.headroom_watts):
+            watts[node] = told.watts(node, one.value)
+        seen = rfc3339(datetime.fromtimestamp(at, UTC)) if at else ""
+        findings = []
+        for node in sorted({*zones, *states, *watts}):
+            power = PowerReport(states.get(node), watts.get(node))
+            known = power if power != PowerReport() else None
+            findings.append(Finding(node, seen, zones=zones.get(node, {}), power=known))
+        return Collected(tuple(findings), tuple(told.problems))

@@ -1,0 +1,184 @@
+"""Measured use of nodes, as Prometheus has it from node_exporter or from the kubelets (cAdvisor).
+
+Rule: per interval one query per resource for the whole cluster, and one for when the exporters were read last:
+    cpu      cores in use, without idle, waiting for disks and what the hypervisor took: rate over the window
+    memory   total - available; of a kubelet the working set
+    network  the busier of the two directions of all physical devices, bytes/s * 8 / 10^6 -> Mbit/s
+    disk     read + written of all physical devices, bytes/s / 10^6 -> MB/s
+    time     the moment at which the exporter of a node was read last
+Series are told apart by job and by every label that may name a node (`naming`); where several mean one node, the
+greatest counts, as two jobs may read one exporter. A node without a time has no sample: its exporter is gone. Which
+sample is too old is decided by whoever uses it. A query may be replaced, or left out by `-`.
+Source: MBCGT (Li et al. 2021) takes its load from node_exporter by way of Prometheus; node_exporter and cAdvisor state
+what their metrics mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from hetsched.adapters.prometheus import MATCHERS, Series, query
+from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.params import Params
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
+
+from .asking import Asker, SourceFailed
+from .naming import LABELS, Naming
+from .registry import collector
+
+_MOST = 2**53
+# Units of Prometheus' number in one of ours.
+_FACTORS = {CPU: 1000.0, MEMORY: 1.0, NETWORK_MBPS: 8e-6, DISK_MBPS: 1e-6}
+_NO_NETWORK = "lo|veth.*|cali.*|cilium.*|lxc.*|cni.*|docker.*|br-.*|flannel.*|kube-.*|nodelocaldns|virbr.*|tun.*|tap.*"
+_NO_DISK = "loop.*|ram.*|zram.*|sr.*|fd.*|dm-.*|md.*"
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+OMITTED = "-"
+
+_PRESETS: dict[str, dict[str, str]] = {
+    "node-exporter": {
+        "time": 'max by (%L) (timestamp(node_cpu_seconds_total{mode="idle"%M}))',
+        CPU: 'sum by (%L) (rate(node_cpu_seconds_total{mode!~"idle|iowait|steal"%M}[%W]))',
+        MEMORY: "sum by (%L) (node_memory_MemTotal_bytes{%F} - node_memory_MemAvailable_bytes{%F})",
+        NETWORK_MBPS: (
+            f'(sum by (%L) (rate(node_network_receive_bytes_total{{device!~"{_NO_NETWORK}"%M}}[%W]))'
+            f' > sum by (%L) (rate(node_network_transmit_bytes_total{{device!~"{_NO_NETWORK}"%M}}[%W])))'
+            f' or sum by (%L) (rate(node_network_transmit_bytes_total{{device!~"{_NO_NETWORK}"%M}}[%W]))'
+        ),
+        DISK_MBPS: (
+            f'sum by (%L) (rate(node_disk_read_bytes_total{{device!~"{_NO_DISK}"%M}}[%W])'
+            f' + rate(node_disk_written_bytes_total{{device!~"{_NO_DISK}"%M}}[%W]))'
+        ),
+    },
+    "kubelet": {
+        "time": 'max by (%L) (timestamp(container_cpu_usage_seconds_total{id="/"%M}))',
+        CPU: 'sum by (%L) (rate(container_cpu_usage_seconds_total{id="/"%M}[%W]))',
+        MEMORY: 'sum by (%L) (container_memory_working_set_bytes{id="/"%M})',
+        NETWORK_MBPS: (
+            f'(sum by (%L) (rate(container_network_receive_bytes_total{{id="/",interface!~"{_NO_NETWORK}"%M}}[%W]))'
+            f' > sum by (%L) (rate(container_network_transmit_bytes_total{{id="/",interface!~"{_NO_NETWORK}"%M}}[%W])))'
+            f' or sum by (%L) (rate(container_network_transmit_bytes_total{{id="/",interface!~"{_NO_NETWORK}"%M}}[%W]))'
+        ),
+        DISK_MBPS: (
+            f'sum by (%L) (rate(container_fs_reads_bytes_total{{id="/",device!~"(/dev/)?({_NO_DISK})"%M}}[%W])'
+            f' + rate(container_fs_writes_bytes_total{{id="/",device!~"(/dev/)?({_NO_DISK})"%M}}[%W]))'
+        ),
+    },
+}
+
+_Query = Annotated[str, msgspec.Meta(max_length=2000)]
+_HOW = "In place of the preset's query; - leaves the resource out. %W, %L and %M stand for window, labels and selector."
+
+
+class PrometheusLoadParams(Params, frozen=True):
+    """Where Prometheus is and what it is asked."""
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            title="Address", description="Of Prometheus, as http://prometheus.monitoring:9090", max_length=500
+        ),
+    ] = ""
+    exporter: Annotated[
+        Literal["node-exporter", "kubelet"],
+        msgspec.Meta(title="Exporter", description="Whose metrics are read: node_exporter's, or the kubelets' own."),
+    ] = "node-exporter"
+    window_seconds: Annotated[
+        int, msgspec.Meta(ge=2, le=86_400, title="Window", description="Rates are means over so many seconds.")
+    ] = 120
+    selector: Annotated[
+        str,
+        msgspec.Meta(
+            title="Selector", description='Which series count, as job="node",cluster="a"; empty: all.', max_length=500
+        ),
+    ] = ""
+    node_label: Annotated[
+        str,
+        msgspec.Meta(title="Node label", description="The label that names the node; empty: the usual ones are tried."),
+    ] = ""
+    cpu_query: Annotated[_Query, msgspec.Meta(title="CPU query", description=f"Cores. {_HOW}")] = ""
+    memory_query: Annotated[_Query, msgspec.Meta(title="Memory query", description=f"Bytes. {_HOW}")] = ""
+    network_query: Annotated[_Query, msgspec.Meta(title="Network query", description=f"Bytes/s. {_HOW}")] = ""
+    disk_query: Annotated[_Query, msgspec.Meta(title="Disk query", description=f"Bytes/s. {_HOW}")] = ""
+    time_query: Annotated[_Query, msgspec.Meta(title="Time query", description=f"Seconds since 1970. {_HOW}")] = ""
+
+
+@collector("prometheus-load", summary="Measured use of nodes, from Prometheus.", params=PrometheusLoadParams, load=True)
+class PrometheusLoad:
+    params: PrometheusLoadParams
+
+    def urls(self) -> tuple[str, ...]:
+        return (self.params.url,)
+
+    def check(self) -> None:
+        params = self.params
+        if not params.url:
+            raise InputError("CollectorParamInvalid", "say where Prometheus is", place="params.url")
+        if not MATCHERS.fullmatch(params.selector):
+            hint = 'Write label="value" pairs, separated by commas, without braces'
+            raise InputError("CollectorParamInvalid", "the selector is none", place="params.selector", hint=hint)
+        if params.node_label and not _LABEL.fullmatch(params.node_label):
+            raise InputError("CollectorParamInvalid", "that is no name of a label", place="params.node_label")
+        if params.time_query == OMITTED:
+            raise InputError("CollectorParamInvalid", "without times nothing is fresh", place="params.time_query")
+
+    def queries(self) -> dict[str, str]:
+        """Return what is asked, by resource, and under `time` when exporters were read."""
+        params, preset = self.params, _PRESETS[self.params.exporter]
+        own = {
+            "time": params.time_query,
+            CPU: params.cpu_query,
+            MEMORY: params.memory_query,
+            NETWORK_MBPS: params.network_query,
+            DISK_MBPS: params.disk_query,
+        }
+        labels = ", ".join(("job", params.node_label) if params.node_label else ("job", *LABELS))
+        marks = {
+            "%L": labels,
+            "%M": f",{params.selector}" if params.selector else "",
+            "%F": params.selector,
+            "%W": f"{params.window_seconds}s",
+        }
+        asked = {}
+        for name, text in own.items():
+            if text != OMITTED:
+                asked[name] = re.sub("%[LMFW]", lambda mark: marks[mark[0]], text or preset[name])
+        return asked
+
+    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        queries, naming = self.queries(), Naming(nodes)
+        seen = query(ask, self.params.url, queries.pop("time"))
+        times = self._by_node(seen, naming)
+        problems = []
+        if seen and not times:
+            problems.append(f"none of {len(seen)} series names a node of this cluster")
+        usage: dict[str, dict[str, int]] = {}
+        for resource, text in queries.items():
+            try:
+                found = self._by_node(query(ask, self.params.url, text), naming)
+            except SourceFailed as failed:
+                problems.append(f"{resource}: {failed.message}")
+                continue
+            for node, value in found.items():
+                if 0 <= value * _FACTORS[resource] <= _MOST:
+                    usage.setdefault(node, {})[resource] = round(value * _FACTORS[resource])
+        findings = [
+            Finding(node, rfc3339(datetime.fromtimestamp(times[node], UTC)), usage=dict(sorted(amounts.items())))
+            for node, amounts in sorted(usage.items())
+            if 0 < times.get(node, 0.0) < now + 300
+        ]
+        return Collected(tuple(findings), tuple(problems))
+
+    def _by_node(self, found: Sequence[Series], naming: Naming) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for one in found:
+            node = naming.of_labels(one.labels, self.params.node_label)
+            if node is not None:
+                values[node] = max(values.get(node, one.value), one.value)
+        return values

@@ -1,0 +1,132 @@
+"""Find and describe collectors.
+
+Rule: every module of `hetsched.adapters.collectors` is scanned, then the entry points of group `hetsched.collectors`. A
+class decorated with `@collector` is registered under its name. Its parameters are one frozen Struct, from which the
+form, the REST schema and the check of what is written come; each has a default.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from hetsched.contracts.collected import Collected, NodeAlias
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.params import Params, check_params, default_params, params_schema
+
+from .asking import Asker
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+class CollectorError(Exception):
+    """A collector breaks the rules; the message names its file."""
+
+
+class Collector(Protocol):
+    """One source of facts about nodes."""
+
+    params: Any
+
+    def urls(self) -> tuple[str, ...]:
+        """Return the addresses that it asks."""
+
+    def check(self) -> None:
+        """Refuse parameters that contradict each other or say too little. Raises: InputError."""
+
+    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        """Ask once, and return what is told of these nodes. Raises: SourceFailed."""
+
+
+class CollectorInfo(msgspec.Struct, frozen=True):
+    """What a collector says about itself; `load`: it measures use."""
+
+    name: str
+    summary: str
+    factory: type[Any]
+    params: type[Params]
+    load: bool
+    doc: str
+    source: str
+
+    def build(self, values: dict[str, Any]) -> Collector:
+        """Return the collector with these parameters. Raises: InputError `CollectorParamInvalid`."""
+        try:
+            params = check_params(self.params, values, plugin=self.name)
+        except InputError as error:
+            raise InputError("CollectorParamInvalid", error.message, place="params", hint=error.hint) from None
+        made: Collector = self.factory()
+        made.params = params
+        made.check()
+        return made
+
+    def describe(self) -> dict[str, Any]:
+        """Return what forms, REST and docs need to know."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "load": self.load,
+            "params": params_schema(self.params),
+            "defaults": default_params(self.params),
+        }
+
+
+C = TypeVar("C", bound=type[Any])
+
+
+def collector(name: str, *, summary: str, params: type[Params], load: bool = False) -> Callable[[C], C]:
+    """Declare the class below as a collector; `summary` is the one line that forms and docs show."""
+
+    def declare(cls: C) -> C:
+        doc = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")
+        cls.info = CollectorInfo(name, summary, cls, params, load, doc, cls.__module__)
+        where = f"collector {name!r} in {cls.__module__}"
+        if not _NAME.fullmatch(name):
+            raise CollectorError(f"{where}: a name is lower-case words joined by '-'")
+        for method in ("urls", "check", "collect"):
+            if not callable(getattr(cls, method, None)):
+                raise CollectorError(f"{where}: it has no method {method}")
+        try:
+            default_params(params)
+        except TypeError as error:
+            raise CollectorError(f"{where}: every parameter needs a default ({error})") from None
+        return cls
+
+    return declare
+
+
+@lru_cache(maxsize=1)
+def load_collectors() -> dict[str, CollectorInfo]:
+    """Scan built-ins and entry points; return all collectors by name. Raises: CollectorError for a doubled one."""
+    package = __name__.rpartition(".")[0]
+    path = importlib.import_module(package).__path__
+    modules = [importlib.import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(path)]
+    modules += [entry.load() for entry in sorted(entry_points(group="hetsched.collectors"), key=lambda e: e.name)]
+    found: dict[str, CollectorInfo] = {}
+    for module in modules:
+        for cls in vars(module).values():
+            info = getattr(cls, "info", None)
+            if not isinstance(info, CollectorInfo) or info.factory is not cls:
+                continue
+            other = found.get(info.name)
+            if other is not None and other.factory is not cls:
+                raise CollectorError(f"collector {info.name!r} stands in both {other.source} and {info.source}")
+            found[info.name] = info
+    return dict(sorted(found.items()))
+
+
+def build(kind: str, values: dict[str, Any]) -> Collector:
+    """Return a collector of a kind with these parameters. Raises: InputError."""
+    info = load_collectors().get(kind)
+    if info is None:
+        known = ", ".join(load_collectors())
+        raise InputError("CollectorUnknown", f"there is no collector {kind[:60]!r}", place="kind", hint=f"Use {known}")
+    return info.build(values)

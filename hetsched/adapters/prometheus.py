@@ -1,0 +1,66 @@
+"""The instant query of Prometheus' HTTP API, for one or for all that speak it (Thanos, Mimir, VictoriaMetrics).
+
+Rule: a query is evaluated at the server's own time and gives one number for each set of labels; what is no finite
+number is left out. An answer may hold `MOST_SERIES` series at most.
+Source: prometheus.io, HTTP API, instant queries.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from .collectors.asking import Asker, SourceFailed
+
+MOST_SERIES = 50_000
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'
+MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
+"""What may stand between the braces of a selector."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One number with its labels, as of `at`, seconds since 1970."""
+
+    labels: dict[str, str]
+    at: float
+    value: float
+
+
+class _Result(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result_type: str = msgspec.field(name="resultType")
+    result: list[_Result] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+
+
+def query(ask: Asker, url: str, text: str) -> list[Series]:
+    """Evaluate a query now; `url` is the server's, with the path under which its API lies. Raises: SourceFailed."""
+    document: Any = ask.json(f"{url.rstrip('/')}/api/v1/query", {"query": text, "timeout": "4s"})
+    try:
+        answer = msgspec.convert(document, _Answer)
+    except (msgspec.ValidationError, RecursionError):
+        raise SourceFailed("AnswerNotPrometheus", "the answer is not one of Prometheus' query API") from None
+    if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":
+        raise SourceFailed("AnswerNotPrometheus", "the answer to the query is no vector")
+    if len(answer.data.result) > MOST_SERIES:
+        raise SourceFailed("AnswerTooLarge", f"the query gives more than {MOST_SERIES} series")
+    found = [Series(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
+    return [one for one in found if math.isfinite(one.value) and math.isfinite(one.at)]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
