@@ -26,6 +26,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
 
+from .handouts import HandedOut
 from .lifecycle import CHOICES, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
 from .rejections import Rejection
@@ -38,6 +39,7 @@ __all__ = [
     "Eviction",
     "ForgottenDecision",
     "HalfGang",
+    "HandedOut",
     "IdempotencyKey",
     "Judgement",
     "Nomination",

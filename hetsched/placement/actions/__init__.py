@@ -9,6 +9,7 @@ from hetsched.inventory.ledger import Conflict, Contradiction
 from .creating import submit_there
 from .extending import book_asked
 from .following import Followed, follow
+from .handing import CardsFollowed, follow_actual_cards
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .recording import Nominated, Result, bindable, record
 from .retention import forget_charged, forget_finished, forget_summaries
@@ -16,6 +17,7 @@ from .submitting import Submission, submit
 from .transfer import export_cluster, import_cluster
 
 __all__ = [
+    "CardsFollowed",
     "Conflict",
     "Contradiction",
     "Followed",
@@ -29,6 +31,7 @@ __all__ = [
     "confirm",
     "export_cluster",
     "follow",
+    "follow_actual_cards",
     "forget_charged",
     "forget_finished",
     "forget_summaries",

@@ -1,0 +1,188 @@
+"""Another device plugin chose: the ledger books what pods have, promises nothing twice, and says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.actions import CardsFollowed, follow_actual_cards
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.snapshot import load_state, warm
+from tests.builders import PodBuilder, a_card, a_node, a_pod
+from tests.scenes import a_cluster, placing, recorded, submitted
+
+pytestmark = pytest.mark.django_db
+SHARE = 500
+
+
+def cluster_of(*models: str) -> Cluster:
+    """Return a cluster of one node with cards of these models, of 40960 MiB each, with uuids GPU-0, GPU-1…"""
+    cards = tuple(a_card(index, model, uuid=f"GPU-{index}") for index, model in enumerate(models))
+    return a_cluster(a_node("n1").having(gpus=cards))
+
+
+def running(cluster: Cluster, name: str, *cards: int, milli: int = 1000) -> None:
+    pod: PodBuilder = a_pod(name).gpu(len(cards), milli=milli)
+    submitted(cluster, pod)
+    memory = 40960 if milli == 1000 else 20480
+    recorded(cluster, placing(cluster, "n1", *(CardGrant(card, milli, memory, f"GPU-{card}") for card in cards)))
+    Pod.objects.filter(name=name).update(uid=f"uid-{name}")
+
+
+def told(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> CardsFollowed:
+    """Have the agent say which devices the main containers of these pods have."""
+    devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": ids}} for name, ids in cards.items()}
+    return follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
+
+
+def booked() -> dict[str, list[tuple[int, str | None, int]]]:
+    rows = Reservation.objects.filter(active=True).select_related("pod")
+    return {row.pod.name: [(card.index, card.uuid, card.memory_mib) for card in row.allocation.gpus] for row in rows}
+
+
+def is_sound(cluster: Cluster) -> None:
+    assert check_invariants() == []
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+
+
+def test_a_pod_is_booked_where_it_is() -> None:
+    cluster = cluster_of("A100-SXM4-40GB", "A100-SXM4-40GB")
+    running(cluster, "p", 0)
+    with warm(cluster.pk).held():
+        pass
+    assert told(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
+    assert booked() == {"p": [(1, "GPU-1", 40960)]}
+    row = HandedOut.objects.get()
+    assert (row.advisory, row.cards, row.drifted, row.problem) == (True, (1,), True, "")
+    assert [card.index for card in row.granted] == [0]
+    allocation = Pod.objects.get(name="p").allocation
+    assert allocation is not None
+    assert [card.index for card in allocation.gpus] == [1]
+    is_sound(cluster)
+
+
+def test_what_is_known_already_writes_nothing() -> None:
+    cluster = cluster_of("T4", "T4")
+    running(cluster, "p", 0)
+    told(cluster, p=["GPU-1"])
+    revision = Cluster.objects.get(pk=cluster.pk).revision
+    assert told(cluster, p=["GPU-1"]) == CardsFollowed()
+    assert Cluster.objects.get(pk=cluster.pk).revision == revision
+    assert [card.index for card in HandedOut.objects.get().granted] == [0]
+
+
+def test_two_pods_that_were_given_each_others_cards_change_places() -> None:
+    cluster = cluster_of("T4", "T4", "T4")
+    running(cluster, "p", 0)
+    running(cluster, "q", 1)
+    with warm(cluster.pk).held():
+        pass
+    assert told(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
+    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
+    is_sound(cluster)
+
+
+def test_who_was_given_nothing_yet_makes_way_for_who_was() -> None:
+    cluster = cluster_of("T4", "T4", "V100")
+    running(cluster, "p", 0)
+    running(cluster, "q", 1)
+    assert told(cluster, p=["GPU-1"]).problems == {}
+    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
+    waits = HandedOut.objects.get(pod__name="q")
+    assert (waits.cards, waits.drifted) == (None, False)
+    is_sound(cluster)
+
+
+def test_nobody_makes_way_to_a_lesser_card() -> None:
+    cluster = cluster_of("T4", "V100")
+    running(cluster, "p", 0)
+    running(cluster, "q", 1)
+    followed = told(cluster, p=["GPU-1"])
+    assert followed.moved == ()
+    assert followed.problems == {
+        "default/p": "it was given card 1, which default/q holds too",
+        "default/q": "default/p was given card 1 too, which it holds",
+    }
+    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 0, "q": 1}
+    assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
+    is_sound(cluster)
+
+
+def test_one_card_for_two_pods_is_told_and_never_booked() -> None:
+    cluster = cluster_of("T4", "T4", "T4")
+    running(cluster, "p", 0)
+    running(cluster, "q", 1)
+    followed = told(cluster, p=["GPU-2"], q=["GPU-2"])
+    assert followed.moved == ("default/p",)
+    assert followed.problems == {
+        "default/q": "it was given card 2, which default/p holds too",
+        "default/p": "default/q was given card 2 too, which it holds",
+    }
+    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
+    is_sound(cluster)
+    # It is told until it is over.
+    assert told(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
+    assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
+
+
+def test_shares_follow_until_the_card_is_full() -> None:
+    cluster = cluster_of("T4", "T4")
+    for name, card in (("p", 0), ("q", 0), ("r", 1)):
+        running(cluster, name, card, milli=SHARE)
+    # Replicas of one card are that card. 500 + 500 = 1000 fit, a third share does not.
+    followed = told(cluster, p=["GPU-1::3"], q=["GPU-1::0"], r=["GPU-1::1"])
+    assert followed.moved == ("default/p",)
+    assert sorted(followed.problems) == ["default/p", "default/q", "default/r"]
+    assert booked() == {"p": [(1, "GPU-1", 20480)], "q": [(0, "GPU-0", 20480)], "r": [(1, "GPU-1", 20480)]}
+    is_sound(cluster)
+
+
+def test_several_cards_keep_those_that_are_right() -> None:
+    cluster = cluster_of("T4", "T4", "T4", "T4")
+    running(cluster, "p", 0, 1)
+    told(cluster, p=["GPU-3", "GPU-1"])
+    assert [card[0] for card in booked()["p"]] == [3, 1]
+    is_sound(cluster)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["GPU-9"], "it was given GPU-9, which is no whole card that this node reports"),
+        (["MIG-1"], "it was given MIG-1, which is no whole card that this node reports"),
+        (["GPU-0", "GPU-1"], "it was granted 1 cards and was given card 0, card 1; what it holds beyond its grant"),
+    ],
+)
+def test_what_is_no_card_of_the_grant_is_told(given: list[str], why: str) -> None:
+    cluster = cluster_of("T4", "T4")
+    running(cluster, "p", 0)
+    followed = told(cluster, p=given)
+    assert followed.problems["default/p"].startswith(why)
+    assert booked()["p"][0][0] == 0
+    is_sound(cluster)
+
+
+def test_pods_and_nodes_that_nobody_knows_change_nothing() -> None:
+    cluster = cluster_of("T4")
+    assert told(cluster, stranger=["GPU-0"]) == CardsFollowed()
+    assert follow_actual_cards(cluster.pk, "elsewhere", {}, advisory=True) == CardsFollowed()
+
+
+def test_a_pod_that_is_placed_anew_is_granted_anew() -> None:
+    cluster = cluster_of("T4", "T4")
+    running(cluster, "p", 0)
+    told(cluster, p=["GPU-1"])
+    HandedOut.objects.update(reservation=0)  # that of an earlier grant
+    told(cluster, p=["GPU-1"])
+    assert not HandedOut.objects.get().drifted
+
+
+def test_the_nodes_totals_stay_as_they_are() -> None:
+    cluster = cluster_of("T4", "T4")
+    running(cluster, "p", 0)
+    before = Node.objects.get().gpu_milli_used, dict(Node.objects.get().requested)
+    told(cluster, p=["GPU-1"])
+    assert (Node.objects.get().gpu_milli_used, dict(Node.objects.get().requested)) == before == (1000, before[1])
