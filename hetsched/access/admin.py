@@ -15,7 +15,7 @@ from hetsched.contracts.errors import InputError
 from .models import Token
 from .roles import Action
 from .subject import Subject
-from .tokens import check_namespaces, create_token, revoke_token
+from .tokens import check_binding, check_namespaces, create_token, revoke_token
 
 
 class TokenForm(forms.ModelForm):
@@ -23,7 +23,7 @@ class TokenForm(forms.ModelForm):
 
     class Meta:
         model = Token
-        fields = ("name", "role", "namespaces")
+        fields = ("name", "role", "namespaces", "cluster", "node")
 
     def clean_namespaces(self) -> list[str]:
         given = self.cleaned_data["namespaces"]
@@ -32,11 +32,19 @@ class TokenForm(forms.ModelForm):
         except InputError as error:
             raise ValidationError(str(error)) from None
 
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        try:
+            check_binding(given.get("role", ""), given.get("cluster", ""), given.get("node", ""))
+        except InputError as error:
+            raise ValidationError(str(error)) from None
+        return given
+
 
 @admin.register(Token)
 class TokenAdmin(admin.ModelAdmin):
     form = TokenForm
-    list_display = ["name", "user", "role", "namespaces", "token_key", "created", "expiry", "last_used_at"]
+    list_display = ["name", "user", "role", "namespaces", "node", "token_key", "created", "expiry", "last_used_at"]
     list_filter = ["role"]
     search_fields = ["name", "token_key"]
 
@@ -48,7 +56,12 @@ class TokenAdmin(admin.ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
         created, plaintext = create_token(
-            role=obj.role, name=obj.name, namespaces=obj.namespaces, actor=Subject(request.user)
+            role=obj.role,
+            name=obj.name,
+            namespaces=obj.namespaces,
+            cluster=obj.cluster,
+            node=obj.node,
+            actor=Subject(request.user),
         )
         obj.__dict__.update(created.__dict__)
         messages.warning(request, _("The token, shown only now: %(token)s") % {"token": plaintext})

@@ -1,7 +1,8 @@
 """API tokens and the memory of failed logins.
 
 Rule: a token's plaintext exists only in the answer that created it; the row holds its SHA-512 digest and the first
-characters, by which it is found. A token never may more than its owner: rights are the intersection of both.
+characters, by which it is found. A token never may more than its owner: rights are the intersection of both. An
+agent's token is bound to one node of one cluster.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ class Token(AbstractAuthToken):
     name = models.CharField(_("name"), max_length=100)
     role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])
     namespaces = models.JSONField(_("namespaces"), default=list, blank=True, help_text=_("Empty means all."))
+    # An agent's token speaks for this one node.
+    cluster = models.CharField(_("cluster"), max_length=63, blank=True)
+    node = models.CharField(_("node"), max_length=253, blank=True)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
 
     class Meta:
@@ -29,7 +33,11 @@ class Token(AbstractAuthToken):
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(role__in=[role.value for role in Role]), name="access_token_role_known"
-            )
+            ),
+            models.CheckConstraint(
+                condition=models.Q(node="") | models.Q(role=Role.AGENT.value) & ~models.Q(cluster=""),
+                name="access_token_node_of_agent",
+            ),
         ]
 
     def __str__(self) -> str:

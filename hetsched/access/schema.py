@@ -9,6 +9,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 
 class BearerScheme(OpenApiAuthenticationExtension):
     target_class = "hetsched.access.authentication.BearerAuthentication"
+    match_subclasses = True
     name = "bearer"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:

@@ -28,6 +28,7 @@ from .subject import Subject
 
 LIFETIME = timedelta(days=90)
 _PLAINTEXT = re.compile(r"hs_[0-9a-f]{64}")
+_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -37,6 +38,8 @@ def create_token(
     name: str,
     user: Any = None,
     namespaces: Sequence[str] = (),
+    cluster: str = "",
+    node: str = "",
     lifetime: timedelta = LIFETIME,
     actor: Subject | None = None,
     reason: str = "",
@@ -44,20 +47,22 @@ def create_token(
     """Create a token and return it with its plaintext, which is never to be had again.
 
     Without `user` it belongs to a service account of its role, which cannot log in. `actor` None means the machine's
-    own operator, by command line; a person needs the action `admin`.
-    Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `TokenLifetimeInvalid`, `PermissionDenied`.
+    own operator, by command line; a person needs the action `admin`. An agent's token needs the `cluster` and `node`
+    that it speaks for; no other has them.
+    Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `PermissionDenied`.
     """
     if role not in set(Role):
         raise InputError("RoleUnknown", f"{role!r} is not a role", place="role", hint=f"Known: {', '.join(Role)}")
     limited_to = check_namespaces(list(namespaces))
+    check_binding(role, cluster, node)
     if not timedelta(0) < lifetime <= LIFETIME:
         raise InputError("TokenLifetimeInvalid", f"a token lives at most {LIFETIME.days} days", place="lifetime")
     if actor is not None and not actor.may(Action.ADMIN):
         raise InputError("PermissionDenied", "creating tokens needs the right 'admin'", place="actor")
     with transaction.atomic():
-        owner = user or _service_account(Role(role))
+        owner = user or service_account(Role(role))
         token, plaintext = Token.objects.create(
-            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to
+            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to, cluster=cluster, node=node
         )
         _record(actor, "token.create", token, reason)
     return token, plaintext
@@ -74,6 +79,21 @@ def check_namespaces(namespaces: Any) -> list[str]:
         if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
             raise InputError("NamespaceInvalid", f"{str(name)[:80]!r} is not a namespace name", place="namespaces")
     return sorted(set(namespaces))
+
+
+def check_binding(role: str, cluster: str, node: str) -> None:
+    """Check that a token for an agent, and no other, names a node of a cluster.
+
+    Raises: InputError `NodeInvalid`.
+    """
+    if role != Role.AGENT:
+        if cluster or node:
+            raise InputError("NodeInvalid", f"a token for role {role} speaks for no node", place="node")
+        return
+    for name, place in ((cluster, "cluster"), (node, "node")):
+        if len(name) > 253 or not _NODE.fullmatch(name):
+            message = f"{name[:80]!r} is not the name of a {place}" if name else f"an agent's token needs its {place}"
+            raise InputError("NodeInvalid", message, place=place, hint="A token speaks for one node of one cluster")
 
 
 def revoke_token(token: Token, *, actor: Subject | None, reason: str) -> None:
@@ -103,13 +123,14 @@ def _note_use(token: Token, now: Any) -> None:
         token.last_used_at = now
 
 
-def _service_account(role: Role) -> Any:
+def service_account(role: str) -> Any:
+    """Return the account of a role that nobody can log in to."""
     users = get_user_model().objects
     account, created = users.get_or_create(username=f"service-{role}")
     if created:
         account.set_unusable_password()
         account.save(update_fields=["password"])
-        account.groups.add(Group.objects.get_or_create(name=role.value)[0])
+        account.groups.add(Group.objects.get_or_create(name=str(role))[0])
     return account
 
 
@@ -120,5 +141,11 @@ def _record(actor: Subject | None, action: str, token: Token, reason: str) -> No
         action=action,
         obj=token,
         reason=reason,
-        details={"name": token.name, "role": token.role, "namespaces": token.namespaces, "key": token.token_key},
+        details={
+            "name": token.name,
+            "role": token.role,
+            "namespaces": token.namespaces,
+            "key": token.token_key,
+            **({"cluster": token.cluster, "node": token.node} if token.node else {}),
+        },
     )

@@ -31,6 +31,8 @@ def create(
     role: Annotated[str, typer.Option(help="viewer, submitter, operator, policy-admin or agent.")],
     namespace: Annotated[list[str] | None, typer.Option(help="Limit it to this namespace; repeat for more.")] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    cluster: Annotated[str, typer.Option(help="Of an agent: the cluster of its node.")] = "",
+    node: Annotated[str, typer.Option(help="Of an agent: the one node that it speaks for.")] = "",
     days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=90)] = 90,
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
     output: Output = OutputFormat.TEXT,
@@ -43,7 +45,13 @@ def create(
 
     try:
         token, plaintext = create_token(
-            role=role, name=name, namespaces=namespace or [], lifetime=timedelta(days=days), reason="command line"
+            role=role,
+            name=name or node,
+            namespaces=namespace or [],
+            cluster=cluster,
+            node=node,
+            lifetime=timedelta(days=days),
+            reason="command line",
         )
     except (OperationalError, ProgrammingError) as error:
         hint = "Start the server once, or run `python manage.py prepare`; check HETSCHED_DATA and DATABASE_URL"
@@ -55,6 +63,7 @@ def create(
                 "name": token.name,
                 "role": token.role,
                 "namespaces": token.namespaces,
+                **({"cluster": token.cluster, "node": token.node} if token.node else {}),
                 "expires": rfc3339(token.expiry) if token.expiry else None,
             }
         )

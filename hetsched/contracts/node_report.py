@@ -59,13 +59,17 @@ class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A node's zones and how its kubelet is set up; policies are None where nobody stated them."""
+    """A node's zones and how its kubelet is set up; policies are None where nobody stated them.
+
+    `lost_cpus` were there and are reported no more: they are in no zone, and whoever holds some of them holds them on.
+    """
 
     zones: tuple[NumaZone, ...] = ()
     cpu_manager_policy: str | None = None
     topology_manager_policy: str | None = None
     topology_manager_scope: str | None = None
     reserved_cpus: str | None = None
+    lost_cpus: str | None = None
 
 
 POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
@@ -95,16 +99,22 @@ class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel"):
-    """Measured use at one moment, integer base units."""
+    """Measured use at one moment, integer base units.
+
+    `source` says who measured. `stale`: whoever keeps it knows that it is too old to count; requests stand for it.
+    """
 
     amounts: dict[str, int] = {}
     observed_at: str = ""
+    source: str = ""
+    stale: bool = False
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """All facts about one node. `gpus` None: nobody listed cards, so allocatable counts them without facts.
 
-    `attach_limits` is how many volumes each storage driver can attach to it, where the driver says.
+    `attach_limits` is how many volumes each storage driver can attach to it, where the driver says. `addresses` are
+    those under which it is known besides its name.
     """
 
     name: str
@@ -124,6 +134,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     problems: tuple[str, ...] = ()
     source: str = ""
     observed_at: str = ""
+    addresses: tuple[str, ...] = ()
 
 
 CONDITION_TAINTS = frozenset(

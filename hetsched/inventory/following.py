@@ -24,6 +24,7 @@ from hetsched.engine.hints import differences
 from hetsched.journal.rows import insert
 
 from .actions import FACT_COLUMNS, describe, total_up
+from .facts import merged
 from .ledger import write_columns
 from .models import Cluster, ClusterKind, Node, Sync
 
@@ -49,13 +50,14 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
         written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
         cluster.save(update_fields=written)
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
+    reports = merged(cluster, changes.nodes, known)
     added = [
         _described(Node(cluster=cluster, name=report.name), report, cluster)
-        for report in changes.nodes
+        for report in reports
         if report.name not in known
     ]
     changed, decisive = [], False
-    for report in changes.nodes:
+    for report in reports:
         node = known.get(report.name)
         if node is not None and (node.report != report or node.gone):
             events |= {Event.NODE_ADDED} if node.gone else differences(node.report, report)

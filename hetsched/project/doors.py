@@ -16,6 +16,8 @@ from typing import Any
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
+from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -28,6 +30,8 @@ class _BodyTooLarge(Exception):
 
 def cap_for(path: str) -> int:
     """Return how many bytes a request to this path may bring."""
+    if path.startswith(settings.HETSCHED_REPORT_PATHS):
+        return MOST_MESSAGE_BYTES
     large = path.startswith(settings.HETSCHED_LARGE_PATHS)
     return int(settings.HETSCHED_MANIFEST_BYTES if large else settings.HETSCHED_BODY_BYTES)
 

@@ -148,6 +148,13 @@ HETSCHED_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_REGISTRIES")
 HETSCHED_PLAIN_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_PLAIN_REGISTRIES")]
 HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
+# How often node agents are asked to report, and the least time between two messages of one node.
+HETSCHED_AGENT_REPORT_SECONDS = ENV.number("HETSCHED_AGENT_REPORT_SECONDS", 30, least=1, most=3600)
+HETSCHED_AGENT_PAUSE_MILLIS = ENV.number("HETSCHED_AGENT_PAUSE_MILLIS", 500, least=0, most=60_000)
+# Service accounts whose pods are node agents, as namespace:name; the API server of their cluster vouches for them.
+HETSCHED_AGENT_ACCOUNTS = ENV.names("HETSCHED_AGENT_ACCOUNTS", ("hetsched:hetsched-agent",))
+# How much of what was known a node may report before an operator must approve it.
+HETSCHED_GROWTH_PERCENT = ENV.number("HETSCHED_GROWTH_PERCENT", 200, least=100, most=100_000)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 # What the ledger keeps of a decision: its summary alone, reasons too, the best nodes too, or every node that fits.
@@ -215,6 +222,7 @@ if HETSCHED_DEMO:
 HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
+HETSCHED_REPORT_PATHS = ("/api/v1/agent/",)
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
 # What scrapers of /metrics may present instead of a token of a viewer; without either only this machine may scrape.
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)

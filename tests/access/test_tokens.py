@@ -88,6 +88,10 @@ def test_use_is_noted_once_a_minute(django_assert_num_queries: Any) -> None:
         ({"role": "root"}, "RoleUnknown"),
         ({"namespaces": ["Team_A"]}, "NamespaceInvalid"),
         ({"namespaces": [".."]}, "NamespaceInvalid"),
+        ({"role": "agent"}, "NodeInvalid"),
+        ({"role": "agent", "cluster": "lab"}, "NodeInvalid"),
+        ({"role": "agent", "cluster": "lab", "node": "../n1"}, "NodeInvalid"),
+        ({"role": "operator", "cluster": "lab", "node": "n1"}, "NodeInvalid"),
         ({"lifetime": timedelta(days=91)}, "TokenLifetimeInvalid"),
         ({"lifetime": timedelta(0)}, "TokenLifetimeInvalid"),
     ],
@@ -128,3 +132,12 @@ def test_only_an_admin_hands_out_tokens(person: Any) -> None:
         create_token(role="viewer", name="ci", actor=Subject(person("ada", "operator")))
     assert caught.value.code == "PermissionDenied"
     create_token(role="viewer", name="ci", actor=Subject(person("root", superuser=True)))
+
+
+def test_an_agents_token_speaks_for_one_node() -> None:
+    token, plaintext = create_token(role="agent", name="n1", cluster="lab", node="n1.example.org")
+    found = resolve(plaintext)
+    assert found == token
+    assert found is not None
+    assert (found.cluster, found.node) == ("lab", "n1.example.org")
+    assert AuditEntry.objects.latest("id").details["node"] == "n1.example.org"

@@ -109,7 +109,8 @@ def api(db: Any) -> Callable[..., Api]:
     def make(role: str = "operator", *namespaces: str) -> Api:
         if role == "anonymous":
             return Api()
-        return Api(create_token(role=role, name=f"test-{role}", namespaces=namespaces)[1])
+        bound = {"cluster": "lab", "node": "n1"} if role == "agent" else {}
+        return Api(create_token(role=role, name=f"test-{role}", namespaces=namespaces, **bound)[1])
 
     return make
 

@@ -20,9 +20,11 @@ LOOK = {"viewer", "submitter", "operator", "policy-admin"}
 SUBMIT = {"submitter", "operator"}
 OPERATE = {"operator"}
 POLICY = {"policy-admin"}
+REPORT = {"agent"}
 ALL = {"anonymous", *ROLES}
 
 TABLE: dict[tuple[str, str], set[str]] = {
+    ("api/v1/agent/reports/", "POST"): REPORT,
     ("api/v1/clusters/", "GET"): LOOK,
     ("api/v1/clusters/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/", "GET"): LOOK,

@@ -159,7 +159,8 @@ def token(transactional_db: Any) -> Callable[..., str]:
     """Return a maker of tokens: role, then the namespaces it is limited to."""
 
     def make(role: str = "viewer", *namespaces: str) -> str:
-        return create_token(role=role, name=f"test-{role}", namespaces=namespaces)[1]
+        bound = {"cluster": "lab", "node": "n1"} if role == "agent" else {}
+        return create_token(role=role, name=f"test-{role}", namespaces=namespaces, **bound)[1]
 
     return make
 

@@ -16,6 +16,7 @@ from drf_spectacular.renderers import (
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from . import (
+    agent,
     clusters,
     connections,
     decisions,
@@ -32,7 +33,7 @@ from . import (
     workloads,
 )
 
-NOUNS = (clusters, connections, decisions, metrics, nodes, plugins, policies, queue, shadow, what_if, workloads)
+NOUNS = (agent, clusters, connections, decisions, metrics, nodes, plugins, policies, queue, shadow, what_if, workloads)
 
 
 class Schema(SpectacularAPIView):

@@ -95,7 +95,7 @@ class _List(msgspec.Struct):
 
 
 # The one kind that is posted to ask something.
-_ASKING = "/selfsubjectaccessreviews"
+_ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
 _status = msgspec.json.Decoder(_Status)
 _list = msgspec.json.Decoder(_List)
 

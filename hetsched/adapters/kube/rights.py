@@ -18,13 +18,17 @@ from .resources import (
     DEVICE_CLASSES,
     LEASES,
     NAMESPACES,
+    NODE_GPUS,
+    NODES,
     OPTIONAL,
     PODS,
     REQUIRED,
     RESOURCE_CLAIMS,
     SCHEDULING_POLICIES,
+    TOPOLOGIES,
     VOLUMES,
 )
+from .reviewing import TOKEN_REVIEWS
 from .telling import EVENTS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
@@ -75,7 +79,18 @@ RIGHTS = (
     Right("explain", "patch", SCHEDULING_POLICIES, "status"),
     Right("explain", "create", EVENTS),
     Right("evict", "create", PODS, "eviction"),
+    Right("recognise agents", "create", TOKEN_REVIEWS),
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
+)
+
+# Of the account that discovery writes as, and of no other. An object that is applied for the first time is created.
+DISCOVERY_RIGHTS = (
+    Right("discover", "get", NAMESPACES, name="kube-system"),
+    Right("discover", "get", LEASES, name=NAME, namespace=NAMESPACE),
+    Right("discover", "list", NODES),
+    Right("discover", "patch", NODES),
+    Right("discover", "patch", NODES, "status"),
+    *(Right("discover", verb, kind) for kind in (TOPOLOGIES, NODE_GPUS) for verb in ("list", "create", "patch")),
 )
 
 # Only where a connection says that pull secrets are read, and only where they are granted.

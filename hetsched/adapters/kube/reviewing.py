@@ -1,0 +1,66 @@
+"""Which node a service account's token was given to, by the word of the API server that made it.
+
+Problem: one secret for all agents lets each of them speak for every node.
+Rule: a pod's projected token names an audience, its account, its pod and that pod's node. The API server is asked
+whether it is valid for our audience by now; a token of a pod that is gone is not. Nothing is read from a token itself.
+Source: Kubernetes authentication.k8s.io/v1 TokenReview; KEP-4193 (node name in the claims, on by default since 1.30).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .api import Api, Resource
+
+AUDIENCE = "hetsched"
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+_NODE = "authentication.kubernetes.io/node-name"
+_POD = "authentication.kubernetes.io/pod-name"
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a token: the account as `namespace:name`, its pod and node; empty where it is bound to none."""
+
+    account: str
+    pod: str = ""
+    node: str = ""
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class _Status(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] = []
+
+
+class _Review(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_decode = msgspec.json.Decoder(_Review).decode
+_ACCOUNT = "system:serviceaccount:"
+
+
+def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> Holder | None:
+    """Return who holds a token that is valid for our audience; None for any other.
+
+    Raises: ApiFailure where the API server does not answer, or does not let us ask.
+    """
+    wanted = {"token": token, "audiences": [audience]}
+    body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
+    status = _decode(api.send("POST", TOKEN_REVIEWS.path(), msgspec.json.encode(body))).status
+    # An API server that knows no audiences answers for its own, and says so by naming none.
+    if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
+        return None
+    return Holder(
+        status.user.username.removeprefix(_ACCOUNT), _only(status.user.extra, _POD), _only(status.user.extra, _NODE)
+    )
+
+
+def _only(extra: dict[str, list[str]], key: str) -> str:
+    values = extra.get(key, [])
+    return values[0] if len(values) == 1 else ""

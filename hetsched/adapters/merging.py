@@ -1,0 +1,382 @@
+"""One report of a node out of what its API server and its agent say, and what of it counts.
+
+Problem: sources know different things, and a node that lies or breaks must neither draw pods nor lose them.
+Rule: `laid_over` lays the agent's facts over the others; what the agent does not know is filled from below. CPU and
+memory are the lower of both: a kubelet admits no more than its own. `weigh` compares the result with what counted:
+    missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
+    grown amounts          count up to `growth` times what was known; beyond that, what was known counts
+    new cards              of a node whose cards are known do not count
+    another machine of the same name (another uid) counts as it is, but for what of the old one it has not
+A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
+makes what is told what is known; where a loss is rejected, what was known counts on.
+Source: reliability rules F23, F24, T13, I5.
+Invariant: every card and CPU that counted is in the result, as usable or as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from hetsched.contracts.cards import MAX_CARDS
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.facts import FactInQuarantine, fact_id
+from hetsched.contracts.node_report import CardLink, GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.contracts.times import seconds
+from hetsched.contracts.units import CPU, MEMORY, format_amount
+
+MOST_PROBLEMS = 200
+# A kernel that is updated leaves a little more or less of the same memory.
+MEMORY_TOLERANCE = 0.02
+_replace = msgspec.structs.replace
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """What counts for placing, what is known (with what is missing), and what is in quarantine."""
+
+    report: NodeReport
+    known: NodeReport
+    quarantined: tuple[FactInQuarantine, ...]
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+
+def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
+    """Return the facts of both, the agent's first."""
+    allocatable = dict(base.allocatable)
+    for resource, amount in told.allocatable.items():
+        if resource in (CPU, MEMORY) and resource in allocatable:
+            allocatable[resource] = min(allocatable[resource], amount)
+        else:
+            allocatable.setdefault(resource, amount)
+    return _replace(
+        base,
+        allocatable=allocatable,
+        isa=_isa(base.isa, told.isa),
+        gpus=_cards(base.gpus, told.gpus),
+        numa=_numa(base.numa, told.numa),
+        usage=newer(base.usage, told.usage),
+        problems=(*base.problems, *told.problems)[:MOST_PROBLEMS],
+    )
+
+
+def newer(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Return the sample that was taken later."""
+    if one is None or other is None:
+        return one or other
+    return other if (seconds(other.observed_at) or 0) >= (seconds(one.observed_at) or 0) else one
+
+
+def _isa(base: IsaReport, told: IsaReport) -> IsaReport:
+    mixed = {"emulated": told.emulated or base.emulated, "cross": told.cross or base.cross}
+    return _replace(base if told.native is None else told, **mixed)
+
+
+def _cards(base: tuple[GpuCard, ...] | None, told: tuple[GpuCard, ...] | None) -> tuple[GpuCard, ...] | None:
+    if told is None or not base:
+        return base if told is None else told
+    by_uuid = {card.uuid: card for card in base if card.uuid}
+    by_index = {card.index: card for card in base}
+    filled = []
+    for card in told:
+        below = by_uuid.get(card.uuid) if card.uuid else by_index.get(card.index)
+        filled.append(card if below is None else _filled(card, below))
+    return tuple(filled)
+
+
+def _filled(card: GpuCard, below: GpuCard) -> GpuCard:
+    """Fill what the first source does not know; no index of another source is taken over."""
+    missing = {
+        name: getattr(below, name)
+        for name in ("uuid", "model", "vendor", "memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz",
+                     "numa_zone")
+        if getattr(card, name) in (None, "")
+    }  # fmt: skip
+    return _replace(card, **missing)
+
+
+def _numa(base: NumaReport | None, told: NumaReport | None) -> NumaReport | None:
+    if told is None or base is None:
+        return base if told is None else told
+    below = {zone.name: zone for zone in base.zones}
+    zones = tuple(_zone(zone, below.get(zone.name)) for zone in told.zones) if told.zones else base.zones
+    return NumaReport(
+        zones=zones,
+        cpu_manager_policy=told.cpu_manager_policy or base.cpu_manager_policy,
+        topology_manager_policy=told.topology_manager_policy or base.topology_manager_policy,
+        topology_manager_scope=told.topology_manager_scope or base.topology_manager_scope,
+        reserved_cpus=told.reserved_cpus or base.reserved_cpus,
+    )
+
+
+def _zone(zone: NumaZone, below: NumaZone | None) -> NumaZone:
+    if below is None:
+        return zone
+    return _replace(
+        zone,
+        cpus=zone.cpus if zone.cpus is not None else below.cpus,
+        siblings=zone.siblings or below.siblings,
+        capacity={**below.capacity, **zone.capacity},
+        allocatable={**below.allocatable, **zone.allocatable},
+        offline_capacity_millis=(
+            below.offline_capacity_millis if zone.offline_capacity_millis is None else zone.offline_capacity_millis
+        ),
+        costs=zone.costs or below.costs,
+    )
+
+
+def words_of(report: NodeReport) -> dict[str, str]:
+    """Say in a few words what a report states, by fact; what it does not state is left out."""
+    words: dict[str, str] = {}
+    if report.isa.native:
+        words["isa"] = report.isa.native if report.isa.complete else f"at least {report.isa.native}"
+    for name, offers in (("isa.emulated", report.isa.emulated), ("isa.cross", report.isa.cross)):
+        if offers:
+            words[name] = ", ".join(sorted(offers))
+    if report.gpus is not None:
+        words["gpu"] = "; ".join(_card_words(card) for card in report.gpus) or "none"
+    if report.numa is not None:
+        if report.numa.zones:
+            words["numa"] = "; ".join(_zone_words(zone) for zone in sorted(report.numa.zones, key=lambda z: z.name))
+        numa = report.numa
+        for name, text in (("cpu-manager", numa.cpu_manager_policy), ("topology-manager", numa.topology_manager_policy),
+                           ("reserved-cpus", numa.reserved_cpus)):  # fmt: skip
+            if text:
+                words[f"kubelet.{name}"] = text
+    return words
+
+
+def _card_words(card: GpuCard) -> str:
+    health = "" if card.healthy else " unhealthy"
+    return f"{card.uuid or f'card {card.index}'} {card.model or 'unknown'}{health}"
+
+
+def _zone_words(zone: NumaZone) -> str:
+    return f"{zone.name} {zone.cpus if zone.cpus is not None else 'counted'}"
+
+
+# -- what counts -------------------------------------------------------------------------------------------------------
+
+
+class _Scales:
+    """One weighing; entries are collected on the way."""
+
+    def __init__(self, rejected: Collection[str], approved: Collection[str], growth: float, source: str, now: str):
+        self.rejected = rejected
+        self.approved = approved
+        self.growth = growth
+        self.source = source
+        self.now = now
+        self.found: dict[str, FactInQuarantine] = {}
+
+    def ruled(self, fact: str, item: str, change: str, known: str, told: str) -> str:
+        """Return `approved`, `rejected` or `open`; what is not approved is noted."""
+        key = fact_id(fact, item, told)
+        if key in self.approved:
+            return "approved"
+        state = "rejected" if key in self.rejected else "open"
+        self.found[key] = FactInQuarantine(key, fact, item, change, known, told, self.source, self.now, state)
+        return state
+
+
+def weigh(
+    known: NodeReport,
+    candidate: NodeReport,
+    *,
+    growth: float,
+    now: str,
+    source: str = "agent",
+    standing: Iterable[FactInQuarantine] = (),
+    approved: Collection[str] = (),
+    first: bool = False,
+) -> Weighed:
+    """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is."""
+    stood = {one.id: one for one in standing}
+    rejected = [key for key, one in stood.items() if one.state == "rejected"]
+    anew = known.uid != candidate.uid and bool(known.uid)
+    scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
+    counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew)
+    counted_numa, known_numa = _weigh_zones(scales, known.numa, candidate.numa)
+    counted_amounts = _weigh_amounts(scales, known, candidate)
+    found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
+    return Weighed(
+        _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),
+        _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=counted_amounts),
+        found,
+    )
+
+
+Cards = tuple[GpuCard, ...] | None
+
+
+def _weigh_cards(scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool) -> tuple[Cards, Cards]:
+    before = {_key(card, anew): card for card in known.gpus or ()}
+    told = _in_place(candidate.gpus or (), {} if anew else before)
+    unlimited = scales.growth == float("inf") or known.gpus is None
+    counted, kept = [], []
+    for card in told:
+        name, words = _key(card, anew), _card_words(card)
+        if name in before or unlimited or scales.ruled("gpu", name, "grown", "not there", words) == "approved":
+            counted.append(card)
+            kept.append(card)
+    present = {_key(card, anew) for card in told}
+    taken = {card.index for card in counted}
+    for name, card in before.items():
+        if name in present or card.index in taken:
+            continue
+        ruling = scales.ruled("gpu", name, "shrunk", _card_words(card), _gone_words(card, candidate))
+        if ruling != "approved":
+            counted.append(card if ruling == "rejected" else _replace(card, healthy=False))
+            kept.append(card)
+    if candidate.gpus is None and not before:
+        return None, None
+    return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
+
+
+def _index(card: GpuCard) -> int:
+    return card.index
+
+
+def _key(card: GpuCard, by_index: bool) -> str:
+    return card.uuid if card.uuid and not by_index else f"card {card.index}"
+
+
+def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
+    if candidate.gpus is None:
+        return "no cards are told any more"
+    split = f"CardSplit: card {card.index} "
+    return next((text for text in candidate.problems if text.startswith(split)), "missing")
+
+
+def _in_place(cards: tuple[GpuCard, ...], before: dict[str, GpuCard]) -> list[GpuCard]:
+    """Give known cards the index by which they are known, and others one that no known card has."""
+    moved: dict[int, int] = {}
+    held = {card.index for card in before.values()}
+    for card in cards:
+        if _key(card, False) in before:
+            moved[card.index] = before[_key(card, False)].index
+    free = (index for index in range(MAX_CARDS) if index not in held)
+    used = set(moved.values())
+    for card in cards:
+        if card.index not in moved:
+            own = card.index if card.index not in held and card.index not in used else None
+            index = own if own is not None else next((i for i in free if i not in used), None)
+            if index is not None:
+                moved[card.index] = index
+                used.add(index)
+    return [
+        _replace(
+            card,
+            index=moved[card.index],
+            links=tuple(CardLink(moved[ln.to], ln.kind, ln.bandwidth_gbs) for ln in card.links if ln.to in moved),
+        )
+        for card in cards
+        if card.index in moved
+    ]
+
+
+def _weigh_zones(
+    scales: _Scales, known: NumaReport | None, told: NumaReport | None
+) -> tuple[NumaReport | None, NumaReport | None]:
+    before = _named(known)
+    if not before:
+        return told, told
+    now = _named(told)
+    counted = told if told is not None else NumaReport()
+    kept_zones = {zone.name: zone for zone in counted.zones}
+    assert known is not None
+    if len(now) > scales.growth * len(before):
+        text = f"{len(now)} CPUs: {format_cpuset(now)}"
+        if scales.ruled("numa", "CPUs", "grown", f"{len(before)} CPUs", text) != "approved":
+            old = tuple(_only(zone, now) for zone in known.zones)
+            counted = _replace(counted, zones=old)
+            kept_zones = {zone.name: zone for zone in known.zones}
+    lost = before - now
+    if lost:
+        ruling = scales.ruled("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
+        if ruling == "rejected":
+            counted = _replace(counted, zones=_with(counted.zones, known.zones, lost))
+        elif ruling == "open":
+            counted = _replace(counted, lost_cpus=format_cpuset(lost))
+        if ruling != "approved":
+            kept_zones = {zone.name: zone for zone in _with(tuple(kept_zones.values()), known.zones, lost)}
+    memory_before, memory_now = _memory(known.zones), _memory(told.zones if told else ())
+    if memory_now and memory_before > memory_now * (1 + MEMORY_TOLERANCE):
+        words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
+        ruling = scales.ruled("numa", "memory", "shrunk", *words)
+        if ruling == "rejected":
+            counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
+        if ruling != "approved":
+            kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
+    elif memory_before and memory_now > scales.growth * memory_before:
+        words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
+        if scales.ruled("numa", "memory", "grown", *words) != "approved":
+            counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
+            kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
+    return counted, _replace(counted, zones=tuple(kept_zones.values()), lost_cpus=None)
+
+
+def _named(numa: NumaReport | None) -> frozenset[int]:
+    zones = numa.zones if numa is not None else ()
+    return frozenset().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
+
+
+def _only(zone: NumaZone, cpus: frozenset[int]) -> NumaZone:
+    if zone.cpus is None:
+        return zone
+    return _replace(zone, cpus=format_cpuset(parse_cpuset(zone.cpus) & cpus))
+
+
+def _with(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...], lost: frozenset[int]) -> tuple[NumaZone, ...]:
+    """Return the zones with their lost CPUs, and zones that are lost as a whole."""
+    found = {zone.name: zone for zone in zones}
+    for zone in known:
+        own = parse_cpuset(zone.cpus or "") & lost
+        if own and zone.name in found:
+            there = parse_cpuset(found[zone.name].cpus or "")
+            found[zone.name] = _replace(
+                found[zone.name],
+                cpus=format_cpuset(there | own),
+                siblings=zone.siblings,
+                capacity={**found[zone.name].capacity, **_of(zone.capacity, CPU)},
+                allocatable={**found[zone.name].allocatable, **_of(zone.allocatable, CPU)},
+            )
+        elif own:
+            found[zone.name] = zone
+    return tuple(found.values())
+
+
+def _of(amounts: dict[str, int], *names: str) -> dict[str, int]:
+    return {name: amounts[name] for name in names if name in amounts}
+
+
+def _memory(zones: tuple[NumaZone, ...]) -> int:
+    return sum(zone.capacity.get(MEMORY, zone.allocatable.get(MEMORY, 0)) for zone in zones)
+
+
+def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
+    """Return the zones with the memory that is known of them."""
+    before = {zone.name: zone for zone in known}
+    return tuple(
+        _replace(
+            zone,
+            capacity={**zone.capacity, **_of(before[zone.name].capacity, MEMORY)},
+            allocatable={**zone.allocatable, **_of(before[zone.name].allocatable, MEMORY)},
+        )
+        if zone.name in before
+        else zone
+        for zone in zones
+    )
+
+
+def _weigh_amounts(scales: _Scales, known: NodeReport, candidate: NodeReport) -> dict[str, int]:
+    counted = dict(candidate.allocatable)
+    for resource, amount in candidate.allocatable.items():
+        before = known.allocatable.get(resource, 0)
+        if before and amount > scales.growth * before:
+            words = format_amount(resource, before), format_amount(resource, amount)
+            if scales.ruled("allocatable", resource, "grown", *words) != "approved":
+                counted[resource] = before
+    return counted

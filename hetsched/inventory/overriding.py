@@ -1,0 +1,77 @@
+"""Facts as an operator states them, laid over everything else.
+
+Rule: `isa` is an ISA string; `allocatable.<resource>` and `offline-capacity.<zone>` are quantities; `card.<index>` is
+`healthy` or `unhealthy`. An override of what a node does not have any more changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hetsched import isa
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import Override
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.units import CPU, parse_amount
+
+SOURCE = "operator"
+_HEALTH = {"healthy": True, "unhealthy": False}
+_replace = msgspec.structs.replace
+
+
+def overridden(report: NodeReport, overrides: Iterable[Override]) -> NodeReport:
+    """Return a report with what operators state of it."""
+    for one in overrides:
+        try:
+            report = read_override(report, one.fact, one.value)
+        except InputError:
+            continue  # the zone or card is there no more
+    return report
+
+
+def read_override(report: NodeReport, fact: str, value: str) -> NodeReport:
+    """Return a report with one fact stated otherwise.
+
+    Raises: InputError `FactUnknown`, `FactInvalid`.
+    """
+    kind, _, name = fact.partition(".")
+    try:
+        if fact == "isa":
+            isa.parse(value, source="node-label")
+            stated = _replace(report.isa, native=value, source=SOURCE, complete=True, arch="")
+            return _replace(report, isa=stated)
+        if kind == "allocatable" and name:
+            return _replace(report, allocatable={**report.allocatable, name: parse_amount(name, value)})
+        if kind == "offline-capacity":
+            return _zone(report, name, parse_amount(CPU, value))
+    except InputError as error:
+        if error.code == "FactUnknown":
+            raise
+        raise InputError("FactInvalid", error.message, place="value") from None
+    if kind == "card":
+        return _card(report, name, value)
+    raise InputError(
+        "FactUnknown", f"{fact[:80]!r} cannot be overridden", place="fact",
+        hint="Known: isa, allocatable.<resource>, offline-capacity.<zone>, card.<index>",
+    )  # fmt: skip
+
+
+def _zone(report: NodeReport, name: str, millis: int) -> NodeReport:
+    numa = report.numa
+    if numa is None or all(zone.name != name for zone in numa.zones):
+        raise InputError("FactUnknown", f"the node has no zone {name[:80]!r}", place="fact")
+    zones = tuple(_replace(zone, offline_capacity_millis=millis) if zone.name == name else zone for zone in numa.zones)
+    return _replace(report, numa=_replace(numa, zones=zones))
+
+
+def _card(report: NodeReport, index: str, value: str) -> NodeReport:
+    if all(str(card.index) != index for card in report.gpus or ()):
+        raise InputError("FactUnknown", f"the node lists no card {index[:20]!r}", place="fact")
+    if value not in _HEALTH:
+        raise InputError("FactInvalid", f"a card is {' or '.join(_HEALTH)}", place="value")
+    cards = tuple(
+        _replace(card, healthy=_HEALTH[value]) if str(card.index) == index else card for card in report.gpus or ()
+    )
+    return _replace(report, gpus=cards)

@@ -1,0 +1,152 @@
+"""The door of node agents: each speaks for its own node, in order, and is told what it needs."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import time_machine
+
+from hetsched.access.tokens import create_token
+from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of, steady
+from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.placement.granting import agent_key
+
+from .conftest import Api
+
+ISA = MachineIsa("x86", "x86-64-v3+aes", level="x86-64-v3", features=("aes",))
+REPORT = AgentReport("n1", ISA, (MachineZone(0, "0-3", 16384), MachineZone(1, "4-7", 16384)), (), None, agent="1.0")
+
+
+def message(report: AgentReport | None = REPORT, *, sequence: int = 1, **more: Any) -> AgentMessage:
+    stated = {"node": "n1", "instance": "a", "started_at": "2026-11-21T10:00:00Z"}
+    digest = digest_of(steady(report if report is not None else REPORT))
+    return AgentMessage(**{**stated, "sequence": sequence, "digest": digest, "report": report, **more})
+
+
+@pytest.fixture
+def agent(api: Callable[..., Api], settings: Any) -> Api:
+    """Return the agent of node n1 of cluster lab."""
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    settings.SECRET_KEY_GIVEN = True
+    return api("agent")
+
+
+def refused(agent: Api, body: Any) -> tuple[int, str]:
+    answer = agent("POST", "agent/reports/", body)
+    return answer.status_code, answer.json()["code"]
+
+
+def test_a_report_becomes_what_is_known_of_the_node(agent: Api, cluster: Cluster, operator: Api) -> None:
+    told = agent("POST", "agent/reports/", message(), status=200).json()
+    key = agent_key("lab", "n1")
+    assert key is not None
+    assert (told["cluster"], told["node"], urlsafe_b64decode(told["key"])) == ("lab", "n1", key)
+    assert (told["reportWithinSeconds"], told["allocations"], told["problems"]) == (30, [], [])
+    isa = operator.get("nodes/n1/isa/")
+    assert (isa["native"], isa["origin"]["source"].split(":")[0]) == ("x86-64-v3+aes", "agent")
+    assert [zone["cpus"] for zone in operator.get("nodes/n1/numa/")["zones"]] == ["0-3", "4-7"]
+
+
+def test_nobody_speaks_for_another_node(agent: Api, cluster: Cluster) -> None:
+    report = msgspec.structs.replace(REPORT, node="n2")
+    assert refused(agent, message(report, node="n2")) == (403, "NodeNotYours")
+    assert refused(agent, message(report)) == (400, "ReportMalformed")  # in its own message, about another
+    assert not NodeFacts.objects.exists()
+
+
+def test_a_node_of_this_name_in_another_cluster_is_another(agent: Api, cluster: Cluster, settings: Any) -> None:
+    other = Api(create_token(role="agent", name="x", cluster="elsewhere", node="n1")[1])
+    assert refused(other, message()) == (404, "NotFound")
+    unknown = Api(create_token(role="agent", name="x", cluster="lab", node="n9")[1])
+    assert refused(unknown, message(msgspec.structs.replace(REPORT, node="n9"), node="n9")) == (404, "NodeUnknown")
+
+
+@pytest.mark.parametrize("token", ["eyJh.eyJz.c2ln", "x" * 20_000 + ".a.b", "Not.A/Token.x", "abcd.efgh"])
+def test_a_token_that_no_cluster_vouches_for_is_refused(cluster: Cluster, token: str) -> None:
+    assert refused(Api(token), message()) == (401, "TokenInvalid")
+
+
+def test_what_has_not_changed_is_confirmed_without_a_change(agent: Api, cluster: Cluster) -> None:
+    agent("POST", "agent/reports/", message(), status=200)
+    before = Cluster.objects.get().revision
+    same = agent("POST", "agent/reports/", message(None, sequence=2, usage=MachineUsage({"cpu": 500})), status=200)
+    again = agent("POST", "agent/reports/", message(sequence=3), status=200)
+    assert same.json()["problems"] == again.json()["problems"] == []
+    assert Cluster.objects.get().revision == before
+    row = NodeFacts.objects.get()
+    assert row.usage is not None
+    assert (row.sequence, row.usage.amounts) == (3, {"cpu": 500})
+
+
+def test_a_digest_that_is_not_known_is_asked_for(agent: Api, cluster: Cluster) -> None:
+    first = agent("POST", "agent/reports/", message(None), status=200).json()
+    assert [one["code"] for one in first["problems"]] == ["ReportWanted"]
+    agent("POST", "agent/reports/", message(sequence=2), status=200)
+    other = agent("POST", "agent/reports/", message(None, sequence=3, digest="other"), status=200).json()
+    assert [one["code"] for one in other["problems"]] == ["ReportWanted"]
+
+
+def test_messages_count_in_order_and_once(agent: Api, cluster: Cluster) -> None:
+    agent("POST", "agent/reports/", message(sequence=5), status=200)
+    less = msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-1", 16384),))
+    assert refused(agent, message(less, sequence=4)) == (409, "ReportOutOfOrder")
+    agent("POST", "agent/reports/", message(less, sequence=5), status=200)  # answered again, not taken in again
+    assert Node.objects.get(name="n1").report.numa.zones[0].cpus == "0-3"
+
+
+def test_of_two_agents_the_one_that_started_later_counts(agent: Api, cluster: Cluster) -> None:
+    later = {"instance": "b", "started_at": "2026-11-21T10:00:05Z"}
+    agent("POST", "agent/reports/", message(sequence=70), status=200)
+    agent("POST", "agent/reports/", message(sequence=1, **later), status=200)
+    assert refused(agent, message(sequence=71)) == (409, "AgentSuperseded")
+
+
+def test_too_many_messages_are_braked(agent: Api, cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 500
+    with time_machine.travel("2026-11-21T12:00:00Z", tick=False) as clock:
+        agent("POST", "agent/reports/", message(), status=200)
+        assert refused(agent, message(sequence=2)) == (429, "ReportTooSoon")
+        clock.shift(0.5)
+        agent("POST", "agent/reports/", message(sequence=2), status=200)
+
+
+def test_a_start_in_the_future_does_not_shut_all_others_out(agent: Api, cluster: Cluster) -> None:
+    assert refused(agent, message(started_at="2999-01-01T00:00:00Z")) == (400, "ReportMalformed")
+    assert refused(agent, message(started_at="yesterday")) == (400, "ReportMalformed")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "BodyMalformed"),
+        (b"[]", 400, "BodyInvalid"),
+        (b'{"node": 1}', 400, "BodyInvalid"),
+        (b'{"x": ' + b"[" * 100_000, 400, "BodyMalformed"),
+        (b'{"node": "n1", "x": "' + b"a" * MOST_MESSAGE_BYTES + b'"}', 413, "BodyTooLarge"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(agent: Api, cluster: Cluster, body: bytes, status: int, code: str) -> None:
+    assert refused(agent, body) == (status, code)
+
+
+def test_without_a_secret_nothing_is_signed_and_it_says_so(agent: Api, cluster: Cluster, settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = False
+    told = agent("POST", "agent/reports/", message(), status=200).json()
+    assert told["key"] == ""
+    assert [one["code"] for one in told["problems"]] == ["NotSigned"]
+
+
+def test_cards_that_join_later_are_named_as_not_believed(agent: Api, cluster: Cluster) -> None:
+    card = MachineCard(0, "GPU-a", "A100-SXM4-40GB", 40960, zone=0, healthy=True)
+    with_one = msgspec.structs.replace(REPORT, gpus=(card,))
+    with_two = msgspec.structs.replace(REPORT, gpus=(card, msgspec.structs.replace(card, index=1, uuid="GPU-b")))
+    agent("POST", "agent/reports/", message(with_one), status=200)
+    told = agent("POST", "agent/reports/", message(with_two, sequence=2), status=200).json()
+    assert [one["code"] for one in told["problems"]] == ["FactQuarantined"]
+    assert [held.uuid for held in Node.objects.get(name="n1").report.gpus] == ["GPU-a"]

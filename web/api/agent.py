@@ -1,0 +1,99 @@
+"""`agent/reports/`: where node agents report, and learn what is granted on their node.
+
+Rule: an agent speaks for the one node that its token names. A message is at most 4 MiB. The answer holds the key that
+allocations of this node are signed by, what pods hold there, and when the agent must be heard of again; facts that are
+not believed yet are named in `problems`.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from typing import Any, ClassVar
+
+import msgspec
+from django.conf import settings
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+from rest_framework.authentication import SessionAuthentication
+
+from hetsched.access.roles import Action
+from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentAnswer, AgentMessage, NodeAllocation
+from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.facts import hear
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.placement.granting import agent_key, granted_on
+
+from . import bodies, reach
+from .problems import Refused
+from .speakers import AgentTokens, speaker_of
+from .views import ApiView, answer
+
+_read = msgspec.json.Decoder(AgentMessage).decode
+
+
+class Reports(ApiView):
+    actions: ClassVar = {"POST": Action.REPORT}
+    authentication_classes = [AgentTokens, SessionAuthentication]
+    queries: ClassVar = {"cluster": "Name of the cluster whose API server made the token."}
+
+    @extend_schema(request=AgentMessage, responses=AgentAnswer)
+    def post(self, request: Any) -> HttpResponse:
+        """Take a node's report."""
+        message = _message(request)
+        speaker = speaker_of(request)
+        if message.node != speaker.node:
+            detail = f"this token speaks for node {speaker.node}, not for {message.node[:80]!r}"
+            raise Refused(403, "NodeNotYours", detail, place="node")
+        cluster = reach.cluster_of(speaker.cluster)
+        try:
+            heard = hear(cluster, message)
+        except InputError as error:
+            if error.code == "NodeUnknown":
+                raise Refused(404, error.code, error.message, place=error.place) from None
+            raise
+        return answer(request, _answer(cluster, heard.node, wanted=heard.wanted))
+
+
+def _message(request: Any) -> AgentMessage:
+    """Read the body. Raises: InputError `BodyTooLarge`, `BodyMalformed`, `BodyInvalid`; Refused 415."""
+    bodies.media_type(request, bodies.JSON)
+    body = bodies.raw(request, large=True)
+    if len(body) > MOST_MESSAGE_BYTES:
+        message = f"the body has {len(body)} bytes, {MOST_MESSAGE_BYTES} are allowed here"
+        raise InputError("BodyTooLarge", message)
+    try:
+        return _read(body)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `")
+        raise InputError("BodyInvalid", message, place=place.rstrip("`").removeprefix("$").lstrip(".")) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError("BodyMalformed", f"it is not JSON: {str(error)[:200]}") from None
+
+
+def _answer(cluster: Cluster, node: Node, *, wanted: bool) -> AgentAnswer:
+    key = agent_key(cluster.name, node.name)
+    granted = granted_on(cluster.pk, node.name) if key is not None else {}
+    problems = []
+    if wanted:
+        problems.append(MachineProblem("ReportWanted", "the whole report is wanted"))
+    if key is None:
+        problems.append(MachineProblem("NotSigned", "the server has no SECRET_KEY, so that it signs no allocation"))
+    row = NodeFacts.objects.filter(node=node).only("quarantined").first()
+    for one in row.quarantined if row is not None else ():
+        text = f"{one.fact} {one.item}: {one.known} is known, {one.told} is told"
+        problems.append(MachineProblem("FactQuarantined", text, one.id))
+    return AgentAnswer(
+        cluster=cluster.name,
+        node=node.name,
+        epoch=Cluster.objects.values_list("leader_epoch", flat=True).get(pk=cluster.pk),
+        key="" if key is None else urlsafe_b64encode(key).decode(),
+        report_within_seconds=settings.HETSCHED_AGENT_REPORT_SECONDS,
+        allocations=[NodeAllocation(uid, text) for uid, text in granted.items()],
+        problems=problems,
+    )
+
+
+routes = [path("agent/reports/", Reports.as_view())]

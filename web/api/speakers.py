@@ -1,0 +1,101 @@
+"""Which node an agent speaks for: by a token of ours that is bound to it, or by its pod's token of its cluster.
+
+Rule: a token `hs_…` of role agent names its cluster and node. Any other bearer token is shown to the API server of the
+cluster that the request names (`?cluster=`), which says whose it is; it counts where its account is one of
+`HETSCHED_AGENT_ACCOUNTS` and the answer names the node that its pod runs on. An answer holds for a minute, here.
+Invariant: nobody speaks for a node that no token of theirs names.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import structlog
+from django.conf import settings
+from django.core.cache import cache
+from rest_framework.authentication import get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+
+from hetsched.access.authentication import BearerAuthentication
+from hetsched.access.models import Token
+from hetsched.access.tokens import service_account
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import ClusterKind
+
+from . import reach
+from .problems import Refused
+
+HELD_SECONDS = 60
+_REFUSED_SECONDS = 10
+# A JSON web token, as API servers sign them.
+_SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
+_MOST_BYTES = 16 << 10
+log = structlog.get_logger(__name__)
+
+
+class Speaker(msgspec.Struct, frozen=True):
+    """The one node that an agent speaks for."""
+
+    cluster: str
+    node: str
+
+
+class AgentTokens(BearerAuthentication):
+    """Tokens of ours, and those that an API server made; for these `request.auth` is the `Speaker`."""
+
+    def authenticate(self, request: Any) -> tuple[Any, Any] | None:
+        kind, _space, given = get_authorization_header(request).partition(b" ")
+        given = given.strip()
+        if kind.lower() != b"bearer" or given.startswith(b"hs_"):
+            return super().authenticate(request)
+        if len(given) > _MOST_BYTES or not _SIGNED.fullmatch(given):
+            raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
+        speaker = _speaker(request.GET.get("cluster", ""), given.decode())
+        if speaker is None:
+            raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
+        return service_account("agent"), speaker
+
+
+def speaker_of(request: Any) -> Speaker:
+    """Return which node a request speaks for.
+
+    Raises: Refused 403 for whoever speaks for none.
+    """
+    if isinstance(request.auth, Speaker):
+        return request.auth
+    if isinstance(request.auth, Token) and request.auth.node:
+        return Speaker(request.auth.cluster, request.auth.node)
+    raise Refused(403, "NodeNotYours", "whoever reports needs a token that is bound to the node")
+
+
+def _speaker(cluster_name: str, token: str) -> Speaker | None:
+    from hetsched.adapters.kube.api import ApiFailure
+    from hetsched.adapters.kube.reviewing import holder_of
+    from hetsched.inventory.connecting import api_of
+
+    try:
+        cluster = reach.cluster_of(cluster_name)
+    except (Refused, InputError):
+        return None
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return None
+    key = f"speaker {cluster.pk} {sha256(token.encode()).hexdigest()}"
+    known: Speaker | str | None = cache.get(key)
+    if known is not None:
+        return known if isinstance(known, Speaker) else None
+    try:
+        holder = holder_of(api_of(cluster), token)
+    except (ApiFailure, InputError) as error:
+        log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
+        raise Refused(
+            503, "TokenNotReviewed", f"the API server of {cluster.name} does not say whose token this is",
+            headers={"Retry-After": "5"},
+        ) from None  # fmt: skip
+    speaker = None
+    if holder is not None and holder.account in settings.HETSCHED_AGENT_ACCOUNTS and holder.node:
+        speaker = Speaker(cluster.name, holder.node)
+    cache.set(key, speaker or "nobody", HELD_SECONDS if speaker else _REFUSED_SECONDS)
+    return speaker
