@@ -10,6 +10,7 @@ import os
 from hetsched import __version__
 from hetsched.agent.probe_cards import probe_cards
 from hetsched.agent.probe_isa import probe_isa
+from hetsched.agent.probe_topology import probe_topology
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import AgentReport, MachineProblem
 
@@ -21,11 +22,12 @@ def read_machine(tree: Tree, *, node: str = "", nvidia_smi: bytes | None = None)
 
     `nvidia_smi` is what `nvidia-smi -q -x` wrote, where NVML is not to be asked.
     """
+    zones, cpus = probe_topology(tree)
     return AgentReport(
         node=node or host_name(tree),
         isa=probe_isa(tree),
-        zones=None,
-        cpus=None,
+        zones=zones,
+        cpus=cpus,
         gpus=probe_cards(tree, nvidia_smi),
         memory_mib=_memory_mib(tree),
         agent=__version__,
