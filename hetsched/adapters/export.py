@@ -151,19 +151,21 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     yield _object("v1", "Node", meta, {"spec": spec, "status": status})
     own = {"name": node.name}
     if node.gpus is not None:
-        yield _object(keys.GROUP, "NodeGpu", own, {"spec": {"cards": [_card(card) for card in node.gpus]}})
+        yield _object(keys.GROUP, "NodeGpu", own, {"spec": {"cards": [card_object(card) for card in node.gpus]}})
     if node.attach_limits:
         yield csi_node(node.name, node.attach_limits)
     if node.numa is not None or node.power is not None:
-        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, _topology(node.numa, node.power))
+        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, topology_object(node.numa, node.power))
     if node.usage is not None:
         measured: Plain = {"usage": amounts(node.usage.amounts)}
-        if node.usage.observed_at:
-            measured["observedAt"] = node.usage.observed_at
+        measured |= _stated({"observedAt": node.usage.observed_at, "source": node.usage.source})
+        if node.usage.stale:
+            measured["stale"] = True
         yield _object(keys.GROUP, "NodeUsage", own, measured)
 
 
-def _card(card: GpuCard) -> Plain:
+def card_object(card: GpuCard) -> Plain:
+    """Return a card as a NodeGpu lists it."""
     facts: Plain = msgspec.to_builtins(card)
     facts["links"] = [_stated(link) for link in facts["links"]] or None
     return _stated(facts)
@@ -173,7 +175,8 @@ def _stated(facts: Plain) -> Plain:
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 
 
-def _topology(numa: NumaReport | None, power: PowerReport | None) -> Plain:
+def topology_object(numa: NumaReport | None, power: PowerReport | None) -> Plain:
+    """Return the content of a NodeResourceTopology."""
     stated: list[tuple[str, str | None]] = []
     if numa is not None:
         stated += [

@@ -38,7 +38,7 @@ _OF_FIELD = {
     "isa": Event.NODE_ISA,
     "usage": Event.NODE_USE,
 }
-_SAYS_NOTHING = frozenset({"problems", "source", "observed_at"})
+_SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
 
 
 def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:

@@ -74,6 +74,8 @@ class Policy:
                 raise InputError("PolicyPointDoubled", f"{names} would both {point}", place="spec.plugins")
         self._sorter = sorters[0].instance if sorters else None
         self.wants_mix = any(getattr(plugin.instance, "wants_mix", False) for plugin in self.plugins)
+        # Whether what is measured of nodes, where it is, decides.
+        self.measures = any(getattr(plugin.instance, "measures", False) for plugin in self.plugins)
         self._arrange = getattr(self._sorter, "arrange", None)
         self._together = bool(self.permits) or getattr(self._sorter, "together", False)
 

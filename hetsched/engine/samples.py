@@ -2,9 +2,9 @@
 
 Rule: `used` of a row starts from its sample, which holds all that was booked when it came, or from what is requested;
 bookings then add and take what they are expected to use. A sample is stale when the newest sample of the cluster is
-more than STALE_SECONDS younger; a stale one counts as none, and requests take its place. A sample that does not say
-when it was taken, or not readably, counts as fresh.
-Why not the clock: the engine has none, and a file must give the same answer tomorrow.
+more than STALE_SECONDS younger, or when whoever keeps it says so; a stale one counts as none, and requests take its
+place. A sample that does not say when it was taken, or not readably, counts as fresh.
+Why not the clock: the engine has none, and a file must give the same answer tomorrow. Who has one says `Usage.stale`.
 Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twenty of Prometheus' usual 15 s intervals.
 """
 
@@ -28,11 +28,15 @@ STALE_SECONDS = 300.0
 
 def fresh_rows(reports: Sequence[NodeReport]) -> list[bool]:
     """Return for each node whether it has a sample that counts."""
-    taken = [None if report.usage is None else seconds(report.usage.observed_at) for report in reports]
+    counting = [report.usage is not None and not report.usage.stale for report in reports]
+    taken = [
+        seconds(report.usage.observed_at) if report.usage is not None and counts else None
+        for report, counts in zip(reports, counting, strict=True)
+    ]
     newest = max((moment for moment in taken if moment is not None), default=0.0)
     return [
-        report.usage is not None and (moment is None or newest - moment <= STALE_SECONDS)
-        for report, moment in zip(reports, taken, strict=True)
+        counts and (moment is None or newest - moment <= STALE_SECONDS)
+        for counts, moment in zip(counting, taken, strict=True)
     ]
 
 

@@ -47,6 +47,10 @@ class BalancedAllocationParams(Params, frozen=True):
 class BalancedAllocation:
     params: BalancedAllocationParams
 
+    @property
+    def measures(self) -> bool:
+        return self.params.use == "measured"
+
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         shape = request.shape
         asked = np.array([[shape.request(CPU)], [shape.request(MEMORY)]], np.int64)

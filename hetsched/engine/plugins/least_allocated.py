@@ -37,6 +37,10 @@ class LeastAllocatedParams(Params, frozen=True):
 class LeastAllocated:
     params: LeastAllocatedParams
 
+    @property
+    def measures(self) -> bool:
+        return self.params.use == "measured"
+
     def score(self, request: Request, nodes: Window) -> Floats:
         capacity = nodes.static("allocatable")[:2]
         left: Ints

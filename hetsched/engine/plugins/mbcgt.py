@@ -39,6 +39,7 @@ class MbcgtParams(Params, frozen=True):
 @plugin("mbcgt", summary="Raise the product of all nodes' balance over four resources.", params=MbcgtParams)
 class Mbcgt:
     params: MbcgtParams
+    measures = True
 
     def pre_score(self, request: Request, state: ClusterState) -> None:
         request.memo["mbcgt"] = nash.resources_of(state)

@@ -43,6 +43,7 @@ class MeasuredFitParams(Params, frozen=True):
 )
 class MeasuredFit:
     params: MeasuredFitParams
+    measures = True
     peers: frozenset[str] = frozenset()
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:

@@ -39,6 +39,7 @@ class NashGainParams(Params, frozen=True):
 @plugin("nash-gain", summary="Prefer nodes that the pod makes more evenly used.", params=NashGainParams)
 class NashGain:
     params: NashGainParams
+    measures = True
 
     def pre_score(self, request: Request, state: ClusterState) -> None:
         request.memo["nash-gain"] = nash.resources_of(state)
