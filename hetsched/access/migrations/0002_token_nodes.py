@@ -5,25 +5,29 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('access', '0001_initial'),
+        ("access", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='token',
-            name='cluster',
-            field=models.CharField(blank=True, max_length=63, verbose_name='cluster'),
+            model_name="token",
+            name="cluster",
+            field=models.CharField(blank=True, max_length=63, verbose_name="cluster"),
         ),
         migrations.AddField(
-            model_name='token',
-            name='node',
-            field=models.CharField(blank=True, max_length=253, verbose_name='node'),
+            model_name="token",
+            name="node",
+            field=models.CharField(blank=True, max_length=253, verbose_name="node"),
         ),
         migrations.AddConstraint(
-            model_name='token',
-            constraint=models.CheckConstraint(condition=models.Q(('node', ''), models.Q(('role', 'agent'), models.Q(('cluster', ''), _negated=True)), _connector='OR'), name='access_token_node_of_agent'),
+            model_name="token",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("node", ""), models.Q(("role", "agent"), models.Q(("cluster", ""), _negated=True)), _connector="OR"
+                ),
+                name="access_token_node_of_agent",
+            ),
         ),
     ]

@@ -5,35 +5,43 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('inventory', '0011_definitions_revision'),
+        ("inventory", "0011_definitions_revision"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='NodeFacts',
+            name="NodeFacts",
             fields=[
-                ('node', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='facts', serialize=False, to='inventory.node')),
-                ('base', models.JSONField()),
-                ('known', models.JSONField()),
-                ('told', models.JSONField(null=True)),
-                ('digest', models.CharField(blank=True, max_length=64)),
-                ('usage', models.JSONField(null=True)),
-                ('usage_taken', models.BooleanField(default=True)),
-                ('pinned', models.JSONField(null=True)),
-                ('quarantined', models.JSONField(default=tuple)),
-                ('overrides', models.JSONField(default=tuple)),
-                ('claims', models.JSONField(default=dict)),
-                ('agent', models.CharField(blank=True, max_length=100, verbose_name='agent')),
-                ('instance', models.CharField(blank=True, max_length=64)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('sequence', models.BigIntegerField(default=0)),
-                ('heard_at', models.DateTimeField(null=True, verbose_name='heard of')),
+                (
+                    "node",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="facts",
+                        serialize=False,
+                        to="inventory.node",
+                    ),
+                ),
+                ("base", models.JSONField()),
+                ("known", models.JSONField()),
+                ("told", models.JSONField(null=True)),
+                ("digest", models.CharField(blank=True, max_length=64)),
+                ("usage", models.JSONField(null=True)),
+                ("usage_taken", models.BooleanField(default=True)),
+                ("pinned", models.JSONField(null=True)),
+                ("quarantined", models.JSONField(default=tuple)),
+                ("overrides", models.JSONField(default=tuple)),
+                ("claims", models.JSONField(default=dict)),
+                ("agent", models.CharField(blank=True, max_length=100, verbose_name="agent")),
+                ("instance", models.CharField(blank=True, max_length=64)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("sequence", models.BigIntegerField(default=0)),
+                ("heard_at", models.DateTimeField(null=True, verbose_name="heard of")),
             ],
             options={
-                'verbose_name': 'facts of a node',
-                'verbose_name_plural': 'facts of nodes',
+                "verbose_name": "facts of a node",
+                "verbose_name_plural": "facts of nodes",
             },
         ),
     ]
