@@ -1,7 +1,8 @@
 """What an ELF program needs, from its bytes alone.
 
 Rule: the machine of the header; on RISC-V the attribute Tag_RISCV_arch (without it, what e_flags admit); on x86-64 the
-GNU property ISA-needed (without it, level 1); on Arm the first level. The result is a requirement in the notation of
+GNU property ISA-needed (without it, level 1); on 64-bit Arm the first level, since its programs state no more; 32-bit
+Arm has no place in the lattice and is told by its build attributes. The result is a requirement in the notation of
 this package. Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
 Invariant: any bytes give a result or an `InputError`; nothing beyond the file is read.
 """
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from .codes import refuse
+from .elf_attributes import arm_arch, riscv_arch
 from .requirement import parse
 from .riscv_table import VERSIONS
 
@@ -22,11 +24,11 @@ MACHINES = {
     3: "386", 8: "mips", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv",
     258: "loongarch",
 }  # fmt: skip
-_SHT_NOTE, _SHT_RISCV_ATTRIBUTES = 7, 0x7000_0003
+# The same number on RISC-V and on 32-bit Arm.
+_SHT_NOTE, _SHT_ATTRIBUTES = 7, 0x7000_0003
 _PT_NOTE, _PT_GNU_PROPERTY, _PT_RISCV_ATTRIBUTES = 4, 0x6474_E553, 0x7000_0003
 _NT_GNU_PROPERTY_TYPE_0 = 5
 _X86_ISA_1_NEEDED = 0xC000_8002
-_TAG_FILE, _TAG_RISCV_ARCH = 1, 5
 _EF_RVC, _EF_FLOAT_ABI, _EF_RVE = 0x1, 0x6, 0x8
 _FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
 
@@ -61,6 +63,8 @@ def inspect_elf(data: bytes | memoryview) -> ElfNeed:
             return _riscv_need(header)
         if machine == "x86-64":
             return _x86_need(header)
+        if machine == "arm":
+            return _arm_need(header)
     except (struct.error, IndexError) as error:
         refuse("ElfMalformed", f"the ELF file is cut short or inconsistent: {error}")
     requirement = "armv8.0-a" if machine == "aarch64" else None
@@ -112,17 +116,27 @@ def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -
 
 
 def _riscv_need(header: _Header) -> ElfNeed:
-    for blob in _blobs(header, (_PT_RISCV_ATTRIBUTES,), _SHT_RISCV_ATTRIBUTES):
-        arch = _arch_attribute(blob, header.order)
-        if arch:
-            return ElfNeed("riscv", header.bits, _requirement(arch), "Tag_RISCV_arch", arch)
+    for blob in _blobs(header, (_PT_RISCV_ATTRIBUTES,), _SHT_ATTRIBUTES):
+        if arch := riscv_arch(blob, header.order):
+            return ElfNeed("riscv", header.bits, requirement_of_arch(arch), "Tag_RISCV_arch", arch)
     letters = "e" if header.flags & _EF_RVE else "i"
     letters += _FLOAT_ABI_LETTERS[header.flags & _EF_FLOAT_ABI] + ("c" if header.flags & _EF_RVC else "")
     return ElfNeed("riscv", header.bits, parse(f"rv{header.bits}{letters}").canonical, "e_flags")
 
 
-def _requirement(arch: str) -> str:
-    """Return the canonical text, with the version kept where the table's is incompatible (a draft)."""
+def _arm_need(header: _Header) -> ElfNeed:
+    """A 32-bit Arm program has no place in the lattice; what it was built for is told all the same."""
+    for blob in _blobs(header, (), _SHT_ATTRIBUTES):
+        if arch := arm_arch(blob, header.order):
+            return ElfNeed("arm", header.bits, None, "Tag_CPU_arch", arch)
+    return ElfNeed("arm", header.bits, None, "ELF header")
+
+
+def requirement_of_arch(arch: str) -> str:
+    """Return the canonical text, with the version kept where the table's is incompatible (a draft).
+
+    Raises: InputError.
+    """
     isa = parse(arch)
     stated = {name: (major, minor) for name, major, minor in isa.versions if name != isa.base}
     drafts = {name for name, version in stated.items() if name in VERSIONS and version[0] != VERSIONS[name][0]}
@@ -131,63 +145,6 @@ def _requirement(arch: str) -> str:
     words = sorted(isa.explicit - {isa.base})
     versioned = [name + "{}p{}".format(*stated[name]) if name in drafts else name for name in words]
     return "_".join((f"rv{isa.xlen}{isa.base}", *versioned))
-
-
-def _arch_attribute(blob: memoryview, order: str) -> str | None:
-    """Walk format version, vendor sub-sections, then tagged attributes: even tags are numbers, odd ones strings."""
-    if len(blob) == 0 or blob[0] != ord("A"):
-        return None
-    at = 1
-    while at + 4 <= len(blob):
-        (length,) = struct.unpack_from(order + "I", blob, at)
-        section = blob[at + 4 : at + length]
-        vendor, body = _string(section, 0)
-        if vendor == "riscv":
-            while body < len(section):
-                tag, start = _uleb(section, body)
-                (size,) = struct.unpack_from(order + "I", section, start)
-                if size <= start + 4 - body - 1:
-                    raise IndexError("an attribute block without content")
-                if tag == _TAG_FILE:
-                    found = _find_arch(section[start + 4 : body + size])
-                    if found is not None:
-                        return found
-                body += size
-        at += max(length, 4)
-    return None
-
-
-def _find_arch(attributes: memoryview) -> str | None:
-    at = 0
-    while at < len(attributes):
-        tag, at = _uleb(attributes, at)
-        if tag % 2 == 0:
-            _, at = _uleb(attributes, at)
-            continue
-        text, at = _string(attributes, at)
-        if tag == _TAG_RISCV_ARCH:
-            return text
-    return None
-
-
-def _uleb(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
-        if shift > 63:
-            raise IndexError("a number of more than 64 bits")
-
-
-def _string(data: memoryview, at: int) -> tuple[str, int]:
-    end = bytes(data[at:]).find(b"\0")
-    if end < 0:
-        raise IndexError("a string without end")
-    return bytes(data[at : at + end]).decode("ascii", "replace"), at + end + 1
 
 
 def _x86_need(header: _Header) -> ElfNeed:

@@ -1,0 +1,47 @@
+"""What several programs need together.
+
+Rule: programs of one architecture and width need the union of their needs: RISC-V names, x86 and Arm levels with
+features. A draft that one of them needs stays a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hetsched.contracts.errors import InputError
+
+from .arm import ARM
+from .elf import requirement_of_arch
+from .levelled import levelled_isa
+from .requirement import parse
+from .value import Isa
+from .x86 import X86
+
+
+def joint_requirement(requirements: Iterable[str | None]) -> str | None:
+    """Return one requirement that covers all of one architecture; None where one of them is unknown.
+
+    Raises: InputError where no machine can have all of it.
+    """
+    texts = tuple(requirements)
+    if not texts or None in texts:
+        return None
+    needs = [parse(text) for text in dict.fromkeys(texts) if text is not None]
+    first = needs[0]
+    if any((need.arch, need.xlen) != (first.arch, first.xlen) for need in needs):
+        raise InputError("IsaConflict", "programs of different machines have no requirement together")
+    if len(needs) == 1:
+        return texts[0]
+    if first.arch != "riscv":
+        family = X86 if first.arch == "x86" else ARM
+        extensions = frozenset().union(*(need.extensions for need in needs))
+        return levelled_isa(family, first.input, first.source, extensions, explicit=extensions).canonical
+    return requirement_of_arch(_joined(needs))
+
+
+def _joined(needs: list[Isa]) -> str:
+    first = needs[0]
+    base = "i" if any(need.base == "i" for need in needs) else "e"
+    names = sorted(frozenset().union(*(need.explicit for need in needs)) - {"i", "e"})
+    stated = {name: f"{major}p{minor}" for need in needs for name, major, minor in need.versions}
+    return "_".join((f"rv{first.xlen}{base}", *(name + stated.get(name, "") for name in names)))
