@@ -1,0 +1,78 @@
+"""Which CPUs a container's processes really run on.
+
+Problem: the runtime tells what it was asked last; what the kernel enforces stands in the cgroup, and only that shows
+that somebody else changed it.
+Rule: the cgroup is the one of the container's first process, whose number the runtime tells; it counts only if it bears
+the container's id in its name, so that a number used again leads nowhere. cgroup v1 has `cpuset.cpus` in the hierarchy
+of that controller, v2 `cpuset.cpus.effective` in the only one. Where no file can be read, the runtime's word counts; an
+empty list of its means all CPUs.
+Source: Linux Documentation/admin-guide/cgroup-v1/cpusets.rst and cgroup-v2.rst, proc_pid_cgroup(5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from hetsched.agent.cri import Runtime
+from hetsched.agent.tree import Tree
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
+
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_V1, _V2 = "sys/fs/cgroup/cpuset", "sys/fs/cgroup"
+
+
+class Actual:
+    """Reads the CPUs of containers; where their files are is found once for each."""
+
+    def __init__(self, tree: Tree, runtime: Runtime) -> None:
+        self._tree = tree
+        self._runtime = runtime
+        self._files: dict[str, str] = {}
+
+    def forget(self, present: Collection[str]) -> None:
+        self._files = {one: file for one, file in self._files.items() if one in present}
+
+    def cpus(self, container_id: str) -> frozenset[int] | None:
+        """Return the CPUs, empty for all of them, None where nobody tells. Raises: RuntimeFailure."""
+        if (found := self._read(container_id)) is not None:
+            return found
+        told = self._runtime.told(container_id)
+        if told.pid is not None and (file := self._file(container_id, told.pid)) is not None:
+            self._files[container_id] = file
+            if (found := self._read(container_id)) is not None:
+                return found
+        return None if told.cpus is None else _parsed(told.cpus)
+
+    def _read(self, container_id: str) -> frozenset[int] | None:
+        file = self._files.get(container_id)
+        text = None if file is None else self._tree.text(file)
+        if text is None:
+            self._files.pop(container_id, None)
+            return None
+        return _parsed(text)
+
+    def _file(self, container_id: str, pid: int) -> str | None:
+        """Return where the CPUs of a container stand, as its process `pid` says."""
+        if not _CONTAINER_ID.fullmatch(container_id):
+            return None
+        for line in (self._tree.text(f"proc/{pid}/cgroup") or "").splitlines():
+            _, controllers, path = [*line.split(":", 2), "", ""][:3]
+            parts = [part for part in path.split("/") if part]
+            if ".." in parts or not any(container_id in part for part in parts):
+                continue
+            last = max(position for position, part in enumerate(parts) if container_id in part)
+            place = "/".join(parts[: last + 1])
+            if "cpuset" in controllers.split(","):
+                return f"{_V1}/{place}/cpuset.cpus"
+            if controllers == "" and self._tree.exists(f"{_V2}/cgroup.controllers"):
+                return f"{_V2}/{place}/cpuset.cpus.effective"
+        return None
+
+
+def _parsed(text: str) -> frozenset[int] | None:
+    try:
+        return parse_cpuset(text)
+    except InputError:
+        return None

@@ -1,0 +1,104 @@
+"""Which allocations of this node's pods are the control plane's own.
+
+Problem: an annotation can be written by anybody, copied from another pod or brought back from earlier, and the control
+plane's own answers can arrive late or twice.
+Rule: an allocation counts only if it verifies under this node's key for the very pod that the runtime shows it on. For
+one pod the highest epoch counts; within one epoch what the control plane answered counts before what the pod carries,
+because it was written later. What was once found right stays so, also under a new key, until its pod is gone or the
+node belongs to another control plane.
+Invariant: `of` holds nothing that did not verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.signing import Granted, verify
+
+ALLOCATION = "hetsched.io/allocation"
+MOST_PROBLEMS = 20
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A verified allocation; `answered`: the control plane gave it in an answer, else the pod carries it."""
+
+    granted: Granted
+    answered: bool = False
+
+
+class Grants:
+    """The verified allocations of one node, by pod uid."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.cluster = ""
+        self.key: bytes | None = None
+        self.known: dict[str, Known] = {}
+        self._refused: dict[str, tuple[str, MachineProblem]] = {}
+        self._answered: frozenset[str] = frozenset()
+
+    @property
+    def problems(self) -> tuple[MachineProblem, ...]:
+        found = sorted(self._refused.items())[:MOST_PROBLEMS]
+        return tuple(problem for _, (_, problem) in found)
+
+    def of(self, uid: str) -> Granted | None:
+        known = self.known.get(uid)
+        return None if known is None else known.granted
+
+    def learn(self, cluster: str, key: bytes) -> None:
+        """Take over who signs for this node."""
+        if cluster != self.cluster:
+            self.known = {}
+        if (cluster, key) != (self.cluster, self.key):
+            self._refused = {}
+        self.cluster, self.key = cluster, key
+
+    def answered(self, allocations: Iterable[tuple[str, str]]) -> None:
+        """Take what the control plane answered: allocations as text by uid of their pod."""
+        given = dict(allocations)
+        self._answered = frozenset(given)
+        for uid, text in given.items():
+            self._take(uid, text, answered=True)
+
+    def carried(self, uid: str, text: str) -> None:
+        """Take what a pod of the runtime carries in its annotations."""
+        self._take(uid, text, answered=False)
+
+    def forget(self, present: Collection[str]) -> None:
+        """Let go of what pods had that the runtime does not know any more and the control plane does not name."""
+        self.known = {uid: known for uid, known in self.known.items() if uid in present or uid in self._answered}
+        self._refused = {uid: refused for uid, refused in self._refused.items() if uid in present}
+
+    def _take(self, uid: str, text: str, *, answered: bool) -> None:
+        refused = self._refused.get(uid)
+        if self.key is None or (refused is not None and refused[0] == text):
+            return
+        known = self.known.get(uid)
+        try:
+            granted = verify(text, self.key, uid=uid, node=self.node)
+        except InputError as error:
+            # With a new key, what a pod carries from before does not verify any more; it did when it was taken.
+            if known is None or answered:
+                self._refuse(uid, text, error.code, error.message)
+            return
+        if known is not None:
+            if granted == known.granted and answered <= known.answered:
+                return
+            if (granted.epoch, answered) < (known.granted.epoch, known.answered):
+                if granted.epoch < known.granted.epoch:
+                    message = f"it is of epoch {granted.epoch}, and one of epoch {known.granted.epoch} was seen"
+                    self._refuse(uid, text, "AllocationOutdated", message)
+                return
+        self._refused.pop(uid, None)
+        self.known[uid] = Known(granted, answered)
+
+    def _refuse(self, uid: str, text: str, code: str, message: str) -> None:
+        self._refused[uid] = (
+            text,
+            MachineProblem(code, f"the allocation of pod {uid[:64]} is not applied: {message}", uid[:64]),
+        )

@@ -1,0 +1,282 @@
+"""Keeps every container of the machine on the CPUs that it is to have.
+
+Problem: containers start, end and start again, the runtime and the agent do too, and each of them forgets.
+Rule: a step compares what is wanted (`wanted`) with what is (`actual`) and writes what differs (`order`), whatever
+happened before; what it could not do, the next one does. What must survive is written before it is acted on. Nothing is
+written while it is not known who signs for the node, and never where the kubelet itself pins: there its choices are
+reported beside what was predicted.
+Pinned containers are looked at in every step, those that only share at least in every third, and at once where what
+they share changed.
+Invariant: a step that finds everything in place writes nothing, to no file and no container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from hetsched.agent.cri import Container, Runtime, RuntimeFailure, Sandbox
+from hetsched.agent.tree import Tree
+from hetsched.contracts.agent_report import KubeletState, MachineProblem, PinnedContainer
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+
+from .actual import Actual
+from .grants import ALLOCATION, Grants
+from .order import Target, next_write
+from .state import Kept, StateFile
+from .wanted import FIXED, Cpus, Machine, Member, Plan, Pod, Wanted, plan
+
+LOOKED_AT_EVERY = 3  # steps, for containers that only share
+_NODES = "sys/devices/system/node"
+
+
+class Pinner:
+    """Pins the containers of one machine; `folder` keeps what must survive."""
+
+    def __init__(
+        self,
+        node: str,
+        runtime: Runtime,
+        folder: Path,
+        tree: Tree,
+        *,
+        kubelet: Callable[[], KubeletState | None] = lambda: None,
+    ) -> None:
+        self._runtime = runtime
+        self._tree = tree
+        self._kubelet = kubelet
+        self._file = StateFile(folder)
+        self._actual = Actual(tree, runtime)
+        self._grants = Grants(node)
+        self._settled: dict[str, Cpus] = {}
+        self._loaded = False
+        self._steps = 0
+        self._is: dict[str, int] = {}
+        self._aims: dict[str, Wanted] = {}
+        self._failed: dict[str, str] = {}
+        self._last: tuple[PinnedContainer, ...] = ()
+        self.problems: tuple[MachineProblem, ...] = ()
+
+    def learn(self, cluster: str, key: bytes, allocations: Iterable[tuple[str, str]]) -> None:
+        """Take over an answer of the control plane: the node's key, and allocations as text by uid of their pod."""
+        self._load()
+        self._grants.learn(cluster, key)
+        self._grants.answered(allocations)
+
+    @property
+    def grants(self) -> Grants:
+        """The verified allocations of the node's pods, as of the last step and answer."""
+        self._load()
+        return self._grants
+
+    def close(self) -> None:
+        self._runtime.close()
+        self._file.release()
+
+    def step(self, now: float) -> tuple[PinnedContainer, ...]:
+        """Put every container where it belongs and return what the pinned ones were granted and have.
+
+        Where the runtime does not answer, the last report is returned with that as the drift.
+        """
+        problems: list[MachineProblem] = []
+        try:
+            self._last = self._step(problems)
+        except RuntimeFailure as failure:
+            problems.append(MachineProblem("RuntimeAway", str(failure), str(self._runtime.socket)))
+            why = "the container runtime does not answer"
+            self._last = tuple(
+                PinnedContainer(one.pod_uid, one.container, one.predicted, None, one.by, why) for one in self._last
+            )
+        except OSError as error:
+            problems.append(MachineProblem("PinsNotKept", f"nothing is pinned: {error}"))
+        found = (*problems, *self._grants.problems)
+        self.problems = (self._file.problem, *found) if self._file.problem is not None else found
+        return self._last
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def _step(self, problems: list[MachineProblem]) -> tuple[PinnedContainer, ...]:
+        self._load()
+        sandboxes, containers = self._runtime.sandboxes(), self._runtime.containers()
+        self._take(sandboxes)
+        kubelet = self._kubelet()
+        if kubelet is not None and (kubelet.cpu_manager_policy == "static" or kubelet.exclusive):
+            self._save()
+            return self._by_kubelet(kubelet)
+        if self._grants.key is None:
+            problems.append(MachineProblem("KeyUnknown", "nothing is pinned until the control plane answered once"))
+            return ()
+        if not self._file.locked():
+            problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins its containers"))
+            return ()
+        machine = self._machine(kubelet)
+        if not machine.online:
+            problems.append(MachineProblem("CpusUnknown", "nothing is pinned: it is not known which CPUs are online"))
+            return ()
+        pods, members = self._pods(sandboxes, containers)
+        self._settled = {one.id: self._settled[one.id] for one in members if one.id in self._settled}
+        wanted = plan(machine, pods, members, self._settled)
+        self._look(wanted, members, machine)
+        self._settle(wanted, pods, members)
+        self._save()
+        if not wanted.shared and any(not one.cpus for one in wanted.containers.values()):
+            why = "every CPU is some pod's own, so all other containers stay where they are"
+            problems.append(MachineProblem("NothingShared", why))
+        self._write(wanted, members)
+        problems += [MachineProblem("NotPinned", why, one) for one, why in sorted(self._failed.items())]
+        return self._report(wanted, members)
+
+    def _take(self, sandboxes: tuple[Sandbox, ...]) -> None:
+        """Take what pods carry; of several sandboxes of a pod the newest counts."""
+        for one in sorted(sandboxes, key=lambda one: one.created_at):
+            if one.ready and (text := one.annotations.get(ALLOCATION)):
+                self._grants.carried(one.uid, text)
+        self._grants.forget({one.uid for one in sandboxes})
+
+    def _pods(
+        self, sandboxes: tuple[Sandbox, ...], containers: tuple[Container, ...]
+    ) -> tuple[list[Pod], list[Member]]:
+        uids = {one.id: one.uid for one in sandboxes}
+        members = [Member(one.id, uids[one.sandbox_id], one.name) for one in containers if one.sandbox_id in uids]
+        alive = {member.pod for member in members}
+        created: dict[str, int] = {}
+        for one in sandboxes:
+            if one.ready or one.uid in alive:
+                created[one.uid] = min(one.created_at, created.get(one.uid, one.created_at))
+        return [Pod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
+
+    def _look(self, wanted: Plan, members: list[Member], machine: Machine) -> None:
+        """Read where containers are, all that are pinned and those whose turn it is."""
+        self._steps += 1
+        present = {member.id for member in members}
+        self._actual.forget(present)
+        self._is = {one: cpus for one, cpus in self._is.items() if one in present}
+        for position, member in enumerate(members):
+            aim = wanted.containers[member.id]
+            turn = (position + self._steps) % LOOKED_AT_EVERY == 0
+            if aim.predicted is None and not turn and self._aims.get(member.id) == aim and member.id in self._is:
+                continue
+            try:
+                found = self._actual.cpus(member.id)
+            except RuntimeFailure as failure:
+                if not failure.gone:
+                    raise
+                found = None
+            # Where nobody tells, it may be anywhere.
+            self._is[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
+        self._aims = wanted.containers
+
+    def _settle(self, wanted: Plan, pods: list[Pod], members: list[Member]) -> None:
+        """Remember which immovable containers are, or are about to be, where they stay."""
+        fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
+        for member in members:
+            aim = wanted.containers[member.id]
+            if member.pod in fixed and aim.predicted is not None and not aim.why:
+                self._settled.setdefault(member.id, aim.cpus)
+
+    def _write(self, wanted: Plan, members: list[Member]) -> None:
+        targets = {
+            member.id: Target(_mask(aim.cpus), member.pod, aim.own)
+            for member in members
+            if (aim := wanted.containers[member.id]).cpus
+        }
+        current = {one: self._is[one] for one in targets}
+        shared, aside = _mask(wanted.shared), set[str]()
+        self._failed = {}
+        gone: set[str] = set()
+        for _ in range(4 * len(targets) + 4):
+            write = next_write(current, targets, shared, {*self._failed, *gone}, aside)
+            if write is None:
+                return
+            one, cpus = write
+            if cpus != targets[one].cpus:
+                aside.add(one)
+            try:
+                self._runtime.set_cpus(one, format_cpuset(_cpus(cpus)))
+                found = self._actual.cpus(one)
+            except RuntimeFailure as failure:
+                if failure.away:
+                    raise
+                if failure.gone:
+                    gone.add(one)
+                    current[one] = 0
+                    continue
+                self._failed[one] = f"the runtime refuses CPUs {format_cpuset(_cpus(cpus))}: {failure}"
+                continue
+            current[one] = self._is[one] = cpus if not found else _mask(found)
+            if current[one] != cpus:
+                self._failed[one] = f"it was put on CPUs {format_cpuset(_cpus(cpus))} and is not there"
+
+    def _report(self, wanted: Plan, members: list[Member]) -> tuple[PinnedContainer, ...]:
+        found = []
+        for member in sorted(members, key=lambda member: (member.pod, member.name, member.id)):
+            aim = wanted.containers[member.id]
+            if aim.predicted is None:
+                continue
+            has, predicted = format_cpuset(_cpus(self._is[member.id])), format_cpuset(aim.predicted)
+            drift = aim.why or self._failed.get(member.id, "")
+            if not drift and has != predicted:
+                drift = f"it is on CPUs {has}"
+            found.append(PinnedContainer(member.pod, member.name, predicted, has, "agent", drift))
+        return tuple(found)
+
+    def _by_kubelet(self, kubelet: KubeletState) -> tuple[PinnedContainer, ...]:
+        """Return what the kubelet chose, beside what the control plane expected of it for the whole pod."""
+        found = []
+        for uid, containers in sorted(kubelet.exclusive.items()):
+            granted = self._grants.of(uid)
+            zones = granted.predicted or granted.zones if granted is not None else ()
+            predicted = format_cpuset(_parsed(",".join(zone.cpus for zone in zones if zone.cpus)))
+            has = format_cpuset(cpu for cpus in containers.values() for cpu in _parsed(cpus))
+            drift = f"the kubelet gave the pod CPUs {has}" if predicted and predicted != has else ""
+            found += [
+                PinnedContainer(uid, name, predicted, cpus, "kubelet", drift)
+                for name, cpus in sorted(containers.items())
+            ]
+        return tuple(found)
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def _machine(self, kubelet: KubeletState | None) -> Machine:
+        online = _parsed(self._tree.text("sys/devices/system/cpu/online") or "")
+        options: Mapping[str, str] = kubelet.cpu_manager_options if kubelet is not None else {}
+        strict = kubelet is not None and options.get("strict-cpu-reservation", "").lower() == "true"
+        withheld = _parsed(kubelet.reserved_cpus or "") if kubelet is not None and strict else frozenset()
+        zones = {
+            int(name[4:]): _parsed(self._tree.text(f"{_NODES}/{name}/cpulist") or "")
+            for name in self._tree.names(_NODES)
+            if name.startswith("node") and name[4:].isdecimal()
+        }
+        return Machine(online, withheld, zones)
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        kept = self._file.load(self._grants.node)
+        if kept.key is not None:
+            self._grants.learn(kept.cluster, kept.key)
+        self._grants.known.update(kept.known)
+        self._settled = {one: _parsed(cpus) for one, cpus in kept.settled.items()}
+        self._loaded = True
+
+    def _save(self) -> None:
+        if self._file.locked():
+            settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
+            grants = self._grants
+            self._file.save(Kept(grants.node, grants.cluster, grants.key, grants.known, settled))
+
+
+def _parsed(text: str) -> Cpus:
+    try:
+        return parse_cpuset(text)
+    except InputError:
+        return frozenset()
+
+
+def _mask(cpus: Cpus) -> int:
+    return sum(1 << cpu for cpu in cpus)
+
+
+def _cpus(mask: int) -> Cpus:
+    return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)

@@ -1,0 +1,214 @@
+"""A real containerd of a test's own, with its runc, in whose sandboxes a test runs pods as a kubelet would.
+
+Rule: socket, root and state are the test's own; containers get cgroups below a parent of its own; what was started is
+ended by its own ids and nothing is left behind. `restrict_oom_score_adj` and the `native` snapshotter work without the
+rights that a test machine may lack; pods use the host's network, so no CNI is asked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+import uuid
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_tools import protoc
+
+IMAGE = "hetsched.test/busybox:1"
+_SERVICE = "/runtime.v1.RuntimeService/"
+_HOST = 2  # NamespaceMode NODE
+CONFIG = """version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.btrfs"]
+[grpc]
+  address = "{folder}/c.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  restrict_oom_score_adj = true
+  disable_tcp_service = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{folder}/cni"
+    conf_dir = "{folder}/cni"
+"""
+
+
+def messages(folder: Path) -> Any:
+    """Return the messages of `cri_full.proto` by name."""
+    source, made = Path(__file__).with_name("cri_full.proto"), folder / "cri_full.bin"
+    assert protoc.main(["protoc", f"-I{source.parent}", f"--descriptor_set_out={made}", source.name]) == 0
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes()).file
+    for file in files:
+        pool.Add(file)
+
+    def message(of: str, /, **given: Any) -> Any:
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"hetsched.tests.cri.{of}"))(**given)
+
+    return message
+
+
+class Containerd:
+    """One containerd; `start` and `stop` may be repeated, its containers live on meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "c.sock"
+        self.parent = f"/hetsched-test-{uuid.uuid4().hex[:12]}"
+        self._message = messages(folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._configs: dict[str, Any] = {}
+        (folder / "cni").mkdir()
+        (folder / "config.toml").write_text(CONFIG.format(folder=folder, image=IMAGE))
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            command = ["containerd", "--config", str(self.folder / "config.toml")]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        until = time.monotonic() + 30
+        while not self._answers():
+            assert time.monotonic() < until, (self.folder / "log").read_text()[-4000:]
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            self._call("Version", self._message("Empty"), "Empty")
+        except grpc.RpcError:
+            return False
+        return True
+
+    def add_image(self) -> None:
+        """Import an image of one layer with busybox, which is the pause image too."""
+        archive = self.folder / "image.tar"
+        archive.write_bytes(_image())
+        command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
+        subprocess.run([*command, "--snapshotter", "native"], check=True, stdout=subprocess.DEVNULL)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def close(self) -> None:
+        """End every pod and the runtime."""
+        if self._process is None:
+            self.start()
+        for sandbox in list(self._configs):
+            self.end_pod(sandbox)
+        self.stop()
+        for base in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*")):
+            shutil.rmtree(self.folder / "state", ignore_errors=True)
+            folder = base / self.parent.lstrip("/")
+            if folder.is_dir():
+                for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+                    path.rmdir()
+                folder.rmdir()
+
+    def pod(self, name: str, annotations: dict[str, str] | None = None, uid: str = "") -> str:
+        """Run a pod's sandbox and return its id."""
+        host = self._message("NamespaceOption", network=_HOST)
+        config = self._message(
+            "PodSandboxConfig",
+            metadata=self._message("PodSandboxMetadata", name=name, uid=uid or f"uid-{name}", namespace="default"),
+            annotations=annotations or {},
+            linux=self._message(
+                "LinuxPodSandboxConfig",
+                cgroup_parent=f"{self.parent}/{name}",
+                security_context=self._message("LinuxSandboxSecurityContext", namespace_options=host),
+            ),
+        )
+        request = self._message("RunPodSandboxRequest", config=config)
+        sandbox: str = self._call("RunPodSandbox", request, "RunPodSandboxResponse").pod_sandbox_id
+        self._configs[sandbox] = config
+        return sandbox
+
+    def container(self, sandbox: str, name: str = "main", attempt: int = 0) -> str:
+        """Run a container that sleeps and return its id."""
+        host = self._message("NamespaceOption", network=_HOST)
+        config = self._message(
+            "ContainerConfig",
+            metadata=self._message("ContainerMetadata", name=name, attempt=attempt),
+            image=self._message("ImageSpec", image=IMAGE),
+            command=["/bin/busybox", "sleep", "100000"],
+            linux=self._message(
+                "LinuxContainerConfig",
+                security_context=self._message("LinuxContainerSecurityContext", namespace_options=host),
+            ),
+        )
+        request = self._message(
+            "CreateContainerRequest", pod_sandbox_id=sandbox, config=config, sandbox_config=self._configs[sandbox]
+        )
+        container: str = self._call("CreateContainer", request, "CreateContainerResponse").container_id
+        self._call("StartContainer", self._message("ContainerRequest", container_id=container), "Empty")
+        return container
+
+    def end_container(self, container: str) -> None:
+        for method in ("StopContainer", "RemoveContainer"):
+            self._call(method, self._message("ContainerRequest", container_id=container), "Empty")
+
+    def end_pod(self, sandbox: str) -> None:
+        for method in ("StopPodSandbox", "RemovePodSandbox"):
+            self._call(method, self._message("PodSandboxRequest", pod_sandbox_id=sandbox), "Empty")
+        self._configs.pop(sandbox)
+
+    def _call(self, method: str, request: Any, answer: str) -> Any:
+        options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+        with grpc.insecure_channel(f"unix:{self.socket}", options=options) as channel:
+            call: Callable[..., Any] = channel.unary_unary(
+                _SERVICE + method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=type(self._message(answer)).FromString,
+            )
+            return call(request, timeout=30)
+
+
+def cpuset_file(container: str) -> Path | None:
+    """Return the file that says what a container's processes run on, found without the agent's help."""
+    for base, name in (
+        (Path("/sys/fs/cgroup/cpuset"), "cpuset.cpus"),
+        (Path("/sys/fs/cgroup"), "cpuset.cpus.effective"),
+    ):
+        if base.is_dir():
+            found = [path for path in base.rglob(f"*{container}*") if path.is_dir() and (path / name).exists()]
+            if found:
+                return found[0] / name
+    return None
+
+
+def _image() -> bytes:
+    layer = _tar({"bin/busybox": Path(shutil.which("busybox") or "/bin/busybox").read_bytes()}, mode=0o755)
+    config = json.dumps(
+        {
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
+            "os": "linux",
+            "config": {"Entrypoint": ["/bin/busybox", "sleep", "100000"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(layer).hexdigest()}"]},
+        }
+    ).encode()
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    return _tar({"manifest.json": json.dumps(manifest).encode(), "config.json": config, "layer.tar": layer})
+
+
+def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), mode
+            archive.addfile(entry, io.BytesIO(data))
+    return target.getvalue()
