@@ -6,28 +6,25 @@ line of standard input is answered by one JSON document on its own line, wrong l
 
 from __future__ import annotations
 
-import mmap
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 
-from hetsched.adapters.oci_layout import read_platforms
 from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, match, parse, read_cpuinfo
-from hetsched.isa.elf import inspect_elf
-from hetsched.isa.platforms import image_floors, image_warnings
 from hetsched.isa.value import Source
 
-from .output import Output, OutputFormat, console, print_error, print_json, table
+from .isa_inspect import inspect_command
+from .isa_output import Document, as_text, error_document, fail, print_rows
+from .output import Output, OutputFormat, console, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, detect, inspect.")
-Document = dict[str, Any]
-_TAR_MAGIC = slice(257, 262)
+app.command("inspect")(inspect_command)
 
 SourceOption = Annotated[Source, typer.Option("--source", help="Where the string (for check: OFFERED) comes from.")]
 
@@ -45,13 +42,13 @@ def parse_command(
     try:
         isa = parse(string, source=source)
     except InputError as error:
-        _fail(error, output, string)
+        fail(error, output, string)
     if output is OutputFormat.JSON:
         print_json(_isa_document(isa))
         return
     rows = {"canonical": isa.canonical, "architecture": f"{isa.arch}, {isa.xlen} bit", "base": isa.base}
     rows |= {"profile": isa.profile or ""} | {"extensions": " ".join(sorted(isa.extensions))}
-    _print_rows(rows | {"not believed": " ".join(isa.untrusted)})
+    print_rows(rows | {"not believed": " ".join(isa.untrusted)})
 
 
 @app.command("check")
@@ -91,7 +88,7 @@ def detect_command(
     try:
         report = read_cpuinfo(_read(cpuinfo).decode("utf-8", "replace"))
     except InputError as error:
-        _fail(error, output, cpuinfo)
+        fail(error, output, cpuinfo)
     document: Document = {"family": report.family, "xlen": report.xlen}
     document |= {"canonical": report.isa.canonical if report.isa else None}
     if report.family == "riscv" and report.isa:
@@ -102,25 +99,7 @@ def detect_command(
     if output is OutputFormat.JSON:
         print_json(document)
     else:
-        _print_rows({name: _as_text(value) for name, value in document.items()})
-
-
-@app.command("inspect")
-def inspect_command(
-    file: Annotated[Path, typer.Argument(help="An ELF program, or an OCI image layout (directory or tar).")],
-    output: Output = OutputFormat.TEXT,
-) -> None:
-    """Say what a program or an image needs, as a requirement string."""
-    try:
-        document = {"file": _printable(str(file))} | (
-            _image_document(file) if _is_image(file) else _program_document(file)
-        )
-    except InputError as error:
-        _fail(error, output, str(file))
-    if output is OutputFormat.JSON:
-        print_json(document)
-    else:
-        _print_rows({name: _as_text(value) for name, value in document.items()})
+        print_rows({name: as_text(value) for name, value in document.items()})
 
 
 def _isa_document(isa: Isa) -> Document:
@@ -157,54 +136,11 @@ def _pair_document(line: str, source: Source) -> Document:
     return _check_document(parse(required), parse(offered, source=source))
 
 
-def _program_document(file: Path) -> Document:
-    try:
-        with file.open("rb") as stream:
-            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
-    need = inspect_elf(memoryview(data))
-    document = {"format": "elf", "machine": need.machine, "bits": need.bits}
-    document |= {"requirement": need.requirement, "evidence": need.evidence}
-    return document | ({"archAttribute": need.arch_attribute} if need.arch_attribute else {})
-
-
-def _is_image(file: Path) -> bool:
-    if file.is_dir():
-        return True
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(_TAR_MAGIC.stop)
-    except OSError as error:
-        raise _unreadable(str(file), error) from error
-    return start[_TAR_MAGIC] == b"ustar" or start[:2] == b"\x1f\x8b"
-
-
-def _image_document(file: Path) -> Document:
-    platforms = read_platforms(file)
-    floors = image_floors(platforms)
-    requirements = {name: floor.canonical if floor else None for name, floor in floors.items()}
-    single = next(iter(requirements.values())) if len(requirements) == 1 else None
-    document = {"format": "oci-layout", "platforms": list(platforms), "requirements": requirements}
-    return document | {"requirement": single, "warnings": image_warnings(platforms)}
-
-
 def _parse_or_fail(string: str, source: Source, output: OutputFormat) -> Isa:
     try:
         return parse(string, source=source)
     except InputError as error:
-        _fail(error, output, string)
-
-
-def _fail(error: InputError, output: OutputFormat, given: str) -> NoReturn:
-    if output is OutputFormat.JSON:
-        print_json(_error_document(given, error))
-    print_error(error)
-    raise typer.Exit(2)
-
-
-def _error_document(given: str, error: InputError) -> Document:
-    return {"input": _printable(given), "error": {"code": error.code, "message": _printable(error.message)}}
+        fail(error, output, string)
 
 
 def _stream(answer: Callable[[str], Document]) -> None:
@@ -216,7 +152,7 @@ def _stream(answer: Callable[[str], Document]) -> None:
         try:
             document = answer(line)
         except InputError as error:
-            document = _error_document(line, error)
+            document = error_document(line, error)
         out.write(encode(document) + b"\n")
         out.flush()
 
@@ -230,25 +166,3 @@ def _read(name: str) -> bytes:
 
 def _unreadable(name: str, error: OSError) -> InputError:
     return InputError("FileUnreadable", f"{name} cannot be read: {error.strerror or error}")
-
-
-def _printable(text: str) -> str:
-    """Replace what a shell passed although it is no UTF-8: JSON cannot hold it."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_as_text(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return " ".join(str(item) for item in value)
-    return "unknown" if value is None else str(value)
-
-
-def _print_rows(rows: dict[str, str]) -> None:
-    made = table("", "")
-    made.show_header = False
-    for name, value in rows.items():
-        if value:
-            made.add_row(escape(name), escape(value))
-    console().print(made)

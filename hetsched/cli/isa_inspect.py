@@ -1,0 +1,67 @@
+"""`hetsched isa inspect`: what a program, an image or a folder of programs needs of a node.
+
+Rule: the requirement is what the bytes state. With `--hints` a disassembler tells which instructions occur besides;
+they may be guarded at run time, so they are shown apart and never become part of the requirement.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hetsched.adapters.disassembly import disassembly_hints
+from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
+from hetsched.contracts.errors import InputError
+
+from .isa_output import Document, as_text, fail, print_rows, printable
+from .output import Output, OutputFormat, print_json
+
+_SHOWN_PROGRAMS = 20
+
+
+def inspect_command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="An ELF program, an OCI image layout or archive, a folder of programs; - is standard input."
+        ),
+    ],
+    hints: Annotated[
+        bool, typer.Option("--hints", help="Also disassemble a program with objdump and tell what instructions occur.")
+    ] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Say what a program, an image or a whole folder needs, as a requirement string."""
+    try:
+        found = inspect_bytes(sys.stdin.buffer.read(), "-") if str(file) == "-" else inspect_path(file)
+        document = {"file": printable(str(file))} | _document(found)
+        if hints:
+            document["hints"] = disassembly_hints(file)
+    except InputError as error:
+        fail(error, output, str(file))
+    if output is OutputFormat.JSON:
+        print_json(document)
+        return
+    programs = document.pop("programs", [])
+    print_rows({name: as_text(value) for name, value in document.items()})
+    for program in programs[:_SHOWN_PROGRAMS]:
+        print_rows({program["file"]: f"{program['requirement'] or program['machine']} ({program['evidence']})"})
+    if len(programs) > _SHOWN_PROGRAMS:
+        print_rows({"": f"and {len(programs) - _SHOWN_PROGRAMS} further programs; -o json tells them"})
+
+
+def _document(found: Inspection) -> Document:
+    if found.format == "elf":
+        program: Document = msgspec.to_builtins(found.programs[0])
+        del program["file"]
+        return {"format": "elf"} | program
+    document: Document = {"format": found.format}
+    if found.format != "directory":
+        document["platforms"] = list(found.platforms)
+    document |= {"requirements": found.requirements, "requirement": found.requirement}
+    document |= {"warnings": list(found.warnings), "programs": msgspec.to_builtins(found.programs)}
+    return document | {"problems": list(found.problems)}

@@ -1,0 +1,48 @@
+"""How the `isa` commands print their results and refusals."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import typer
+from rich.markup import escape
+
+from hetsched.contracts.errors import InputError
+
+from .output import Output, OutputFormat, console, print_error, print_json, table
+
+Document = dict[str, Any]
+
+
+def fail(error: InputError, output: Output, given: str) -> NoReturn:
+    """Tell a refused input and exit with 2."""
+    if output is OutputFormat.JSON:
+        print_json(error_document(given, error))
+    print_error(error)
+    raise typer.Exit(2)
+
+
+def error_document(given: str, error: InputError) -> Document:
+    return {"input": printable(given), "error": {"code": error.code, "message": printable(error.message)}}
+
+
+def printable(text: str) -> str:
+    """Replace what a shell passed although it is no UTF-8: JSON cannot hold it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {as_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value)
+    return "unknown" if value is None else str(value)
+
+
+def print_rows(rows: dict[str, str]) -> None:
+    made = table("", "")
+    made.show_header = False
+    for name, value in rows.items():
+        if value:
+            made.add_row(escape(name), escape(value))
+    console().print(made)
