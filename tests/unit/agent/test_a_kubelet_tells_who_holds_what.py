@@ -1,0 +1,121 @@
+"""The podresources interface: what is read from it, and that it is never waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hetsched.agent.podresources import (
+    MAX_BYTES,
+    Allocatable,
+    ContainerResources,
+    HeldDevices,
+    Lister,
+    PodResources,
+    PodResourcesFailure,
+    list_pods,
+    with_pods,
+)
+from hetsched.contracts.agent_report import KubeletState
+from tests.unit.agent.kubelet import FakeKubelet, container
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[FakeKubelet]:
+    fake = FakeKubelet(tmp_path / "kubelet.sock").start()
+    yield fake
+    fake.stop()
+
+
+def failure(lister: Lister) -> str:
+    with pytest.raises(PodResourcesFailure) as caught:
+        lister.pods()
+    return caught.value.code
+
+
+def test_cpus_and_devices_of_containers_are_read(kubelet: FakeKubelet) -> None:
+    kubelet.pods = {
+        ("team", "train"): [container("main", (2, 3, 8), {GPU: ("GPU-1", "GPU-2")}, 1), container("side")],
+        ("default", "web"): [],
+    }
+    assert list_pods(kubelet.socket) == (
+        PodResources(
+            "team",
+            "train",
+            (
+                ContainerResources("main", "2-3,8", (HeldDevices(GPU, ("GPU-1", "GPU-2"), (1,)),)),
+                ContainerResources("side"),
+            ),
+        ),
+        PodResources("default", "web"),
+    )
+
+
+def test_numbers_no_machine_has_are_left_out(kubelet: FakeKubelet) -> None:
+    kubelet.pods = {("a", "b"): [container("c", (-1, 4, 2**40))]}
+    assert list_pods(kubelet.socket)[0].containers[0].cpus == "4"
+
+
+def test_what_can_be_given_out_is_read(kubelet: FakeKubelet) -> None:
+    kubelet.cpus = (1, 2, 3)
+    assert Lister(kubelet.socket).allocatable() == Allocatable("1-3")
+
+
+def test_a_kubelet_that_hangs_is_not_waited_for(kubelet: FakeKubelet) -> None:
+    kubelet.answering.clear()
+    lister = Lister(kubelet.socket, timeout_seconds=0.2)
+    assert failure(lister) == "DEADLINE_EXCEEDED"
+    kubelet.answering.set()
+    assert Lister(kubelet.socket).pods() == ()
+
+
+def test_a_kubelet_that_restarts_is_found_again(kubelet: FakeKubelet) -> None:
+    lister = Lister(kubelet.socket)
+    assert lister.pods() == ()
+    kubelet.stop()
+    assert failure(lister) in {"NO_SOCKET", "UNAVAILABLE"}
+    kubelet.start()
+    assert lister.pods() == ()
+    lister.close()
+
+
+def test_an_answer_too_large_is_refused(kubelet: FakeKubelet) -> None:
+    kubelet.pods = {("a", "b"): [container("c", (), {GPU: ("x" * MAX_BYTES,)})]}
+    assert failure(Lister(kubelet.socket)) == "RESOURCE_EXHAUSTED"
+
+
+def test_a_kubelet_without_the_interface_says_so(kubelet: FakeKubelet) -> None:
+    kubelet.failure = grpc.StatusCode.UNIMPLEMENTED
+    assert failure(Lister(kubelet.socket)) == "UNIMPLEMENTED"
+
+
+@pytest.mark.parametrize("kind", ["absent", "file", "folder"])
+def test_what_is_no_socket_is_not_called(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "it"
+    if kind == "file":
+        path.write_text("")
+    elif kind == "folder":
+        path.mkdir()
+    assert failure(Lister(path)) == "NO_SOCKET"
+
+
+def test_its_word_stands_before_its_files() -> None:
+    files = KubeletState("static", exclusive={"uid-0": {"old": "7"}}, sources=("cpu_manager_state",))
+    pods = (
+        PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),
+        PodResources("team", "other", (ContainerResources("main", "4"),)),
+    )
+    said = with_pods(files, pods, Allocatable("1-7"), online="0-7", uids={("team", "train"): "uid-1"})
+    assert said.exclusive == {"uid-1": {"main": "2-3"}, "team/other": {"main": "4"}}
+    assert said.devices == {"uid-1": {"main": {GPU: ("GPU-1",)}}}
+    assert said.reserved_cpus == "0"
+    assert said.sources == ("cpu_manager_state", "podresources")
+
+
+def test_reserved_cpus_are_the_static_policys_alone() -> None:
+    assert with_pods(KubeletState("none"), (), Allocatable("1-7"), online="0-7").reserved_cpus is None
