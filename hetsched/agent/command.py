@@ -16,6 +16,7 @@ from typing import TextIO
 
 import msgspec
 
+from hetsched.agent.options import add_options, reporting
 from hetsched.contracts.agent_report import AgentReport
 from hetsched.contracts.errors import InputError
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
             return 0
         from hetsched.agent.program import main as stay
 
-        return stay(settings)
+        return stay(settings, reporting(given), document)
     except InputError as error:
         place = f"{error.place}: " if error.place else ""
         sys.stderr.write(f"error [{error.code}] {place}{error.message}\n")
@@ -77,6 +78,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="another machine's /proc and /sys")
     parser.add_argument("--nvidia-smi", type=Path, metavar="FILE", help="an nvidia-smi -q -x document to believe")
     parser.add_argument("--node", default="", metavar="NAME", help="the node's name, if it is not the host name")
+    add_options(parser)
     return parser
 
 

@@ -17,7 +17,10 @@ MOST_MESSAGE_BYTES = 4 << 20
 
 
 class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """One message; `instance` names a start of an agent, at `started_at` in RFC 3339 UTC."""
+    """One message; `instance` names a start of an agent, at `started_at` in RFC 3339 UTC.
+
+    `gives_cards`: the agent's own device plugin hands them out, so that grants of cards are kept and not advice.
+    """
 
     node: str
     instance: str
@@ -27,6 +30,7 @@ class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
     report: AgentReport | None = None
     usage: MachineUsage | None = None
     pinned: tuple[PinnedContainer, ...] | None = None
+    gives_cards: bool = False
 
 
 class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,19 +57,26 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 def steady(report: AgentReport) -> AgentReport:
     """Return a report without what changes all the time: its use, steal and pins."""
-    zones = report.zones
+    zones, gpus = report.zones, report.gpus
     if zones is not None:
         without = {"steal_ratio": None, "offline_capacity_millis": None}
         zones = tuple(msgspec.structs.replace(zone, **without) for zone in zones)
-    gpus = report.gpus
     if gpus is not None:
         gpus = tuple(msgspec.structs.replace(card, processes=None) for card in gpus)
-    kubelet = report.kubelet
+    return msgspec.structs.replace(report, zones=zones, gpus=gpus, usage=None, pinned=None)
+
+
+def lasting(report: AgentReport) -> AgentReport:
+    """Return a report without what no fact about the machine rests on: use and pins, and what its kubelet gave out."""
+    zones, kubelet = report.zones, report.kubelet
+    if zones is not None:
+        zones = tuple(msgspec.structs.replace(zone, steal_ratio=None) for zone in zones)
     if kubelet is not None:
         kubelet = msgspec.structs.replace(kubelet, exclusive={}, shared_cpus=None, devices={})
+    gpus = steady(report).gpus
     return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
 def digest_of(report: AgentReport) -> str:
-    """Return the name of a report by its content."""
-    return sha256(msgspec.json.encode(report)).hexdigest()[:32]
+    """Return the name of a report by what is steady of it."""
+    return sha256(msgspec.json.encode(steady(report))).hexdigest()[:32]

@@ -20,8 +20,9 @@ from django.utils import timezone
 
 from hetsched.adapters.agent_reports import node_facts as facts_of
 from hetsched.adapters.agent_reports import usage_facts
+from hetsched.adapters.collected_facts import measured_by, with_collected
 from hetsched.adapters.merging import Weighed, laid_over, newer, weigh, words_of
-from hetsched.contracts.agent_message import AgentMessage, digest_of, steady
+from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
 from hetsched.contracts.agent_report import AgentReport
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import FactInQuarantine, Override, noted
@@ -79,7 +80,7 @@ def hear(cluster: Cluster, message: AgentMessage) -> Heard:
     report = message.report
     if report.node != message.node:
         raise InputError("ReportMalformed", f"it is about node {report.node[:80]!r}", place="report.node")
-    if row is not None and row.told is not None and row.digest == digest_of(steady(report)):
+    if row is not None and row.told is not None and lasting(row.told) == lasting(report):
         _note(row, message, started, now)
         return Heard(node)
     return Heard(_take_in(node, message, report, started))
@@ -131,6 +132,9 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     row.pinned = pinned
     row.claims = _confirmed(row, rfc3339(now))
     columns = ["pinned", "claims"]
+    if message.report is not None:
+        row.told, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
+        columns += ["told", "digest"]
     if usage is not None:
         row.usage, row.usage_taken = usage, False
         columns += ["usage", "usage_taken"]
@@ -155,10 +159,10 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
         cluster = advance(node.cluster_id)
         node = Node.objects.select_related("cluster").get(pk=node.pk)
         now = timezone.now()
-        row = NodeFacts.objects.filter(node=node).first() or _new(node)
+        row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
         first = row.told is None
         row.told = _replace(report, usage=None, pinned=None)
-        row.digest = digest_of(steady(report))
+        row.digest = digest_of(report)
         row.agent = report.agent[:100]
         row.pinned = report.pinned
         usage = report.usage or message.usage
@@ -166,11 +170,11 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
             row.usage, row.usage_taken = usage, True
         for name, value in _of_message(message, started, now).items():
             setattr(row, name, value)
-        _settle(cluster, node, row, now, first=first)
+        settle(cluster, node, row, now, first=first)
     return node
 
 
-def _new(node: Node) -> NodeFacts:
+def new_facts(node: Node) -> NodeFacts:
     row = NodeFacts(node=node, base=node.report, known=node.report)
     row.claims = noted({}, _source(node.report), words_of(node.report), rfc3339(node.updated_at))
     return row
@@ -186,10 +190,10 @@ def _source(report: NodeReport) -> str:
 def _candidate(row: NodeFacts, now: datetime) -> NodeReport:
     """Return what all sources say together."""
     if row.told is None:
-        return row.base
+        return with_collected(row.base, row.collected)
     told = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
     row.claims = noted(row.claims, AGENT, words_of(told), rfc3339(row.heard_at or now))
-    return laid_over(row.base, told)
+    return with_collected(laid_over(row.base, told), row.collected)
 
 
 def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
@@ -209,7 +213,7 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
     return overridden(weighed.report, row.overrides)
 
 
-def _settle(
+def settle(
     cluster: Cluster, node: Node, row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()
 ) -> None:
     """Write what a node's facts come to by now, and tell it; the cluster is locked and the node read since."""
@@ -301,7 +305,7 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
             if weighed is None:
                 found.append(report)
                 continue
-            row = _new(node)
+            row = new_facts(node)
         stood = row.quarantined
         if row.base.uid != report.uid:
             # Another machine of this name: what the agent of the old one said is not about it.
@@ -366,7 +370,7 @@ def _rule(
             row.quarantined = tuple(
                 _replace(other, state="rejected") if other is one else other for other in row.quarantined
             )
-        _settle(locked, node, row, timezone.now(), approved=approved)
+        settle(locked, node, row, timezone.now(), approved=approved)
         if check is not None:
             check(node, row.known)
         details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
@@ -389,7 +393,7 @@ def override(
     with transaction.atomic():
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
-        row = row or _new(node)
+        row = row or new_facts(node)
         kept = tuple(one for one in row.overrides if one.fact != fact)
         if value is not None:
             ends = _expiry(until, now)
@@ -398,7 +402,7 @@ def override(
         elif kept == row.overrides:
             raise InputError("FactUnknown", f"fact {fact[:80]!r} is not overridden", place="fact")
         row.overrides = kept
-        _settle(locked, node, row, now)
+        settle(locked, node, row, now)
         details = {"fact": fact, "value": value, "until": until}
         record(
             actor=actor.name, role=actor.role, action="node.override", obj=_named(locked, node), reason=reason,
@@ -437,7 +441,7 @@ def end_overrides(cluster_id: int) -> int:
         with transaction.atomic():
             cluster = advance(cluster_id)
             node = Node.objects.select_related("cluster").get(pk=pk)
-            _settle(cluster, node, NodeFacts.objects.get(pk=pk), now)
+            settle(cluster, node, NodeFacts.objects.get(pk=pk), now)
     return len(over)
 
 
@@ -449,8 +453,10 @@ def take_samples(cluster_id: int) -> int:
     with transaction.atomic():
         cluster = advance(cluster_id)
         changed = []
-        for row in waiting.select_related("node").only("usage", "node"):
+        for row in waiting.select_related("node").only("usage", "collected", "node"):
             node, sample = row.node, usage_facts(row.usage, [])
+            if measured_by(row.collected) is not None:
+                continue  # one source at a time: samples of two are not of one mind
             latest = newer(node.report.usage, sample)
             if latest is not None and latest != node.report.usage:
                 node.report = _replace(node.report, usage=latest)

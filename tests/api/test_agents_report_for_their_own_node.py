@@ -11,7 +11,7 @@ import pytest
 import time_machine
 
 from hetsched.access.tokens import create_token
-from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of, steady
+from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
@@ -25,7 +25,7 @@ REPORT = AgentReport("n1", ISA, (MachineZone(0, "0-3", 16384), MachineZone(1, "4
 
 def message(report: AgentReport | None = REPORT, *, sequence: int = 1, **more: Any) -> AgentMessage:
     stated = {"node": "n1", "instance": "a", "started_at": "2026-11-21T10:00:00Z"}
-    digest = digest_of(steady(report if report is not None else REPORT))
+    digest = digest_of(report if report is not None else REPORT)
     return AgentMessage(**{**stated, "sequence": sequence, "digest": digest, "report": report, **more})
 
 

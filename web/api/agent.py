@@ -24,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.facts import hear
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
+from hetsched.placement.actions import follow_actual_cards
 from hetsched.placement.granting import agent_key, granted_on
 
 from . import bodies, reach
@@ -54,6 +55,9 @@ class Reports(ApiView):
             if error.code == "NodeUnknown":
                 raise Refused(404, error.code, error.message, place=error.place) from None
             raise
+        kubelet = message.report.kubelet if message.report is not None else None
+        if kubelet is not None and kubelet.devices:
+            follow_actual_cards(cluster.pk, message.node, kubelet.devices, advisory=not message.gives_cards)
         return answer(request, _answer(cluster, heard.node, wanted=heard.wanted))
 
 

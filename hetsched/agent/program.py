@@ -1,0 +1,236 @@
+"""The agent that stays: look, pin, hand out cards, report.
+
+Problem: it runs on every node for months, next to everybody's work, also while the control plane is down.
+Rule: every few seconds a handful of files says whether anything changed; only then, and every five minutes, the whole
+machine is read. Pins are put right every step by what was signed before, whoever answers now. One agent runs on a
+machine: a lock in its folder says so here, the server tells those apart that cannot see each other's.
+Invariant: SIGTERM ends it within seconds; whatever a probe does not know is in the report, not an end of the agent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from hetsched.contracts.agent_message import AgentAnswer, digest_of
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineProblem, MachineUsage, PinnedContainer
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+
+from .machine import read_machine
+from .options import Reporting
+from .sending import Sender
+from .tree import Tree
+from .uplink import Uplink
+
+LOOK_SECONDS = 5.0
+WHOLE_SECONDS = 300.0
+EXIT_SUPERSEDED = 4
+# What tells at little cost that a machine is not what it was: texts, and names in folders.
+_TEXTS = (
+    "sys/devices/system/cpu/online", "sys/devices/system/cpu/present", "sys/devices/system/node/online",
+    "sys/devices/system/node/has_memory",
+)  # fmt: skip
+_FOLDERS = ("proc/driver/nvidia/gpus", "sys/class/drm", "proc/sys/fs/binfmt_misc", "sys/bus/node/devices")
+_STATE = ("var/lib/kubelet/config.yaml", "var/lib/kubelet/cpu_manager_state", "var/lib/kubelet/memory_manager_state")
+log = logging.getLogger("hetsched.agent")
+
+
+class Pins(Protocol):
+    """Who keeps containers on their CPUs."""
+
+    problems: tuple[MachineProblem, ...]
+
+    def learn(self, cluster: str, key: bytes, allocations: list[tuple[str, str]]) -> None: ...
+    def step(self, now: float) -> tuple[PinnedContainer, ...]: ...
+    def close(self) -> None: ...
+
+
+class Cards(Protocol):
+    """Who hands out cards."""
+
+    def step(self, report: AgentReport) -> None: ...
+    def close(self) -> None: ...
+
+
+class Meter(Protocol):
+    """Who measures use."""
+
+    def sample(self) -> MachineUsage | None: ...
+
+
+class Agent:
+    """One machine's agent; `run` returns when it is told to stop."""
+
+    def __init__(
+        self,
+        tree: Callable[[], Tree],
+        read: Callable[[Tree], AgentReport],
+        *,
+        sender: Sender | None = None,
+        pins: Pins | None = None,
+        cards: Cards | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tree = tree
+        self._read = read
+        self._sender = sender
+        self._pins = pins
+        self._cards = cards
+        self._clock = clock
+        self._seen: object = None
+        self._whole_at = float("-inf")
+        self._told = ""
+        self.report: AgentReport | None = None
+
+    def run(self, stop: threading.Event) -> int:
+        """Step until `stop` is set, or another agent took over; return the exit code."""
+        if self._sender is not None:
+            self._sender.start()
+        try:
+            while not stop.is_set():
+                self.step()
+                if self._sender is not None and self._sender.superseded:
+                    log.error("another agent of this node started later; this one ends")
+                    return EXIT_SUPERSEDED
+                stop.wait(LOOK_SECONDS)
+            return 0
+        finally:
+            if self._sender is not None:
+                self._sender.stop()
+            for part in (self._pins, self._cards):
+                if part is not None:
+                    part.close()
+
+    def step(self) -> None:
+        """Look once, and do what follows."""
+        for answer in self._sender.answers() if self._sender is not None else ():
+            self._learn(answer)
+        pinned = self._pins.step(self._clock()) if self._pins is not None else None
+        self._look()
+        if self._cards is not None and self.report is not None:
+            self._cards.step(self.report)
+        if self._sender is not None:
+            self._sender.tell_pinned(pinned)
+
+    def _look(self) -> None:
+        tree = self._tree()
+        seen = fingerprint(tree), () if self._pins is None else self._pins.problems
+        now = self._clock()
+        is_due = now - self._whole_at >= WHOLE_SECONDS
+        if seen == self._seen and not is_due:
+            return
+        report = self._read(self._tree())
+        if self._pins is not None:
+            report = msgspec.structs.replace(report, problems=(*report.problems, *self._pins.problems))
+        self._seen, self.report = seen, report
+        digest = digest_of(report)
+        if is_due or digest != self._told:
+            self._told = digest
+            self._whole_at = now
+            if self._sender is not None:
+                self._sender.tell(report)
+
+    def _learn(self, answer: AgentAnswer) -> None:
+        if self._pins is None or not answer.key:
+            return
+        try:
+            key = urlsafe_b64decode(answer.key)
+        except ValueError:
+            log.warning("the control plane's answer holds no key")
+            return
+        self._pins.learn(answer.cluster, key, [(one.uid, one.allocation) for one in answer.allocations])
+
+
+def fingerprint(tree: Tree) -> tuple[object, ...]:
+    """Return what differs when something of a machine changed that is worth reading it whole."""
+    texts = tuple(tree.text(path) for path in _TEXTS)
+    names = tuple(tree.names(path) for path in _FOLDERS)
+    state = tuple(tree.data(path, 4 << 20) for path in _STATE)
+    return texts, names, state
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of the only agent on a machine. Raises: InputError `AgentRuns`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        # Without a folder of its own it reports all the same; then the server alone tells two agents apart.
+        log.warning("%s cannot be used: %s", folder, error.strerror)
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError("AgentRuns", "another agent runs on this machine", place=str(folder)) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> int:
+    """Stay, until SIGTERM or SIGINT, and return the exit code. Raises: InputError."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    with alone(options.state):
+        return build(settings, options, nvidia_smi).run(stop)
+
+
+def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> Agent:
+    """Return an agent with the parts that the options ask for."""
+    node = settings.node or os.environ.get("NODE_NAME", "").strip()
+
+    def tree() -> Tree:
+        return Tree(settings.root)
+
+    def read(found: Tree) -> AgentReport:
+        return read_machine(found, node=node, nvidia_smi=nvidia_smi)
+
+    meter = _meter(tree)
+    sender = None
+    if options.server:
+        uplink = Uplink(options.server, options.bearer, ca_file=options.ca_file, cluster=options.cluster)
+        sender = Sender(
+            uplink,
+            instance=secrets.token_hex(8),
+            started_at=rfc3339(datetime.now(UTC)),
+            gives_cards=options.devices,
+            usage=meter,
+        )
+    return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options))
+
+
+def _meter(tree: Callable[[], Tree]) -> Callable[[], MachineUsage | None]:
+    return lambda: None
+
+
+def _pins(node: str, root: Path, options: Reporting) -> Pins | None:
+    if not options.pins:
+        return None
+    from .cri import Runtime
+    from .pins.pinner import Pinner
+
+    return Pinner(node, Runtime(options.runtime), options.state, Tree(root), kubelet=_kubelet(root))
+
+
+def _kubelet(root: Path) -> Callable[[], KubeletState | None]:
+    return lambda: None

@@ -1,0 +1,156 @@
+"""Keep the control plane told, in a thread of its own.
+
+Problem: a server that is slow or away must not hold up who keeps containers on their CPUs.
+Rule: what is to be told is the latest state, not a queue: a report stays unsent until a message with it was answered,
+so none is lost, and none that is out of date is sent. A change goes at once; without one, use and pins go as often as
+the server asks. Answers lie ready for the main thread.
+Invariant: after an answer without `ReportWanted`, the server knows this very report.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from hetsched.contracts.agent_message import AgentAnswer, AgentMessage, digest_of
+from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedContainer
+
+from .uplink import Pause, Uplink, UplinkFailure
+
+DEFAULT_WITHIN_SECONDS = 30.0
+# Use alone may be late; what changed is sent within this.
+LEAST_PAUSE_SECONDS = 1.0
+log = logging.getLogger("hetsched.agent")
+
+
+class Sender:
+    """The latest state and who sends it; `superseded` once another agent of this node started later."""
+
+    def __init__(
+        self,
+        uplink: Uplink,
+        *,
+        instance: str,
+        started_at: str,
+        gives_cards: bool = False,
+        usage: Callable[[], MachineUsage | None] = lambda: None,
+        pause: Pause | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._uplink = uplink
+        self._named = {"instance": instance, "started_at": started_at}
+        self._gives_cards = gives_cards
+        self._usage = usage
+        self._pause = pause or Pause()
+        self._clock = clock
+        self._news = threading.Condition()
+        self._report: AgentReport | None = None
+        self._unsent = False
+        self._pinned: tuple[PinnedContainer, ...] | None = None
+        self._sequence = 0
+        self._within = DEFAULT_WITHIN_SECONDS
+        self._answers: list[AgentAnswer] = []
+        self._ended = False
+        self._failing = ""
+        self.superseded = False
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, seconds: float = 2.0) -> None:
+        """End the thread; a call that is under way may end by itself."""
+        with self._news:
+            self._ended = True
+            self._news.notify()
+        self._thread.join(seconds)
+        self._uplink.close()
+
+    def tell(self, report: AgentReport) -> None:
+        """Have a report sent, at once."""
+        with self._news:
+            self._report, self._unsent = report, True
+            self._news.notify()
+
+    def tell_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
+        """Have it told where containers are: at once where it changed."""
+        with self._news:
+            if pinned != self._pinned:
+                self._pinned = pinned
+                self._unsent = self._unsent or self._report is not None
+                self._news.notify()
+
+    def answers(self) -> list[AgentAnswer]:
+        """Return the answers since the last time."""
+        with self._news:
+            found, self._answers = self._answers, []
+        return found
+
+    def _run(self) -> None:
+        due = self._clock()
+        while True:
+            with self._news:
+                while not self._ended and not (self._report is not None and (self._unsent or self._clock() >= due)):
+                    self._news.wait(max(due - self._clock(), 0.05) if self._report is not None else None)
+                if self._ended:
+                    return
+            began = self._clock()
+            wait = self._send()
+            if self.superseded:
+                return
+            with self._news:
+                self._rest(began + LEAST_PAUSE_SECONDS if wait is None else self._clock() + wait)
+            due = began + self._within
+
+    def _rest(self, until: float) -> None:
+        """Wait, whatever news there is; the lock is held."""
+        while not self._ended and (left := until - self._clock()) > 0:
+            self._news.wait(left)
+
+    def _send(self) -> float | None:
+        """Send what there is; return how long to wait after a failure."""
+        with self._news:
+            report, unsent, pinned = self._report, self._unsent, self._pinned
+            self._unsent = False
+            self._sequence += 1
+        assert report is not None
+        message = AgentMessage(
+            node=report.node,
+            **self._named,
+            sequence=self._sequence,
+            digest=digest_of(report),
+            report=_with(report, pinned) if unsent else None,
+            usage=self._usage(),
+            pinned=pinned,
+            gives_cards=self._gives_cards,
+        )
+        try:
+            answer = self._uplink.send(message)
+        except UplinkFailure as failure:
+            return self._failed(failure, unsent)
+        self._pause.reset()
+        if self._failing:
+            log.info("the control plane answers again")
+            self._failing = ""
+        with self._news:
+            self._answers.append(answer)
+            self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
+            self._unsent = self._unsent or any(one.code == "ReportWanted" for one in answer.problems)
+        return None
+
+    def _failed(self, failure: UplinkFailure, unsent: bool) -> float:
+        if failure.code != self._failing:
+            log.warning("not reported: %s", failure)
+            self._failing = failure.code
+        with self._news:
+            self._unsent = self._unsent or unsent
+            self.superseded = failure.code == "AgentSuperseded"
+        return self._pause.after(failure)
+
+
+def _with(report: AgentReport, pinned: tuple[PinnedContainer, ...] | None) -> AgentReport:
+    return msgspec.structs.replace(report, pinned=pinned)

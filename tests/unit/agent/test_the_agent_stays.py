@@ -1,0 +1,191 @@
+"""The agent's loop: what it reads when, whom it tells, and that it ends when it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.agent.options import Reporting, _check, reporting
+from hetsched.agent.program import WHOLE_SECONDS, Agent, alone
+from hetsched.agent.tree import Tree
+from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
+from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineProblem, PinnedContainer
+from hetsched.contracts.errors import InputError
+
+REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
+
+
+class Told:
+    """Stands where the sender would."""
+
+    superseded = False
+
+    def __init__(self) -> None:
+        self.reports: list[AgentReport] = []
+        self.pinned: list[Any] = []
+        self.waiting: list[AgentAnswer] = []
+
+    def tell(self, report: AgentReport) -> None:
+        self.reports.append(report)
+
+    def tell_pinned(self, pinned: Any) -> None:
+        self.pinned.append(pinned)
+
+    def answers(self) -> list[AgentAnswer]:
+        found, self.waiting = self.waiting, []
+        return found
+
+
+class Pins:
+    problems: tuple[MachineProblem, ...] = ()
+
+    def __init__(self) -> None:
+        self.learnt: list[Any] = []
+        self.steps = 0
+
+    def learn(self, *what: Any) -> None:
+        self.learnt.append(what)
+
+    def step(self, now: float) -> tuple[PinnedContainer, ...]:
+        self.steps += 1
+        return (PinnedContainer("u", "c", "0", "0"),)
+
+    def close(self) -> None:
+        pass
+
+
+class Machine:
+    """A tree on disk, and an agent on it with a clock that stands still."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now = 0.0
+        self.reads = 0
+        self.found = REPORT
+        self.told = Told()
+        self.pins = Pins()
+        self.agent = Agent(
+            lambda: Tree(root),
+            self._read,
+            sender=self.told,  # type: ignore[arg-type]
+            pins=self.pins,
+            clock=lambda: self.now,
+        )
+
+    def _read(self, tree: Tree) -> AgentReport:
+        self.reads += 1
+        return self.found
+
+    def online(self, cpus: str) -> None:
+        file = self.root / "sys/devices/system/cpu/online"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(cpus)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    found = Machine(tmp_path)
+    found.online("0-7")
+    return found
+
+
+def test_what_does_not_change_is_not_read_again(machine: Machine) -> None:
+    for _ in range(3):
+        machine.agent.step()
+    assert (machine.reads, len(machine.told.reports), machine.pins.steps) == (1, 1, 3)
+
+
+def test_a_change_is_read_and_told_at_once(machine: Machine) -> None:
+    machine.agent.step()
+    machine.online("0-3")
+    machine.found = msgspec.structs.replace(REPORT, memory_mib=4096)
+    machine.agent.step()
+    assert [report.memory_mib for report in machine.told.reports] == [None, 4096]
+
+
+def test_everything_is_told_now_and_then(machine: Machine) -> None:
+    machine.agent.step()
+    machine.now = WHOLE_SECONDS
+    machine.agent.step()
+    assert len(machine.told.reports) == 2
+
+
+def test_pins_learn_from_answers_and_their_problems_are_told(machine: Machine) -> None:
+    machine.agent.step()
+    key = urlsafe_b64encode(b"k" * 32).decode()
+    machine.told.waiting = [AgentAnswer("lab", "n1", 3, key, 30, [NodeAllocation("u", "{}")])]
+    machine.pins.problems = (MachineProblem("RuntimeAway", "it does not answer"),)
+    machine.agent.step()
+    assert machine.pins.learnt == [("lab", b"k" * 32, [("u", "{}")])]
+    assert [problem.code for problem in machine.told.reports[-1].problems] == ["RuntimeAway"]
+
+
+def test_pins_go_on_without_a_control_plane(machine: Machine) -> None:
+    agent = Agent(lambda: Tree(machine.root), machine._read, pins=machine.pins, clock=lambda: 0.0)
+    agent.step()
+    agent.step()
+    assert machine.pins.steps == 2
+
+
+def test_one_agent_runs_on_a_machine(tmp_path: Path) -> None:
+    with alone(tmp_path / "state"), pytest.raises(InputError) as caught, alone(tmp_path / "state"):
+        pass
+    assert caught.value.code == "AgentRuns"
+    with alone(tmp_path / "state"):
+        pass
+
+
+def test_options_win_over_variables() -> None:
+    import argparse
+
+    from hetsched.agent.options import add_options
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    environment = {
+        "HETSCHED_SERVER": "https://a.example/", "HETSCHED_TOKEN_FILE": "/t", "HETSCHED_AGENT_PIN": "1",
+        "HETSCHED_CLUSTER": "lab",
+    }  # fmt: skip
+    found = reporting(parser.parse_args([]), environment)
+    assert found == Reporting("https://a.example", token_file=Path("/t"), cluster="lab", pins=True)
+    named = reporting(parser.parse_args(["--server", "http://b", "--token", "hs_x"]), environment)
+    assert (named.server, named.token, named.token_file) == ("http://b", "hs_x", None)
+    with pytest.raises(InputError) as caught:
+        reporting(parser.parse_args(["--server", "http://b"]), {})
+    assert caught.value.code == "TokenMissing"
+
+
+@pytest.mark.parametrize("server", ["ftp://x", "x", "http://", "http://u:p@x", "http://x:99999", "http://x?a"])
+def test_a_wrong_server_is_refused(server: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _check(server)
+    assert caught.value.code == "ServerInvalid"
+
+
+def test_sigterm_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "root/sys").mkdir(parents=True)
+    environment = {**os.environ, "HETSCHED_AGENT_STATE": str(tmp_path / "state"), "NODE_NAME": "n1"}
+    command = [sys.executable, "-m", "hetsched.agent", "--root", str(tmp_path / "root")]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        try:
+            lock = tmp_path / "state/agent.lock"
+            for _ in range(1000):
+                if lock.exists() or process.poll() is not None:
+                    break
+                try:
+                    process.wait(0.02)
+                except subprocess.TimeoutExpired:
+                    continue
+            assert lock.exists()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
