@@ -45,7 +45,7 @@ Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name o
 # What every account may do, whoever it is: ask what it may do.
 EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
 # Used by what has tests of its own, not on the way of a pod to its node.
-ELSEWHERE = {"allocate", "elect", "evict", "provide", "submit"}
+ELSEWHERE = {"allocate", "elect", "evict", "provide", "recognise agents", "submit"}
 
 
 def listed(rules: list[dict[str, Any]]) -> list[Grant]:

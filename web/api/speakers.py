@@ -82,7 +82,7 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
         return None
     if cluster.kind != ClusterKind.KUBERNETES:
         return None
-    key = f"speaker {cluster.pk} {sha256(token.encode()).hexdigest()}"
+    key = f"speaker-{cluster.pk}-{sha256(token.encode()).hexdigest()}"
     known: Speaker | str | None = cache.get(key)
     if known is not None:
         return known if isinstance(known, Speaker) else None
