@@ -59,6 +59,7 @@ class Batch:
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
+        self._unmeasured: str | None = None
         if loaded.nominates:
             self._spare(spared(warm.cluster_id))
 
@@ -148,7 +149,8 @@ class Batch:
                 found = self._nominees.put_back(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
             reasons = (*diagnosis.reasons, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
-            refused = self._refused(waiting, spec, diagnosis.verdict, diagnosis.summary, reasons)
+            summary = diagnosis.summary + self._by_requests(scheduler)
+            refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
             tired = for_anything("preemption", "") if waiting.pod_id in self._refused_for else ()
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *tired))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
@@ -226,11 +228,12 @@ class Batch:
     ) -> Result:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
+        scheduler = self.warm.scheduler(spec)
         return Result(
             waiting,
             Verdict.PLACED,
             f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}"
-            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}",
+            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}{self._by_requests(scheduler)}",
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],
@@ -240,6 +243,15 @@ class Batch:
             top=top,
             evicted=evicted,
         )
+
+    def _by_requests(self, scheduler: Scheduler) -> str:
+        """Say that measured use was to decide, and of how many nodes there is none that counts."""
+        if not scheduler.policy.measures:
+            return ""
+        if self._unmeasured is None:
+            late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
+            self._unmeasured = f"; by requests: the measured use of {late} of {nodes} nodes is stale" if late else ""
+        return self._unmeasured
 
     def _refused(
         self, waiting: Waiting, spec: PolicySpec, verdict: Verdict, summary: str, reasons: tuple[Reason, ...]

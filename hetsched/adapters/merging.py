@@ -63,9 +63,11 @@ def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
 
 
 def newer(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the sample that was taken later."""
+    """Return the sample that was taken later, unless it does not count any more."""
     if one is None or other is None:
         return one or other
+    if one.stale != other.stale:
+        return other if one.stale else one
     return other if (seconds(other.observed_at) or 0) >= (seconds(one.observed_at) or 0) else one
 
 

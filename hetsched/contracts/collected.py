@@ -33,3 +33,15 @@ class Collected(msgspec.Struct, frozen=True, rename="camel"):
 
     findings: tuple[Finding, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+class CollectedFact(msgspec.Struct, frozen=True, rename="camel"):
+    """What one collector told of a node last; `load`: it measures use.
+
+    `finding` None: it never told anything of this node. `stale`: that is too old to count.
+    """
+
+    collector: str
+    load: bool
+    finding: Finding | None = None
+    stale: bool = False

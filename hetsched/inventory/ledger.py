@@ -113,4 +113,4 @@ def write_columns(rows: Iterable[Model], names: Sequence[str]) -> None:
     ]
     places = ", ".join(f"{field.column} = %s" for field in fields)
     with connection.cursor() as cursor:
-        cursor.executemany(f"UPDATE {meta.db_table} SET {places} WHERE id = %s", values)  # noqa: S608
+        cursor.executemany(f"UPDATE {meta.db_table} SET {places} WHERE {meta.pk.column} = %s", values)  # noqa: S608

@@ -17,11 +17,13 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.discovery import Discovery
 from hetsched.contracts.doubts import Doubt
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
 from hetsched.journal.fields import StructField
 
+from .collector import Collector  # noqa: F401 - a table of this app
 from .image_index import ImageIndex  # noqa: F401 - a table of this app
 from .node_facts import NodeFacts  # noqa: F401 - likewise
 
@@ -151,6 +153,12 @@ class Connection(models.Model):
     follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
     follower_epoch = models.BigIntegerField(_("follow epoch"), default=0)
+    # By what nodes are labelled, if not as whom this process is in the cluster; who does so now, and what was found.
+    sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)
+    discovery = StructField(Discovery, verbose_name=_("discovery"), null=True, editable=False)
+    discoverer_id = models.CharField(max_length=120, blank=True, editable=False)
+    discoverer_until = models.DateTimeField(null=True, blank=True, editable=False)
+    discoverer_epoch = models.BigIntegerField(default=0, editable=False)
 
     class Meta:
         verbose_name = _("connection")

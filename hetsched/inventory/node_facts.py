@@ -1,7 +1,8 @@
 """What is said of one node beside its own row: by its agent, by others, by operators; and what does not count yet.
 
-Rule: only nodes have a row here that an agent reports for, or of which something is in quarantine or overridden.
-`base` is what the cluster or a file says, `told` what the agent says; the node's own report is what both come to. Use
+Rule: only nodes have a row here that an agent reports for or a collector asks about, or of which something is in
+quarantine or overridden. `base` is what the cluster or a file says, `told` what the agent says, `collected` what other
+systems say; the node's own report is what they come to. Use
 is kept here as it comes in and taken into the node's report in batches (`facts.take_samples`).
 """
 
@@ -11,6 +12,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedContainer
+from hetsched.contracts.collected import CollectedFact
 from hetsched.contracts.facts import Claims, FactInQuarantine, Override
 from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.fields import StructField
@@ -30,6 +32,8 @@ class NodeFacts(models.Model):
     quarantined = StructField(tuple[FactInQuarantine, ...], default=tuple)
     overrides = StructField(tuple[Override, ...], default=tuple)
     claims = StructField(Claims, default=dict)
+    # What collectors told last, one entry each.
+    collected = StructField(tuple[CollectedFact, ...], default=tuple)
 
     # Which start of which agent was heard last, and when.
     agent = models.CharField(_("agent"), max_length=100, blank=True)

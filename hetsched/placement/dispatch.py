@@ -25,6 +25,7 @@ CREATE = "workers.create.run"
 EVICT = "workers.evict.run"
 SHADOW = "workers.shadow.run"
 IMAGES = "workers.images.run"
+COLLECT = "workers.collect.run"
 
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}

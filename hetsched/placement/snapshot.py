@@ -37,7 +37,8 @@ from .models import Eviction, Nomination, Reservation
 _KEPT_POLICIES = 16
 # Facts that say nothing of what is held on a node: changed ones are taken in as they are.
 _LIGHT = (
-    "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid", "addresses",
+    "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
+    "addresses",
 )  # fmt: skip
 # Where placements exist only here, so does what runs: nobody else has to end it.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})

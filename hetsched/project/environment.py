@@ -111,6 +111,15 @@ class Environment:
         value = self._get(name)
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
+    def places(self, name: str) -> list[str]:
+        """Return a list of `host:port`, in lower case."""
+        found = [place.lower() for place in self.names(name)]
+        for place in found:
+            host, colon, port = place.rpartition(":")
+            if not (colon and host and port.isascii() and port.isdigit() and not set("/@ *") & set(place)):
+                self._invalid(name, f"{place[:80]!r} is no place", "Write host:port, comma-separated")
+        return found
+
     def origins(self, name: str) -> list[str]:
         """Return a list of web origins such as `https://hetsched.example.org`."""
         found = self.names(name)

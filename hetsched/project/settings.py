@@ -146,6 +146,11 @@ HETSCHED_CLUSTER_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CLUSTER_H
 # Registries whose images are looked up, as host or host:port, `*` for all public ones; and those that have no TLS.
 HETSCHED_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_REGISTRIES")]
 HETSCHED_PLAIN_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_PLAIN_REGISTRIES")]
+# Sources that collectors may ask, as host:port; nobody unless said so. How much of an answer is read, and how often
+# those are looked for that are due.
+HETSCHED_SOURCE_HOSTS = ENV.places("HETSCHED_SOURCE_HOSTS")
+HETSCHED_SOURCE_BYTES = ENV.number("HETSCHED_SOURCE_BYTES", 256 << 10, least=1 << 10, most=64 << 20)
+HETSCHED_COLLECT_SECONDS = ENV.number("HETSCHED_COLLECT_SECONDS", 5, least=1, most=3600)
 HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
 # How often node agents are asked to report, and the least time between two messages of one node.
@@ -192,6 +197,7 @@ CELERY_IMPORTS = [
     "workers.tell",
     "workers.callback",
     "workers.images",
+    "workers.collect",
     "workers.sweep",
     "workers.canary",
     "workers.demo",
@@ -212,6 +218,7 @@ CELERY_BEAT_SCHEDULE = {
         f"canary-{queue}": _every("workers.canary.run", CANARY_SECONDS, queue, (queue,)) for queue in CELERY_TASK_QUEUES
     },
 }
+CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)
 if HETSCHED_DEMO:

@@ -1,0 +1,328 @@
+"""What collectors find out becomes facts of nodes, with source and age; the only writer of collectors.
+
+Problem: a source that went silent must not go on deciding, and nobody must have to guess that it did.
+Rule: a collector is asked when it is due, by whoever claims it first, outside any transaction; what comes back is taken
+in under the cluster's lock. A fact is stale once its observation is older than the collector allows, once the collector
+failed as often in a row as it may (the first time, for use), or when a source of use says nothing of a node any
+more. Stale use stays as a mark that requests stand for it; stale facts of other kinds count no more.
+Only hosts that the deployment names (`HETSCHED_SOURCE_HOSTS`) are asked; no token stands in an audit entry, an error or
+a log record.
+Invariant: a collector that was changed meanwhile writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.adapters.agent_reports import usage_facts
+from hetsched.adapters.collected_facts import usage_of, words_of
+from hetsched.adapters.collectors import registry
+from hetsched.adapters.collectors.asking import Asker
+from hetsched.adapters.merging import newer
+from hetsched.adapters.outbound import Allowed, Refused, check
+from hetsched.contracts.collected import Collected, CollectedFact, Finding, NodeAlias
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import noted
+from hetsched.contracts.times import rfc3339, seconds
+from hetsched.contracts.waits import Event
+from hetsched.journal.audit import Actor, record
+from hetsched.journal.publish import publish_many
+from hetsched.journal.sealed import seal, unseal
+
+from .actions import cluster_topic, node_topic, require_reason
+from .collector import Collector
+from .facts import new_facts, settle
+from .ledger import advance, write_columns
+from .models import DNS_LABEL, Cluster, Node
+from .node_facts import NodeFacts
+from .signals import inventory_changed
+from .tiles import cluster_head, node_facts, without_nulls
+
+MOST_COLLECTORS = 32
+_MOST_PROBLEMS = 20
+_STATUS = (
+    "answered_at", "failures", "failure_code", "failure", "stale_since", "problems", "nodes_told", "nodes_stale",
+)  # fmt: skip
+
+
+# -- what people say ---------------------------------------------------------------------------------------------------
+
+
+def allowed() -> Allowed:
+    """Return whom the deployment lets collectors ask."""
+    hosts = frozenset(settings.HETSCHED_SOURCE_HOSTS) - {"*"}
+    return Allowed(hosts, hosts)
+
+
+def configure(
+    cluster: Cluster,
+    name: str,
+    *,
+    kind: str,
+    params: dict[str, Any],
+    enabled: bool = True,
+    interval_seconds: int = 30,
+    most_failures: int | None = None,
+    most_age_seconds: int = 120,
+    token: str | None = None,
+    actor: Actor,
+    reason: str,
+) -> Collector:
+    """Add a collector to a cluster, or change it; `token` None keeps the one there is, empty takes it away.
+
+    Raises: InputError `ReasonMissing`, `CollectorNameInvalid`, `CollectorUnknown`, `CollectorParamInvalid`,
+    `SourceNotAllowed`, `CollectorsTooMany` or `SecretKeyMissing`.
+    """
+    reason = require_reason(reason)
+    if not re.fullmatch(DNS_LABEL.regex, name):
+        raise InputError("CollectorNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
+    made = registry.build(kind, params)
+    refuse_foreign(made.urls())
+    load = registry.load_collectors()[kind].load
+    bounds = {"intervalSeconds": (interval_seconds, 1, 86_400), "mostAgeSeconds": (most_age_seconds, 1, 604_800)}
+    if most_failures is not None:
+        bounds["mostFailures"] = (most_failures, 1, 1000)
+    for place, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise InputError("CollectorParamInvalid", f"{value} is not from {least} to {most}", place=place)
+    with transaction.atomic():
+        locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
+        row = Collector.objects.filter(cluster=locked, name=name).first()
+        if row is None:
+            if Collector.objects.filter(cluster=locked).count() >= MOST_COLLECTORS:
+                raise InputError("CollectorsTooMany", f"a cluster has at most {MOST_COLLECTORS}", place="name")
+            row = Collector(cluster=locked, name=name)
+        new = row._state.adding
+        moved = not new and made.urls() != _urls(row)
+        if token is None and moved and row.sealed_token:
+            hint = "Hand the token in again, or an empty one"
+            raise InputError("TokenMissing", "a token goes to no other address", place="token", hint=hint)
+        row.kind, row.params, row.enabled, row.load = kind, params, enabled, load
+        row.interval_seconds, row.most_age_seconds = interval_seconds, most_age_seconds
+        row.most_failures = most_failures or (1 if load else 3)
+        if token is not None:
+            row.sealed_token = seal(token, purpose=_purpose(row)) if token else ""
+        row.version = 1 if new else row.version + 1
+        row.due_at = timezone.now()
+        row.save()
+        details = {"kind": kind, "hosts": [_host(url) for url in made.urls()], "enabled": enabled}
+        record(
+            actor=actor.name, role=actor.role, action="collector.add" if new else "collector.change",
+            obj=("collector", f"{locked.name}/{name}"), reason=reason, details=details,
+        )  # fmt: skip
+    if not new:
+        _lay(row, {}, status={"stale_since": None, "nodes_told": 0, "nodes_stale": 0, "failures": 0, "failure": ""})
+    return row
+
+
+def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
+    """Take a collector away, with all it told. Raises: InputError `CollectorUnknown` or `ReasonMissing`."""
+    reason = require_reason(reason)
+    row = Collector.objects.filter(cluster=cluster, name=name).first()
+    if row is None:
+        raise InputError("CollectorUnknown", f"there is no collector {name[:80]!r}", place="name")
+    with transaction.atomic():
+        _lay(row, {}, status={})
+        row.delete()
+        record(
+            actor=actor.name, role=actor.role, action="collector.remove",
+            obj=("collector", f"{cluster.name}/{name}"), reason=reason,
+        )  # fmt: skip
+
+
+def refuse_foreign(urls: Sequence[str]) -> None:
+    """Refuse addresses that we would never call. Raises: InputError `SourceNotAllowed`."""
+    for url in urls:
+        try:
+            check(url, allowed())
+        except Refused as refused:
+            hint = "Its operator lists the sources it may ask, as host:port, in HETSCHED_SOURCE_HOSTS"
+            raise InputError("SourceNotAllowed", refused.message, place="params.url", hint=hint) from None
+
+
+def _urls(row: Collector) -> tuple[str, ...]:
+    try:
+        return registry.build(row.kind, row.params).urls()
+    except InputError:
+        return ()
+
+
+def _host(url: str) -> str:
+    return check(url, allowed()).netloc
+
+
+def _purpose(row: Collector) -> str:
+    return f"collector {row.cluster_id} {row.name}"
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def due(now: datetime) -> list[int]:
+    """Return the collectors that are to be asked."""
+    return list(Collector.objects.filter(enabled=True, due_at__lte=now).values_list("pk", flat=True))
+
+
+def claim(pk: int, now: datetime) -> Collector | None:
+    """Take a collector that is due; None where somebody else did, or it is none any more."""
+    row = Collector.objects.select_related("cluster").filter(pk=pk, enabled=True, due_at__lte=now).first()
+    if row is None:
+        return None
+    following = now + timedelta(seconds=row.interval_seconds)
+    taken = Collector.objects.filter(pk=pk, due_at=row.due_at).update(due_at=following, tried_at=now)
+    return row if taken else None
+
+
+def asker(row: Collector) -> Asker:
+    """Return the way in which a collector asks. Raises: InputError `SecretKeyChanged`."""
+    token = unseal(row.sealed_token, purpose=_purpose(row)) if row.sealed_token else ""
+    return Asker(allowed(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
+
+
+def aliases(cluster_id: int) -> list[NodeAlias]:
+    """Return the names and addresses of a cluster's nodes."""
+    nodes = Node.objects.filter(cluster_id=cluster_id, gone=False).only("name", "report")
+    return [NodeAlias(node.name, node.report.addresses) for node in nodes]
+
+
+# -- what came back ----------------------------------------------------------------------------------------------------
+
+
+def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
+    """Make what a collector found facts of the nodes; of each that is too old only the mark stays."""
+    found = {finding.node: finding for finding in collected.findings}
+    late = {node for node, finding in found.items() if _is_old(finding, row, now)}
+    status = {
+        "answered_at": now,
+        "failures": 0,
+        "failure_code": "",
+        "failure": "",
+        "stale_since": None,
+        "problems": [problem[:300] for problem in collected.problems[:_MOST_PROBLEMS]],
+    }
+    _lay(row, found, late=late, status=status)
+
+
+def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
+    """Note that a collector got no answer; once it may not any more, nothing that it told counts."""
+    failures = row.failures + 1
+    status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": message[:500]}
+    if failures < row.most_failures:
+        Collector.objects.filter(pk=row.pk, version=row.version).update(**status)
+        return
+    status["stale_since"] = row.stale_since or now
+    _lay(row, None, status=status)
+
+
+def _is_old(finding: Finding, row: Collector, now: datetime) -> bool:
+    at = seconds(finding.observed_at)
+    return at is None or now.timestamp() - at > row.most_age_seconds
+
+
+def _lay(
+    collector: Collector,
+    found: Mapping[str, Finding] | None,
+    *,
+    status: Mapping[str, Any],
+    late: frozenset[str] | set[str] = frozenset(),
+) -> None:
+    """Write what a collector tells now, in place of what it told; `found` None: nothing, so what it told is stale."""
+    with transaction.atomic():
+        cluster = advance(collector.cluster_id)
+        live = Collector.objects.filter(pk=collector.pk, version=collector.version)
+        if not live.exists():
+            return
+        rows = {row.node_id: row for row in NodeFacts.objects.filter(node__cluster=cluster)}
+        asked = bool(status.get("answered_at")) or found is None
+        told = stale = 0
+        changes = []
+        for node in Node.objects.filter(cluster=cluster, gone=False).order_by("pk"):
+            node.cluster = cluster
+            row = rows.get(node.pk)
+            before = row.collected if row is not None else ()
+            old = next((fact for fact in before if fact.collector == collector.name), None)
+            new = _fact(collector, old, found, late, node.name) if asked else None
+            told += new is not None and new.finding is not None
+            stale += new is not None and new.stale
+            if new != old:
+                kept = [fact for fact in before if fact.collector != collector.name]
+                after = (*kept, new) if new is not None else tuple(kept)
+                changes.append((node, row or new_facts(node), old, new, after))
+        _write(cluster, collector, changes)
+        live.update(**{**status, "nodes_told": told, "nodes_stale": stale})
+
+
+Change = tuple[Node, NodeFacts, CollectedFact | None, CollectedFact | None, tuple[CollectedFact, ...]]
+
+
+def _fact(
+    collector: Collector,
+    old: CollectedFact | None,
+    found: Mapping[str, Finding] | None,
+    late: frozenset[str] | set[str],
+    node: str,
+) -> CollectedFact | None:
+    finding = None if found is None else found.get(node)
+    if finding is not None:
+        return CollectedFact(collector.name, collector.load, finding, node in late)
+    if collector.load:  # it is to measure every node
+        return CollectedFact(collector.name, True, old.finding if old else None, stale=True)
+    if found is None and old is not None:
+        return CollectedFact(collector.name, False, old.finding, stale=True)
+    return None
+
+
+def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> None:
+    """Write the facts of nodes: samples all at once, other facts as every change of a node."""
+    now = timezone.now()
+    sampled: list[Node] = []
+    added: list[NodeFacts] = []
+    kept: list[NodeFacts] = []
+    for node, row, old, new, after in changes:
+        row.collected = after
+        if not collector.load:
+            _claim(row, collector, old, new, now)
+            settle(cluster, node, row, now)
+            continue
+        (added if row._state.adding else kept).append(row)
+        usage = usage_of(newer(row.base.usage, usage_facts(row.usage, [])), after)
+        if usage != node.report.usage:
+            if usage is not None and not usage.stale:
+                node.sampled_revision = cluster.revision
+            node.report = msgspec.structs.replace(node.report, usage=usage)
+            node.changed_revision = cluster.revision
+            sampled.append(node)
+    NodeFacts.objects.bulk_create(added, batch_size=200)
+    write_columns(kept, ("collected",))
+    write_columns(sampled, ("report", "changed_revision", "sampled_revision"))
+    if sampled:
+        cluster.inventory_revision = cluster.revision
+        cluster.save(update_fields=["inventory_revision"])
+        inventory_changed.send(sender=Cluster, cluster=cluster, events=frozenset({Event.NODE_USE}))
+        publish_many(
+            {
+                cluster_topic(cluster): cluster_head(cluster),
+                **{node_topic(cluster, node.name): without_nulls(node_facts(node)) for node in sampled},
+            }
+        )
+
+
+def _claim(
+    row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
+) -> None:
+    """Note what a collector says among the words on the node."""
+    words = words_of(new) if new is not None else {}
+    before = words_of(old) if old is not None else {}
+    if words or before:
+        source = f"collector {collector.name}"
+        told = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}
+        mine = {fact: row.claims[fact] for fact in told}
+        row.claims = {**row.claims, **noted(mine, source, words, rfc3339(now))}
