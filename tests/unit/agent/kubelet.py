@@ -1,83 +1,159 @@
-"""A kubelet's podresources socket, answering what a test says."""
+"""The kubelet's side of device plugins: the registration socket, the watcher of devices, the caller of Allocate.
+
+Faked as the kubelet's device manager does it: plugins are forgotten and sockets removed at a start; devices are chosen
+among healthy ones that no container holds, with the plugin's preference asked first; pods are admitted one by one, and
+a container's devices are noted once its plugin answered.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from hetsched.agent.rpc import podresources_pb2 as messages
-
-Held = dict[str, tuple[str, ...]]
+from hetsched.agent.rpc import device_plugin_pb2 as api
 
 
-def container(name: str, cpus: tuple[int, ...] = (), devices: Held | None = None, zone: int | None = None) -> Any:
-    """Return what a container holds; `devices` are ids by resource."""
-    near = None if zone is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=zone)])
-    return messages.ContainerResources(
-        name=name,
-        cpu_ids=cpus,
-        devices=[
-            messages.ContainerDevices(resource_name=resource, device_ids=ids, topology=near)
-            for resource, ids in (devices or {}).items()
-        ],
-    )
+class Refused(Exception):
+    """A plugin refused to give devices: the kubelet fails the pod."""
 
 
-class FakeKubelet:
-    """Serves `pods` and `cpus`; while `held` is cleared it takes calls and never answers."""
+class Kubelet:
+    """A device manager in a folder of its own; what it gave out outlives a restart, as its checkpoint does."""
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        self.pods: dict[tuple[str, str], list[Any]] = {}
-        self.cpus: tuple[int, ...] = ()
-        self.failure: grpc.StatusCode | None = None
-        self.answering = threading.Event()
-        self.answering.set()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.given: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
+        self.devices: dict[str, api.Device] = {}
+        self.registered: list[api.RegisterRequest] = []
         self._server: grpc.Server | None = None
+        self._channel: grpc.Channel | None = None
+        self.shows = True
 
-    def start(self) -> FakeKubelet:
-        self._server = grpc.server(futures.ThreadPoolExecutor(2))
-        handlers = {
-            "List": _handler(self._list, messages.ListPodResourcesRequest),
-            "GetAllocatableResources": _handler(self._allocatable, messages.AllocatableResourcesRequest),
-        }
-        lister = grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers)
-        self._server.add_generic_rpc_handlers((lister,))
-        assert self._server.add_insecure_port(f"unix:{self.socket}")
-        self._server.start()
-        return self
+    def start(self) -> None:
+        for socket in self.folder.glob("*.sock"):
+            socket.unlink()
+        self.devices = {}
+        server = grpc.server(ThreadPoolExecutor(2))
+        register = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=api.RegisterRequest.FromString,
+            response_serializer=api.Empty.SerializeToString,
+        )
+        handlers = grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register})
+        server.add_generic_rpc_handlers((handlers,))
+        assert server.add_insecure_port(f"unix:{self.folder}/kubelet.sock")
+        server.start()
+        self._server = server
 
     def stop(self) -> None:
-        self.answering.set()
+        if self._channel is not None:
+            self._channel.close()
         if self._server is not None:
-            self._server.stop(None).wait()
-            self._server = None
+            self._server.stop(0).wait()
+        (self.folder / "kubelet.sock").unlink(missing_ok=True)
 
-    def _list(self, _request: Any, context: grpc.ServicerContext) -> Any:
-        self._may_answer(context)
-        return messages.ListPodResourcesResponse(
-            pod_resources=[
-                messages.PodResources(namespace=namespace, name=name, containers=containers)
-                for (namespace, name), containers in self.pods.items()
-            ]
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _register(self, request: api.RegisterRequest, _context: grpc.ServicerContext) -> api.Empty:
+        self.registered.append(request)
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = grpc.insecure_channel(
+            f"unix:{self.folder}/{request.endpoint}", options=(("grpc.default_authority", "localhost"),)
         )
+        watch = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )
+        stream = watch(api.Empty())
+        threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
+        return api.Empty()
 
-    def _allocatable(self, _request: Any, context: grpc.ServicerContext) -> Any:
-        self._may_answer(context)
-        return messages.AllocatableResourcesResponse(cpu_ids=self.cpus)
+    def _follow(self, stream: Any) -> None:
+        try:
+            for response in stream:
+                self.devices = {device.ID: device for device in response.devices}
+        except (grpc.RpcError, ValueError):
+            pass  # the plugin or the channel is gone
 
-    def _may_answer(self, context: grpc.ServicerContext) -> None:
-        self.answering.wait(20)
-        if self.failure is not None:
-            context.abort(self.failure, "so it was told")
+    def ask(self, method: str, request: Any, answer: Any) -> Any:
+        assert self._channel is not None
+        call = self._channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return call(request, timeout=30)
+
+    # -- pods ----------------------------------------------------------------------------------------------------------
+
+    def held(self) -> dict[str, dict[str, dict[str, tuple[str, ...]]]] | None:
+        """Return what podresources would show."""
+        return self.given if self.shows else None
+
+    def admit(
+        self, uid: str, *counts: int, insisting_on: tuple[str, ...] = (), init: int = 0
+    ) -> list[api.ContainerAllocateResponse]:
+        """Admit a pod whose containers ask for so many devices. Raises: Refused."""
+        answers = []
+        resource = self.registered[-1].resource_name
+        reusable: list[str] = []
+        if init:
+            reusable = self._pick(init, insisting_on, ())
+            answers.append(self._allocate(reusable))
+        for place, count in enumerate(counts):
+            slots = self._pick(count, insisting_on, tuple(reusable[:count]))
+            reusable = reusable[count:]
+            try:
+                answers.append(self._allocate(slots))
+            except Refused:
+                self.given.pop(uid, None)
+                raise
+            self.given.setdefault(uid, {})[f"c{place}"] = {resource: tuple(slots)}
+        return answers
+
+    def end(self, uid: str) -> None:
+        del self.given[uid]
+
+    def _pick(self, count: int, insisting_on: tuple[str, ...], must: tuple[str, ...]) -> list[str]:
+        used = {one for pod in self.given.values() for given in pod.values() for ids in given.values() for one in ids}
+        healthy = sorted(name for name, device in self.devices.items() if device.health == "Healthy")
+        free = [name for name in healthy if name not in used]
+        if len(free) < count:
+            raise Refused("too few devices")
+        if insisting_on:
+            return list(insisting_on)
+        request = api.PreferredAllocationRequest()
+        request.container_requests.add(available_deviceIDs=free, must_include_deviceIDs=must, allocation_size=count)
+        preferred = self.ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        chosen = list(preferred.container_responses[0].deviceIDs)
+        assert len(set(chosen)) == count
+        assert set(chosen) <= set(free)
+        assert set(must) <= set(chosen)
+        return chosen
+
+    def _allocate(self, slots: list[str]) -> api.ContainerAllocateResponse:
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=slots)
+        try:
+            return self.ask("Allocate", request, api.AllocateResponse).container_responses[0]
+        except grpc.RpcError as error:
+            raise Refused(error.details()) from error  # type: ignore[attr-defined]
 
 
-def _handler(answer: Callable[[Any, grpc.ServicerContext], Any], request: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        answer, request_deserializer=request.FromString, response_serializer=lambda said: said.SerializeToString()
-    )
+def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait until something is so."""
+    until = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < until, "it did not come to be"
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,93 @@
+"""What was handed out: which cards are behind the slots that containers hold.
+
+Rule: an entry says which slots a container was asked for, on whose grant, and which cards it was given instead. It
+is written to a file before the kubelet is answered, because after a restart nobody else knows. An entry whose slots no
+container holds is void, `GRACE_SECONDS` after it was made: the kubelet does not show what init containers hold, nor at
+once what it was just given. Where the kubelet cannot be asked, an entry is void when its grant is gone.
+Invariant: the file is replaced as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+import msgspec
+
+from hetsched.contracts.agent_report import MachineProblem
+
+GRACE_SECONDS = 10.0
+_VERSION = 1
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One container's cards: slot -> card, by the grant of pod `uid`; `at` is in seconds since 1970."""
+
+    uid: str
+    cards: dict[str, str]
+    at: float = 0.0
+
+
+class _File(msgspec.Struct):
+    v: int
+    entries: list[Entry]
+
+
+class HandedOutCards:
+    """The entries of one resource, kept in a file; `path` None: in memory alone."""
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        self.problems: list[MachineProblem] = []
+        self.entries: list[Entry] = self._read()
+
+    def by_slot(self) -> dict[str, Entry]:
+        return {slot: entry for entry in self.entries for slot in entry.cards}
+
+    def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
+        """Forget void entries: `in_use` are the slots that containers hold, None where that is not known."""
+        if in_use is not None:
+            fresh = self._clock() - GRACE_SECONDS
+            left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]
+        else:
+            left = [entry for entry in self.entries if entry.uid in granted]
+        if left != self.entries:
+            self._write(left)
+
+    def add(self, uid: str, cards: dict[str, str]) -> None:
+        """Note what is about to be handed out; slots that others had before are theirs no more. Raises: OSError."""
+        left = [other for other in self.entries if not cards.keys() & other.cards.keys()]
+        self._write([*left, Entry(uid, cards, self._clock())])
+
+    def cards_behind(self, slots: Iterable[str]) -> tuple[str, ...]:
+        """Return the cards that are behind slots; one of which nothing is known stays in doubt."""
+        known = self.by_slot()
+        return tuple(sorted({known[slot].cards[slot] if slot in known else f"unrecorded:{slot}" for slot in slots}))
+
+    def _read(self) -> list[Entry]:
+        if self.path is None:
+            return []
+        try:
+            with self.path.open("rb") as file:
+                found = msgspec.json.decode(file.read(_MOST_BYTES), type=_File)
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
+            self.problems.append(MachineProblem("HandedOutUnreadable", f"{self.path}: {error}", str(self.path)))
+            return []
+        return found.entries if found.v == _VERSION else []
+
+    def _write(self, entries: list[Entry]) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self.path.with_suffix(".new")
+            with beside.open("wb") as file:
+                file.write(msgspec.json.encode(_File(_VERSION, entries)))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+        self.entries = entries

@@ -1,0 +1,200 @@
+"""The device plugin of one resource: it answers the kubelet's questions.
+
+Problem: a container must get the cards that its pod was granted, and nobody a card that nothing grants.
+Rule: `Allocate` finds the pod (`choosing`) among verified grants, writes down what it gives, and answers with the
+granted cards whatever slots were named. If no grant is left, or more than one pod could be meant, the control plane is
+asked for its newest grants first, at most for `patience_seconds`; then the pod is refused, and the kubelet fails it.
+`GetPreferredAllocation` makes the kubelet name slots of the granted cards, where it can.
+Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
+Invariant: the answer is written down before it is given.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from hetsched.contracts.allocation import CardGrant
+
+from ..rpc import device_plugin_pb2 as api
+from .answering import answer
+from .choosing import Chosen, PodGrant, choose
+from .handed import HandedOutCards
+from .slots import Card, Slot, slots_of
+
+PATIENCE_SECONDS = 8.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+
+
+class GrantSource(Protocol):
+    """Verified grants of this node's pods, in the order in which the control plane gave them."""
+
+    def grants(self) -> Sequence[PodGrant]: ...
+
+    def refresh(self, seconds: float) -> None:
+        """Ask the control plane for its newest grants, within that time."""
+
+
+# Which slots containers hold by now, None where the kubelet does not tell.
+InUse = Callable[[], Collection[str] | None]
+
+
+class CardPlugin:
+    """Gives out the cards of one vendor under one resource name."""
+
+    def __init__(
+        self,
+        resource: str,
+        source: GrantSource,
+        handed: HandedOutCards,
+        *,
+        in_use: InUse = lambda: None,
+        slots: int = 1,
+        way: str = "env",
+        slicing_directory: str = "",
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.resource = resource
+        self.handed = handed
+        self._source = source
+        self._in_use = in_use
+        self._slots_each = slots
+        self._way, self._slicing_directory = way, slicing_directory
+        self._patience_seconds = patience_seconds
+        self._cards: dict[str, Card] = {}
+        self._slots: tuple[Slot, ...] = ()
+        self._changed = threading.Condition()
+        self._version = 0
+        self._one_at_a_time = threading.Lock()
+        self.stopped = False
+
+    def set_cards(self, cards: Sequence[Card]) -> None:
+        """Say which cards there are by now; the kubelet is told if that is news."""
+        with self._changed:
+            if {card.id: card for card in cards} != self._cards or self._version == 0:
+                self._cards = {card.id: card for card in cards}
+                self._slots = slots_of(cards, self._slots_each)
+                self._version += 1
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the streams to the kubelet."""
+        with self._changed:
+            self.stopped = True
+            self._changed.notify_all()
+
+    def actual(
+        self, devices: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
+    ) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
+        """Return what containers hold with the cards in place of the slots of this resource."""
+        return {
+            uid: {
+                container: {
+                    name: self.handed.cards_behind(ids) if name == self.resource else tuple(ids)
+                    for name, ids in given.items()
+                }
+                for container, given in containers.items()
+            }
+            for uid, containers in devices.items()
+        }
+
+    # -- the kubelet's questions ---------------------------------------------------------------------------------------
+
+    def options(self, _request: Any = None, _context: Any = None) -> api.DevicePluginOptions:
+        return api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+
+    def list_and_watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
+        """Tell all slots, and again whenever a card comes, goes, falls ill or recovers."""
+        told = 0
+        while True:
+            with self._changed:
+                while self._version == told and not self.stopped and context.is_active():
+                    self._changed.wait(_LOOK_SECONDS)
+                if self.stopped or not context.is_active():
+                    return
+                told, slots = self._version, self._slots
+            yield api.ListAndWatchResponse(devices=[_device(slot) for slot in slots])
+
+    def preferred(
+        self, request: api.PreferredAllocationRequest, _context: Any = None
+    ) -> api.PreferredAllocationResponse:
+        """Name slots of the cards that the pod was granted, as far as they are free."""
+        response = api.PreferredAllocationResponse()
+        with self._one_at_a_time:
+            for wanted in request.container_requests:
+                must, count = list(wanted.must_include_deviceIDs), wanted.allocation_size
+                pool = [slot for slot in wanted.available_deviceIDs if slot not in must]
+                found = self._choose([*must, *[""] * (count - len(must))])
+                cards = [card.id for card, _ in found.cards] if found is not None else []
+                card_behind = {slot.id: slot.card.id for slot in self._slots}
+                best: list[str] = list(must)
+                for card in cards:
+                    free = (slot for slot in pool if card_behind.get(slot) == card and slot not in best)
+                    best += [slot for slot in [next(free, None)] if slot is not None]
+                best += [slot for slot in pool if slot not in best]
+                response.container_responses.add(deviceIDs=best[:count])
+        return response
+
+    def allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
+        """Give each container the cards of its pod's grant, or refuse the pod."""
+        response = api.AllocateResponse()
+        with self._one_at_a_time:
+            for wanted in request.container_requests:
+                slots = list(wanted.devices_ids)
+                given = self._found(slots) if slots else None
+                if given is None:
+                    context.abort(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"no pod of this node waits for {len(slots)} {self.resource} that the control plane granted",
+                    )
+                assert given is not None  # abort raises
+                behind = {slot: card.id for slot, (card, _) in zip(slots, given.cards, strict=True)}
+                try:
+                    self.handed.add(given.uid, behind)
+                except OSError as error:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, f"what is handed out cannot be written down: {error}")
+                response.container_responses.append(answer(given.cards, self._way, self._slicing_directory))
+        return response
+
+    def pre_start(self, _request: Any, _context: Any) -> api.PreStartContainerResponse:
+        return api.PreStartContainerResponse()
+
+    def _found(self, slots: Sequence[str]) -> Chosen | None:
+        """Find the pod; ask for newer grants until one fits, and once where several do."""
+        until = time.monotonic() + self._patience_seconds
+        found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
+        if found is not None and found.sure:
+            return found
+        while (left := until - time.monotonic()) > 0:
+            self._source.refresh(left)
+            found = self._choose(slots)
+            if found is not None:
+                break
+            time.sleep(min(pause, max(until - time.monotonic(), 0)))
+            pause = min(2 * pause, _LOOK_SECONDS)
+        return found
+
+    def _choose(self, slots: Sequence[str]) -> Chosen | None:
+        vendor = self.resource.split(".", 1)[0]
+        grants = self._source.grants()
+        self.handed.settle(self._in_use(), {grant.uid for grant in grants})
+        mine = [grant for grant in grants if all(self._may_be(share, vendor) for share in grant.cards)]
+        return choose(slots, mine, self.handed.entries, self._cards)
+
+    def _may_be(self, share: CardGrant, vendor: str) -> bool:
+        """Tell whether a share is of a card of this resource's vendor, as far as its uuid or index tells."""
+        if share.uuid:
+            return share.uuid in self._cards
+        return any(card.index == share.index and card.vendor == vendor for card in self._cards.values())
+
+
+def _device(slot: Slot) -> api.Device:
+    device = api.Device(ID=slot.id, health="Healthy" if slot.card.healthy else "Unhealthy")
+    if slot.card.zone is not None:
+        device.topology.nodes.add(ID=slot.card.zone)
+    return device

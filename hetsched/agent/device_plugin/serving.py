@@ -1,0 +1,128 @@
+"""Stand where the kubelet looks for device plugins, and come back whenever it does.
+
+Problem: a kubelet that restarts removes every socket in its folder and has forgotten all plugins.
+Rule: `tick` is called every second or so. Without the kubelet's socket nothing is served. If that socket is another one
+than before, or ours is gone, ours is made anew and registered; a registration that fails is tried again by the next
+tick. Registering is the last step: the kubelet calls back at once.
+Source: kubernetes.io "Device Plugins": handling kubelet restarts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from ..rpc import device_plugin_pb2 as api
+from .plugin import CardPlugin
+
+VERSION = "v1beta1"
+KUBELET = "kubelet.sock"
+_SECONDS = 5.0
+_THREADS = 4
+_SERVICE = "v1beta1.DevicePlugin"
+
+
+class Serving:
+    """One plugin on its socket in the kubelet's folder."""
+
+    def __init__(self, plugin: CardPlugin, directory: Path) -> None:
+        self.plugin = plugin
+        self.problem = ""
+        self._directory = directory
+        self._socket = directory / f"hetsched-{plugin.resource.replace('/', '-')}.sock"
+        self._server: grpc.Server | None = None
+        self._kubelet: tuple[int, int] | None = None
+        self.registrations = 0
+
+    def tick(self) -> bool:
+        """Do what is to be done; return whether the kubelet knows the plugin as far as can be told."""
+        kubelet = _identity(self._directory / KUBELET)
+        if kubelet is None:
+            self.problem = f"there is no {self._directory / KUBELET}"
+            self._end()
+            return False
+        if self._server is not None and kubelet == self._kubelet and _identity(self._socket) is not None:
+            return True
+        self._end()
+        try:
+            self._begin()
+            self._register()
+        except (grpc.RpcError, OSError, RuntimeError) as error:
+            said = error.details() if isinstance(error, grpc.Call) else error
+            self.problem = f"the kubelet does not take {self.plugin.resource}: {said}"
+            self._end()
+            return False
+        self.problem, self._kubelet = "", kubelet
+        self.registrations += 1
+        return True
+
+    def stop(self) -> None:
+        self.plugin.stop()
+        self._end()
+
+    def _begin(self) -> None:
+        self._socket.unlink(missing_ok=True)
+        server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="cards"))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, _handlers(self.plugin)),))
+        if not server.add_insecure_port(f"unix:{self._socket}"):
+            raise RuntimeError(f"{self._socket} cannot be opened")
+        server.start()
+        self._server = server
+
+    def _register(self) -> None:
+        request = api.RegisterRequest(
+            version=VERSION,
+            endpoint=self._socket.name,
+            resource_name=self.plugin.resource,
+            options=self.plugin.options(),
+        )
+        with grpc.insecure_channel(
+            f"unix:{self._directory / KUBELET}", options=(("grpc.default_authority", "localhost"),)
+        ) as channel:
+            register = channel.unary_unary(
+                "/v1beta1.Registration/Register",
+                request_serializer=api.RegisterRequest.SerializeToString,
+                response_deserializer=api.Empty.FromString,
+            )
+            register(request, timeout=_SECONDS, wait_for_ready=True)
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.stop(0).wait(_SECONDS)
+            self._server = None
+        with contextlib.suppress(OSError):
+            self._socket.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a socket from another one of its name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _handlers(plugin: CardPlugin) -> dict[str, grpc.RpcMethodHandler]:
+    def unary(answer: Any, request: Any, response: Any) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+        )
+
+    return {
+        "GetDevicePluginOptions": unary(plugin.options, api.Empty, api.DevicePluginOptions),
+        "GetPreferredAllocation": unary(
+            plugin.preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
+        ),
+        "Allocate": unary(plugin.allocate, api.AllocateRequest, api.AllocateResponse),
+        "PreStartContainer": unary(plugin.pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse),
+        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+            plugin.list_and_watch,
+            request_deserializer=api.Empty.FromString,
+            response_serializer=api.ListAndWatchResponse.SerializeToString,
+        ),
+    }

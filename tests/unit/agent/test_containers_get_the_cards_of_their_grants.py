@@ -1,0 +1,340 @@
+"""The device plugin against a kubelet that chooses devices and names no pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hetsched.agent.device_plugin.choosing import PodGrant
+from hetsched.agent.device_plugin.handed import HandedOutCards
+from hetsched.agent.device_plugin.plugin import CardPlugin
+from hetsched.agent.device_plugin.serving import Serving
+from hetsched.agent.device_plugin.slots import Card
+from hetsched.agent.rpc import device_plugin_pb2 as api
+from hetsched.contracts.allocation import CardGrant
+from tests.unit.agent.kubelet import Kubelet, Refused, eventually
+
+MEMORY_MIB = 40960
+Answer = api.ContainerAllocateResponse
+
+
+def a_card(index: int, *, healthy: bool = True, vendor: str = "nvidia") -> Card:
+    return Card(index, f"GPU-{index}", vendor, index, index // 2, healthy, MEMORY_MIB)
+
+
+def grant(uid: str, *cards: int, milli: int = 1000) -> PodGrant:
+    memory = MEMORY_MIB * milli // 1000
+    return PodGrant(uid, tuple(CardGrant(card, milli, memory, f"GPU-{card}") for card in cards))
+
+
+class Source:
+    """Grants of the control plane; what is `coming` is known only after it was asked for."""
+
+    def __init__(self, *known: PodGrant) -> None:
+        self.known = list(known)
+        self.coming: list[PodGrant] = []
+        self.asked = 0
+
+    def grants(self) -> Sequence[PodGrant]:
+        return self.known
+
+    def refresh(self, seconds: float) -> None:
+        self.asked += 1
+        self.known, self.coming = self.known + self.coming, []
+
+
+class Scene:
+    """A kubelet, the plugin of a machine with four cards, and the control plane's grants."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.kubelet = Kubelet(folder)
+        self.source = Source()
+        self.options = options
+        self.state = folder / "state" / "cards.json"
+        self.now = 1000.0
+        self.kubelet.start()
+        self.start()
+
+    def start(self, cards: Sequence[Card] | None = None) -> None:
+        more = {"patience_seconds": 0.3, **self.options}
+        handed = HandedOutCards(self.state, clock=lambda: self.now)
+        self.plugin = CardPlugin(
+            str(more.pop("resource", "nvidia.com/gpu")),
+            self.source,
+            handed,
+            in_use=self._in_use,
+            **more,  # type: ignore[arg-type]
+        )
+        self.plugin.set_cards([a_card(index) for index in range(4)] if cards is None else cards)
+        self.serving = Serving(self.plugin, self.kubelet.folder)
+        assert self.serving.tick(), self.serving.problem
+        eventually(lambda: self.kubelet.devices)
+
+    def _in_use(self) -> set[str] | None:
+        held = self.kubelet.held()
+        if held is None:
+            return None
+        return {one for pod in held.values() for given in pod.values() for ids in given.values() for one in ids}
+
+    def actual(self) -> dict[str, list[str]]:
+        return {
+            uid: sorted({card for given in pod.values() for ids in given.values() for card in ids})
+            for uid, pod in self.plugin.actual(self.kubelet.given).items()
+        }
+
+    def close(self) -> None:
+        self.serving.stop()
+        self.kubelet.stop()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.close()
+
+
+def visible(answer: Answer) -> str:
+    return answer.envs["NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_it_registers_and_tells_its_cards(scene: Scene) -> None:
+    (request,) = scene.kubelet.registered
+    assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
+    assert request.options.get_preferred_allocation_available
+    options = scene.kubelet.ask("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+    assert options == request.options
+    assert {name: (device.health, device.topology.nodes[0].ID) for name, device in scene.kubelet.devices.items()} == {
+        "GPU-0": ("Healthy", 0), "GPU-1": ("Healthy", 0), "GPU-2": ("Healthy", 1), "GPU-3": ("Healthy", 1)
+    }  # fmt: skip
+
+
+def test_a_container_gets_the_granted_card_and_the_kubelet_counts_the_same_one(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2)]
+    (answer,) = scene.kubelet.admit("a", 1)
+    assert visible(answer) == "GPU-2"
+    assert answer.annotations["hetsched.io/cards"] == "GPU-2:1000"
+    assert scene.kubelet.given["a"]["c0"] == {"nvidia.com/gpu": ("GPU-2",)}
+
+
+def test_whatever_the_kubelet_insists_on_the_grant_counts(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2)]
+    (answer,) = scene.kubelet.admit("a", 1, insisting_on=("GPU-0",))
+    assert visible(answer) == "GPU-2"
+    assert scene.actual() == {"a": ["GPU-2"]}
+    # The next pod is granted the card whose slot is gone, and gets it all the same.
+    scene.source.known.append(grant("b", 0))
+    (answer,) = scene.kubelet.admit("b", 1)
+    assert visible(answer) == "GPU-0"
+    assert scene.actual() == {"a": ["GPU-2"], "b": ["GPU-0"]}
+
+
+def test_two_pods_of_one_shape_at_once_share_nothing(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3), grant("b", 1)]
+    first, second = scene.kubelet.admit("b", 1), scene.kubelet.admit("a", 1)
+    # The kubelet does not say which one it admits first: the cards are the granted ones, and who has which is told.
+    assert {visible(first[0]), visible(second[0])} == {"GPU-1", "GPU-3"}
+    assert scene.actual() == {"b": [visible(first[0])], "a": [visible(second[0])]}
+
+
+def test_pods_of_different_shapes_are_told_apart(scene: Scene) -> None:
+    scene.source.known = [grant("a", 0), grant("b", 1, 3)]
+    assert visible(scene.kubelet.admit("b", 2)[0]) == "GPU-1,GPU-3"
+    assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-0"
+
+
+def test_the_containers_of_a_pod_share_its_grant_out(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3, 0, 1), grant("b", 2)]
+    assert [visible(answer) for answer in scene.kubelet.admit("a", 2, 1)] == ["GPU-3,GPU-0", "GPU-1"]
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
+
+
+def test_an_init_container_leaves_its_card_to_the_others(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3), grant("b", 1)]
+    assert [visible(answer) for answer in scene.kubelet.admit("a", 1, init=1)] == ["GPU-3", "GPU-3"]
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-1"
+
+
+def test_a_pod_without_a_grant_is_refused(scene: Scene) -> None:
+    with pytest.raises(Refused, match="no pod of this node waits for 1 nvidia"):
+        scene.kubelet.admit("stranger", 1)
+    assert scene.source.asked > 0
+    assert scene.actual() == {}
+
+
+def test_a_grant_is_good_for_one_pod(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3)]
+    scene.kubelet.admit("a", 1)
+    with pytest.raises(Refused):
+        scene.kubelet.admit("stranger", 1)
+
+
+def test_more_than_was_granted_is_refused(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3)]
+    with pytest.raises(Refused):
+        scene.kubelet.admit("a", 2)
+
+
+def test_a_grant_that_is_on_its_way_is_waited_for(scene: Scene) -> None:
+    scene.source.coming = [grant("a", 3)]
+    assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-3"
+
+
+def test_an_ill_card_is_told_and_never_given(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2)]
+    scene.plugin.set_cards([a_card(index, healthy=index != 2) for index in range(4)])
+    eventually(lambda: scene.kubelet.devices["GPU-2"].health == "Unhealthy")
+    with pytest.raises(Refused):
+        scene.kubelet.admit("a", 1)
+    scene.plugin.set_cards([a_card(index) for index in range(4)])
+    eventually(lambda: scene.kubelet.devices["GPU-2"].health == "Healthy")
+    assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-2"
+
+
+def test_a_kubelet_that_restarts_is_registered_with_again(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2), grant("b", 0)]
+    scene.kubelet.admit("a", 1)
+    scene.kubelet.restart()
+    assert scene.serving.tick()
+    assert len(scene.kubelet.registered) == 2
+    eventually(lambda: len(scene.kubelet.devices) == 4)
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-0"
+    assert scene.serving.tick()
+    assert len(scene.kubelet.registered) == 2
+
+
+def test_without_a_kubelet_nothing_is_served_until_it_is_back(scene: Scene) -> None:
+    scene.kubelet.stop()
+    assert not scene.serving.tick()
+    assert "there is no" in scene.serving.problem
+    assert list(scene.kubelet.folder.glob("hetsched-*")) == []
+    scene.kubelet.start()
+    assert scene.serving.tick()
+    eventually(lambda: len(scene.kubelet.devices) == 4)
+
+
+def test_a_socket_that_somebody_removed_is_made_again(scene: Scene) -> None:
+    for socket in scene.kubelet.folder.glob("hetsched-*"):
+        socket.unlink()
+    assert scene.serving.tick()
+    assert len(scene.kubelet.registered) == 2
+
+
+def test_an_agent_that_restarts_knows_what_it_gave(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2), grant("b", 0)]
+    scene.kubelet.admit("a", 1, insisting_on=("GPU-0",))
+    scene.serving.stop()
+    scene.start()
+    assert scene.actual() == {"a": ["GPU-2"]}
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-0"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"v": 2, "entries": []}', '{"v": 1, "entries": [{"uid": 3}]}'])
+def test_a_lost_record_is_told_as_doubt(scene: Scene, text: str) -> None:
+    scene.source.known = [grant("a", 2)]
+    scene.kubelet.admit("a", 1)
+    scene.serving.stop()
+    scene.state.write_text(text)
+    scene.start()
+    assert scene.actual() == {"a": ["unrecorded:GPU-2"]}
+
+
+def test_a_kubelet_that_forgot_its_pods_gives_them_the_same_cards(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2)]
+    scene.kubelet.admit("a", 1)
+    scene.kubelet.end("a")
+    scene.now += 11
+    assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-2"
+
+
+def test_what_a_pod_had_is_free_for_the_next_one(scene: Scene) -> None:
+    scene.source.known = [grant("a", 2)]
+    scene.kubelet.admit("a", 1)
+    scene.kubelet.end("a")
+    scene.now += 11
+    scene.source.known = [grant("b", 2)]
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
+    assert scene.actual() == {"b": ["GPU-2"]}
+
+
+def test_where_the_kubelet_does_not_show_what_it_gave_grants_decide(scene: Scene) -> None:
+    scene.kubelet.shows = False
+    scene.source.known = [grant("a", 2), grant("b", 1)]
+    assert {visible(scene.kubelet.admit(uid, 1)[0]) for uid in ("a", "b")} == {"GPU-1", "GPU-2"}
+    with pytest.raises(Refused):
+        scene.kubelet.admit("stranger", 1)
+
+
+# -- shares, and ways to give a card -----------------------------------------------------------------------------------
+
+
+def test_shares_of_one_card_are_slots_with_limits(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, slots=4, slicing_directory="/opt/vgpu")
+    try:
+        assert len(scene.kubelet.devices) == 16
+        scene.source.known = [grant("a", 1, milli=500), grant("b", 1, milli=250)]
+        first, second = scene.kubelet.admit("a", 1)[0], scene.kubelet.admit("b", 1)[0]
+        assert visible(first) == visible(second) == "GPU-1"
+        # 500 and 250 thousandths of 40960 MiB, and of the cores in percent.
+        limits = {
+            (answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"], answer.envs["CUDA_DEVICE_SM_LIMIT"])
+            for answer in (first, second)
+        }
+        assert limits == {("20480m", "50"), ("10240m", "25")}
+        assert [(mount.container_path, mount.host_path) for mount in first.mounts] == [
+            ("/usr/local/vgpu/libvgpu.so", "/opt/vgpu/libvgpu.so"), ("/etc/ld.so.preload", "/opt/vgpu/ld.so.preload")
+        ]  # fmt: skip
+        assert all(
+            slot.startswith("GPU-1::") for pod in scene.kubelet.given.values() for slot in pod["c0"]["nvidia.com/gpu"]
+        )
+        assert scene.actual() == {"a": ["GPU-1"], "b": ["GPU-1"]}
+    finally:
+        scene.close()
+
+
+def test_a_whole_card_is_not_limited(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, slicing_directory="/opt/vgpu")
+    try:
+        scene.source.known = [grant("a", 1)]
+        (answer,) = scene.kubelet.admit("a", 1)
+        assert set(answer.envs) == {"NVIDIA_VISIBLE_DEVICES"}
+        assert list(answer.mounts) == []
+    finally:
+        scene.close()
+
+
+def test_cards_by_cdi(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, way="cdi")
+    try:
+        scene.source.known = [grant("a", 1, 3)]
+        (answer,) = scene.kubelet.admit("a", 2)
+        assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-3"]
+        assert visible(answer) == "void"
+    finally:
+        scene.close()
+
+
+def test_cards_as_device_nodes(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, way="nodes")
+    try:
+        scene.source.known = [grant("a", 3)]
+        (answer,) = scene.kubelet.admit("a", 1)
+        assert [device.host_path for device in answer.devices] == [
+            "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
+        ]  # fmt: skip
+    finally:
+        scene.close()
+
+
+def test_amds_cards_are_device_nodes(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, resource="amd.com/gpu")
+    try:
+        scene.plugin.set_cards([Card(0, "GPU-0", "amd", 128), Card(1, "GPU-1", "amd", 129)])
+        eventually(lambda: len(scene.kubelet.devices) == 2)
+        scene.source.known = [grant("a", 1)]
+        (answer,) = scene.kubelet.admit("a", 1)
+        assert [device.host_path for device in answer.devices] == ["/dev/kfd", "/dev/dri/renderD129"]
+    finally:
+        scene.close()
