@@ -29,7 +29,7 @@ class Check(msgspec.Struct, frozen=True):
 def check_cluster(cluster: Cluster) -> list[Check]:
     """Return what was found at a live cluster; nothing for one that lives only here."""
     if cluster.kind != ClusterKind.KUBERNETES:
-        return []
+        return _collectors(cluster)
     from hetsched.adapters.kube.api import ApiFailure
 
     found: list[Check] = []
@@ -40,7 +40,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
         found.append(Check("connection", False, f"{error.message} [{error.code}]"))
     except ApiFailure as failure:
         found.append(Check("API server", False, str(failure)))
-    return [*found, *_sources(cluster)]
+    return [*found, *_sources(cluster), *_collectors(cluster)]
 
 
 def _server(cluster: Cluster) -> Iterator[Check]:
@@ -66,6 +66,27 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
         why = f": {answer.reason}" if answer.reason else ""
         yield Check(f"right to {answer.right}", False, f"needed to {answer.right.purpose}{inside}{why}"[:500])
     yield Check("rights", granted > 0, f"{granted} granted, {len(namespaces)} namespaces enrolled")
+
+
+def _collectors(cluster: Cluster) -> list[Check]:
+    """Ask every source outside, and say of each what it knows."""
+    from hetsched.adapters.collectors.asking import SourceFailed
+    from hetsched.adapters.collectors.registry import build
+
+    from .collecting import aliases, asker
+
+    found = []
+    for row in cluster.collectors.filter(enabled=True):
+        try:
+            collector = build(row.kind, row.params)
+            told = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
+        except (SourceFailed, InputError) as failed:
+            found.append(Check(f"source {row.name}", False, f"{failed.message} [{failed.code}]"[:500]))
+            continue
+        detail = f"{row.kind}: {len(told.findings)} of {cluster.node_count} nodes"
+        more = f"; {told.problems[0]}" if told.problems else ""
+        found.append(Check(f"source {row.name}", bool(told.findings) and not told.problems, f"{detail}{more}"[:500]))
+    return found
 
 
 def _sources(cluster: Cluster) -> Iterator[Check]:

@@ -361,5 +361,5 @@ def balance_facts(
     }
     if usage is None or stale:
         return BalanceFacts(origin(node, now, source="requests"), resources, round(balance, 6), stale)
-    sampled = origin(node, now, source="usage", observed_at=usage.observed_at)
+    sampled = origin(node, now, source=usage.source or "usage", observed_at=usage.observed_at)
     return BalanceFacts(sampled, resources, round(balance, 6))

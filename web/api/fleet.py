@@ -14,7 +14,7 @@ from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from hetsched.inventory.following import in_step
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.journal import figures, tally
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import LIVE, State
@@ -36,6 +36,7 @@ class Fleet:
         yield from _pods()
         yield from _leases(clusters)
         yield from _watches(clusters)
+        yield from _collectors()
         yield from _outbox()
         yield from _counted()
 
@@ -110,6 +111,22 @@ def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
         if cluster.kind == ClusterKind.KUBERNETES:
             ready.add_metric([cluster.name], in_step(cluster))
     yield from (age, objects, odd, failures, ready)
+
+
+def _collectors() -> Iterator[Metric]:
+    labels = ("cluster", "collector")
+    works = _gauge("hetsched_collector_up", "Whether what a source outside tells counts, 1 or 0.", *labels)
+    age = _gauge("hetsched_collector_age_seconds", "Since when a source outside did not answer.", *labels)
+    nodes = _gauge("hetsched_collector_nodes", "Nodes that a source outside tells of.", *labels)
+    late = _gauge("hetsched_collector_nodes_stale", "Nodes of which it has nothing that counts.", *labels)
+    for row in Collector.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions"):
+        where = [row.cluster.name, row.name]
+        works.add_metric(where, row.answered_at is not None and row.stale_since is None)
+        if row.answered_at is not None:
+            age.add_metric(where, _age(row.answered_at))
+        nodes.add_metric(where, row.nodes_told)
+        late.add_metric(where, row.nodes_stale)
+    yield from (works, age, nodes, late)
 
 
 def _outbox() -> Iterator[Metric]:

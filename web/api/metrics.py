@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
@@ -12,6 +13,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.balance import ClusterMetrics, cluster_metrics, node_balance
 from hetsched.engine.zones import overcommitted
+from hetsched.inventory.models import Cluster
 from hetsched.placement.snapshot import warm
 
 from . import reach
@@ -19,13 +21,35 @@ from .documents import Document
 from .views import ApiView, answer
 
 
+class LoadSource(Document, frozen=True):
+    """A collector that measures use: whether what it tells counts, since when not, and why.
+
+    `nodes` were told of; of `nodesStale` nothing counts any more.
+    """
+
+    name: str
+    kind: str
+    up: bool
+    answered_at: datetime | None
+    stale_since: datetime | None
+    failure: str
+    nodes: int
+    nodes_stale: int
+    problems: list[str]
+
+
 class BalanceDetail(Document, frozen=True):
-    """A cluster's figures at one revision; `gpuFragmentation` is against the mix of what runs."""
+    """A cluster's figures at one revision; `gpuFragmentation` is against the mix of what runs.
+
+    `byRequests` names the nodes whose measured use is too old to count, so that requests stand for it.
+    """
 
     cluster: str
     revision: int
     metrics: ClusterMetrics
     nodes: dict[str, float]
+    by_requests: list[str]
+    sources: list[LoadSource]
 
 
 class Balance(ApiView):
@@ -41,8 +65,26 @@ class Balance(ApiView):
             figures = cluster_metrics(state, [booking.pod for booking in state.bookings.values()])
             degrees = [round(degree, 6) for degree in node_balance(state).tolist()]
             nodes = dict(zip(state.columns.names, degrees, strict=True))
-            revision = loaded.revision
-        return answer(request, BalanceDetail(cluster.name, revision, figures, nodes))
+            revision, late = loaded.revision, state.stale()
+        return answer(request, BalanceDetail(cluster.name, revision, figures, nodes, late, load_sources(cluster)))
+
+
+def load_sources(cluster: Cluster) -> list[LoadSource]:
+    """Return how the collectors fare that measure use."""
+    return [
+        LoadSource(
+            name=row.name,
+            kind=row.kind,
+            up=row.answered_at is not None and row.stale_since is None,
+            answered_at=row.answered_at,
+            stale_since=row.stale_since,
+            failure=row.failure,
+            nodes=row.nodes_told,
+            nodes_stale=row.nodes_stale,
+            problems=list(row.problems),
+        )
+        for row in cluster.collectors.filter(load=True, enabled=True)
+    ]
 
 
 class ZoneShort(Document, frozen=True):

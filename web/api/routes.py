@@ -18,6 +18,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from . import (
     agent,
     clusters,
+    collectors,
     connections,
     decisions,
     health,
@@ -33,7 +34,21 @@ from . import (
     workloads,
 )
 
-NOUNS = (agent, clusters, connections, decisions, metrics, nodes, plugins, policies, queue, shadow, what_if, workloads)
+NOUNS = (
+    agent,
+    clusters,
+    collectors,
+    connections,
+    decisions,
+    metrics,
+    nodes,
+    plugins,
+    policies,
+    queue,
+    shadow,
+    what_if,
+    workloads,
+)
 
 
 class Schema(SpectacularAPIView):
