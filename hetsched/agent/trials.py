@@ -49,6 +49,7 @@ RISCV: dict[str, tuple[int, ...]] = {
 # What every emulator of riscv64 runs, with the hints, which run everywhere.
 _RISCV_BASE = "rv64imafdc_zicsr_zifencei_zicntr_zihintntl_zihintpause_zicbop"
 _RISCV_EXIT = (0x05D00893, 0x00000513, 0x00000073)  # li a7,93; li a0,0; ecall
+_RISCV_EXIT_42 = (0x05D00893, 0x02A00513, 0x00000073)  # li a7,93; li a0,42; ecall
 _RISCV_LOOP = (
     0x009892B7, 0x6802829B, 0x00100313,  # li t0,10000000; li t1,1
     0xD222F053, 0xD2237153, 0x1A017153,  # fcvt.d.l ft0,t0; fcvt.d.l ft2,t1; fdiv.d ft2,ft2,ft0
@@ -125,8 +126,9 @@ def slowdown(interpreter: str, machine: str) -> float | None:
 
 
 def _tried_riscv(interpreter: str) -> Isa | None:
-    plain = _run("riscv64", _words(_RISCV_EXIT), interpreter)
-    if plain is None or plain.status != 0:
+    # A status of the program's own shows that it is run at all.
+    plain = _run("riscv64", _words(_RISCV_EXIT_42), interpreter)
+    if plain is None or plain.status != 42:
         return None
     named = [name for name, words in RISCV.items() if _ends_well(interpreter, words)]
     return _parsed("_".join((_RISCV_BASE, *named)))

@@ -1,0 +1,58 @@
+"""Programs that the agent runs are root's own, get nothing from it and cannot hold it up."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from hetsched.agent.programs import MAX_OUTPUT_BYTES, is_ours, run
+
+
+def test_what_a_program_says_and_how_it_ended_is_told() -> None:
+    outcome = run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert outcome is not None
+    assert (outcome.status, outcome.output) == (3, "out\nerr\n")
+
+
+def test_a_signal_is_told_as_a_negative_status() -> None:
+    outcome = run(["/bin/sh", "-c", "kill -ILL $$"])
+    assert outcome is not None
+    assert outcome.status == -4
+
+
+@pytest.mark.parametrize(
+    "script", ["sleep 60", "sleep 60 & echo started", "yes", "trap '' TERM; sleep 60", "exec >&- 2>&-; sleep 60"]
+)
+def test_what_does_not_end_or_says_too_much_is_ended_with_all_it_started(script: str) -> None:
+    begun = time.monotonic()
+    assert run(["/bin/sh", "-c", script], seconds=0.3) is None
+    assert time.monotonic() - begun < 30  # it did not wait for the minute
+
+
+def test_a_program_inherits_neither_environment_nor_core_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    outcome = run(["/bin/sh", "-c", "echo ${SECRET:-none}; ulimit -c; pwd"])
+    assert outcome is not None
+    assert outcome.output.split() == ["none", "0", "/"]
+    assert resource.getrlimit(resource.RLIMIT_CORE) == before
+
+
+def test_a_program_that_is_not_there_is_none() -> None:
+    assert run(["/nonexistent/program"]) is None
+    assert MAX_OUTPUT_BYTES > 0
+
+
+def test_only_what_nobody_but_root_could_have_put_there_is_ours(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o777)
+    assert not is_ours(str(program))
+    assert not is_ours(str(tmp_path))
+    assert not is_ours("/nonexistent")
+    assert not is_ours("/dev/null")
+    assert is_ours("/bin/sh") is (os.stat("/bin/sh").st_uid == 0)
