@@ -111,7 +111,9 @@ else:
     # A process that hangs, or a machine that vanished, amid a transaction must not keep its locks from everyone else.
     _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
 DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": 0}}
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+CACHES: dict[str, dict[str, Any]] = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}}
+}
 
 # --- Messages: hints between processes --------------------------------------------------------------------------------
 REDIS = ENV.redis("REDIS_URL", RedisAddress("redis://127.0.0.1:6379/0"))
@@ -139,6 +141,8 @@ HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=6
 # How often the ledger is checked for broken invariants; never for 0.
 HETSCHED_CHECK_SECONDS = ENV.number("HETSCHED_CHECK_SECONDS", 60, least=0, most=86_400)
 CANARY_SECONDS = 10
+# How often live clusters are told what their nodes are, by a worker of the queue `discover`; never for 0.
+HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0, most=86_400)
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
 HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
 # Which API servers clusters may be connected to, as host or host:port; any where none is named.
@@ -185,9 +189,15 @@ if not BROKER.in_memory:
     # A broker that went away silently must not hold a request or a worker for ever.
     CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 3, "socket_timeout": 10}
 CELERY_TASK_DEFAULT_QUEUE = "io"
-CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}}
+CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}, "discover": {}}
+# Those without which nothing works: a canary goes through each.
+HETSCHED_VITAL_QUEUES = ("schedule", "io")
 CELERY_TASK_CREATE_MISSING_QUEUES = False
-CELERY_TASK_ROUTES = {"workers.schedule.*": {"queue": "schedule"}, "workers.*": {"queue": "io"}}
+CELERY_TASK_ROUTES = {
+    "workers.schedule.*": {"queue": "schedule"},
+    "workers.discover.*": {"queue": "discover"},
+    "workers.*": {"queue": "io"},
+}
 CELERY_IMPORTS = [
     "workers.schedule",
     "workers.bind",
@@ -200,6 +210,7 @@ CELERY_IMPORTS = [
     "workers.collect",
     "workers.sweep",
     "workers.canary",
+    "workers.discover",
     "workers.demo",
 ]
 CELERY_TIMEZONE = "UTC"
@@ -215,12 +226,15 @@ def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = (
 CELERY_BEAT_SCHEDULE = {
     "sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS),
     **{
-        f"canary-{queue}": _every("workers.canary.run", CANARY_SECONDS, queue, (queue,)) for queue in CELERY_TASK_QUEUES
+        f"canary-{queue}": _every("workers.canary.run", CANARY_SECONDS, queue, (queue,))
+        for queue in HETSCHED_VITAL_QUEUES
     },
 }
 CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)
+if HETSCHED_DISCOVER_SECONDS:
+    CELERY_BEAT_SCHEDULE["discover"] = _every("workers.discover.run", HETSCHED_DISCOVER_SECONDS, "discover")
 if HETSCHED_DEMO:
     CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 

@@ -204,12 +204,20 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & set(spec)
-    assert {volume["hostPath"]["path"] for volume in spec["volumes"]} == {"/proc", "/sys"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one} == {"/proc", "/sys"}
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
+    # Its account may do nothing; its token is for us, and says on which node its pod runs.
+    account = spec["serviceAccountName"]
+    bound = [one for one in rendered("agent.enabled=true") if account in str(one.get("subjects"))]
+    (projected,) = [one["projected"]["sources"] for one in spec["volumes"] if "projected" in one]
+    assert (account, bound, projected[0]["serviceAccountToken"]["audience"]) == ("live-hetsched-agent", [], "hetsched")
+    accounts = {"name": "HETSCHED_AGENT_ACCOUNTS", "value": f"hetsched:{account}"}
+    web = of("Deployment", "agent.enabled=true")["live-hetsched-web"]["spec"]["template"]["spec"]
+    assert accounts in web["containers"][0]["env"]
     # Of all secrets it has its own token alone.
     assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & {
         one["name"].removesuffix("_FILE") for one in container["env"]
@@ -218,6 +226,18 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
         agent["spec"]["template"]["metadata"]["labels"].items()
     )
+
+
+def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
+    (agent,) = of("DaemonSet", "agent.enabled=true", "agent.pin=true").values()
+    spec = agent["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert writable == {"/run/containerd/containerd.sock", "/var/lib/hetsched-agent"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (agent,) = of("DaemonSet", "agent.enabled=true", "agent.devices=true").values()
+    mounts = agent["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert "/var/lib/kubelet/device-plugins" in {one["mountPath"] for one in mounts}
 
 
 def test_network_policies_and_budgets_select_what_they_mean() -> None:

@@ -43,6 +43,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with .Values.images.plainRegistries }}
 - {name: HETSCHED_PLAIN_REGISTRIES, value: {{ join "," . | quote }}}
 {{- end }}
+{{- if and .Values.agent.enabled (not (hasKey .Values.settings "HETSCHED_AGENT_ACCOUNTS")) }}
+- {name: HETSCHED_AGENT_ACCOUNTS, value: {{ printf "%s:%s-agent" .Release.Namespace (include "hetsched.name" .) | quote }}}
+{{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | toString | quote }}}
 {{- end }}
