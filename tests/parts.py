@@ -17,22 +17,29 @@ from tests.kube import control_plane
 
 PROGRAMS = {
     "aarch64-linux-gnu-gcc": ("aarch64-linux-gnu-gcc",),
+    "busybox": ("busybox",),
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "containerd": ("containerd",),
     "etcd": ("etcd",),
     "gcc": ("gcc",),
     "helm": ("helm",),
     "kube-apiserver": ("kube-apiserver",),
     "kube-scheduler": ("kube-scheduler",),
+    "node-exporter": ("prometheus-node-exporter", "node_exporter"),
     "postgres": ("postgres",),
+    "prometheus": ("prometheus",),
     "qemu-riscv64-static": ("qemu-riscv64-static",),
     "redis-server": ("redis-server", "valkey-server"),
     "riscv64-linux-gnu-gcc": ("riscv64-linux-gnu-gcc",),
+    "runc": ("runc",),
 }
 BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
 PACKAGES = {  # Debian's name, where it differs from ours
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "busybox": "busybox-static",
     "etcd": "etcd-server",
+    "node-exporter": "prometheus-node-exporter",
     "postgres": "postgresql",
     "qemu-riscv64-static": "qemu-user-static",
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
