@@ -1,0 +1,296 @@
+"""How the machine's kubelet deals with CPUs, memory and topology, and which CPUs it gave to whom.
+
+Problem: where the kubelet pins, nobody else may; so its policies, its reserved CPUs and its grants must be known, from
+files whose form changed over the years and which it alone may write.
+Rule: `cpu_manager_state` says under which CPU policy the kubelet really runs, before its configuration; what no file
+states has the kubelet's default where the configuration could be read. Reserved CPUs are the named ones; where only an
+amount is reserved and the policy is static, its whole CPUs are taken as the kubelet takes them. A checksum that does
+not fit is told and no more: the kubelet itself would refuse to start on it. Checksum: FNV-1a, 32 bits, over Go's dump
+of the object with its checksum 0 and its type named without version.
+Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
+Invariant: reads only; exclusive and shared CPUs that overlap, or are no CPUs of the machine, are told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hetsched.contracts.agent_report import KubeletState, MachineCpu, MachineProblem
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.units import CPU, parse_amount
+
+from .kubelet_config import FOLDER, KubeletConfig, read_config
+from .tree import Tree
+
+MOST_BYTES = 512 * 1024  # ten times what 1000 pods take
+_DEFAULTS = {
+    "cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "topologyManagerScope": "container",
+    "memoryManagerPolicy": "None",
+}  # fmt: skip
+_FILES = ("config.yaml", "kubeadm-flags.env", "cpu_manager_state", "memory_manager_state")
+
+Entries = dict[str, dict[str, str]]
+
+
+class CpuManagerState(NamedTuple):
+    """The CPU manager's own record; `by_container`: the oldest form, whose entries name containers by their id."""
+
+    policy: str
+    shared: str
+    exclusive: Entries
+    by_container: bool = False
+
+
+def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folder: str = FOLDER) -> KubeletState | None:
+    """Return the kubelet's set-up, None where there is no kubelet; `cpus` are the machine's, to tell the reserved."""
+    config = read_config(tree, folder)
+    state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
+    memory = _memory_policy(tree, f"{folder}/memory_manager_state")
+    sources = [
+        name
+        for name, found in (("config", config), ("cpu_manager_state", state), ("memory_manager_state", memory))
+        if found is not None
+    ]
+    if not sources:
+        if not tree.exists(folder):
+            tree.problems.append(MachineProblem("NoKubelet", f"{folder}: there is no kubelet", folder))
+            return None
+        what = f"{folder}: the kubelet's configuration and state cannot be read"
+        tree.problems.append(MachineProblem("KubeletUnknown", what, folder))
+    stated = _stated(config)
+    policy = stated.get("cpuManagerPolicy")
+    if state is not None and policy not in (None, state.policy):
+        what = f"{folder}: the kubelet is set up for the CPU policy {policy!r} and runs under {state.policy!r}"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+    listed = tuple(cpus or ())
+    found = KubeletState(
+        cpu_manager_policy=state.policy if state is not None else policy,
+        cpu_manager_options=dict(config.maps.get("cpuManagerPolicyOptions", {})) if config else {},
+        topology_manager_policy=stated.get("topologyManagerPolicy"),
+        topology_manager_scope=stated.get("topologyManagerScope"),
+        memory_manager_policy=memory or stated.get("memoryManagerPolicy"),
+        shared_cpus=state.shared if state is not None and state.policy == "static" else None,
+        exclusive=state.exclusive if state is not None else {},
+        sources=tuple(sources),
+    )
+    _tell_overlaps(tree, found, listed, folder)
+    return _with_reserved(tree, found, config, listed, folder)
+
+
+def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
+    """Return a text that differs once the kubelet's files did; it costs four reads."""
+    digest = hashlib.sha256()
+    for name in _FILES:
+        digest.update(hashlib.sha256(tree.data(f"{folder}/{name}", MOST_BYTES) or b"").digest())
+    return digest.hexdigest()
+
+
+def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
+    """Return the CPUs that a static kubelet reserves for an amount: whole zones and sockets, cores, then threads.
+
+    None where a CPU's place is unknown, or there are not as many.
+    """
+    online = [cpu for cpu in cpus if cpu.online]
+    if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
+        return None
+    sizes = {level: Counter(getattr(cpu, level) for cpu in online) for level in ("socket", "zone", "core")}
+    # Several zones in a socket make the socket the outer level, which is taken first.
+    levels = ("socket", "zone", "core") if len(sizes["zone"]) > len(sizes["socket"]) else ("zone", "socket", "core")
+    free = {cpu.id: cpu for cpu in online}
+    taken: set[int] = set()
+    for level in levels:
+        for number in _ranked(free.values(), levels, level):
+            members = {cpu.id for cpu in free.values() if getattr(cpu, level) == number}
+            if len(members) == sizes[level][number] and len(members) <= count - len(taken):
+                taken |= members
+                free = {cpu: there for cpu, there in free.items() if cpu not in members}
+    for core in _ranked(free.values(), levels, "core"):
+        rest = sorted(cpu.id for cpu in free.values() if cpu.core == core)
+        taken.update(rest[: count - len(taken)])
+    return frozenset(taken)
+
+
+def _ranked(free: Iterable[MachineCpu], levels: tuple[str, ...], level: str) -> list[int]:
+    """Return the parts of a level in the kubelet's order: by fewest free CPUs from the coarsest level down, then id."""
+    listed = list(free)
+    counts = {name: Counter(getattr(cpu, name) for cpu in listed) for name in levels}
+    down_to = levels[: levels.index(level) + 1]
+    keys = {
+        getattr(cpu, level): [(counts[name][getattr(cpu, name)], getattr(cpu, name)) for name in down_to]
+        for cpu in listed
+    }
+    return sorted(keys, key=keys.__getitem__)
+
+
+# -- what the files say ------------------------------------------------------------------------------------------------
+
+
+def _stated(config: KubeletConfig | None) -> dict[str, str]:
+    if config is None:
+        return {}
+    defaults = {key: value for key, value in _DEFAULTS.items() if key not in config.unknown}
+    return defaults | config.scalars
+
+
+def _with_reserved(
+    tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...], folder: str
+) -> KubeletState:
+    """Add the reserved CPUs: the named ones, or as many as the amounts add up to under the static policy."""
+    if config is None:
+        return found
+    named = config.scalars.get("reservedSystemCPUs")
+    reserved: frozenset[int] | None = None
+    try:
+        if named is not None:
+            reserved = parse_cpuset(named)
+        elif found.cpu_manager_policy == "static" and "reservedSystemCPUs" not in config.unknown:
+            amounts = [config.maps.get(key, {}).get("cpu", "0") for key in ("kubeReserved", "systemReserved")]
+            millis = sum(parse_amount(CPU, amount) for amount in amounts)
+            reserved = reserved_by_amount(cpus, -(-millis // 1000))
+            if reserved is None:
+                what = f"{folder}: {millis}m CPU are reserved, and which ones that are cannot be told"
+                tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))
+    except InputError as error:
+        what = f"{folder}: the reserved CPUs cannot be read: {error.message}"
+        tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))
+    return msgspec.structs.replace(found, reserved_cpus=format_cpuset(reserved)) if reserved else found
+
+
+def _cpu_manager_state(tree: Tree, path: str) -> CpuManagerState | None:
+    document = _json_object(tree, path)
+    if document is None:
+        return None
+    data = document.get("data")
+    if isinstance(data, str) and data:
+        _check(tree, path, document.get("datachecksum"), f"(string){data}")
+        try:
+            inner = _lowered(json.loads(data))
+        except (ValueError, RecursionError):
+            inner = None
+        if inner is None:
+            _unreadable(tree, path, "its data is no JSON object")
+            return None
+        document = inner | {"checksum": 0}
+    state = _as_state(tree, path, document)
+    if state is not None and not document.get("podentries"):
+        _check(tree, path, document.get("checksum"), *_dumps(state))
+    return state
+
+
+def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerState | None:
+    policy, shared = document.get("policyname"), document.get("defaultcpuset") or ""
+    entries, pods = document.get("entries") or {}, document.get("podentries") or {}
+    if not isinstance(policy, str) or not isinstance(shared, str) or not isinstance(entries, dict):
+        _unreadable(tree, path, "it is no state of a CPU manager")
+        return None
+    by_container = bool(entries) and all(isinstance(held, str) for held in entries.values())
+    exclusive: Entries = {}
+    for uid, held in ({"": entries} if by_container else entries).items():
+        if not isinstance(held, dict) or not all(isinstance(cpus, str) for cpus in held.values()):
+            _unreadable(tree, path, f"the entry of {uid[:60]!r} names no CPUs")
+            return None
+        exclusive[uid] = held
+    if isinstance(pods, dict):
+        for uid, whole in pods.items():
+            # The CPUs of a pod as a whole; its containers' own ones are among them.
+            cpus = (_lowered(whole) or {}).get("cpuset")
+            if isinstance(cpus, str) and cpus:
+                exclusive.setdefault(uid, {}).setdefault("", cpus)
+    try:
+        for text in (shared, *(cpus for held in exclusive.values() for cpus in held.values())):
+            parse_cpuset(text)
+    except InputError as error:
+        _unreadable(tree, path, error.message)
+        return None
+    return CpuManagerState(policy, shared, exclusive, by_container)
+
+
+def _dumps(state: CpuManagerState) -> tuple[str, ...]:
+    """Return what Go dumps of the state in the forms that it may have been written in."""
+    head = f"(*state.CPUManagerCheckpoint){{PolicyName:(string){state.policy} DefaultCPUSet:(string){state.shared} "
+    tail = " Checksum:(checksum.Checksum)0}"
+    nested = _go_map({uid: _go_map(held) for uid, held in state.exclusive.items()})
+    flat = _go_map(state.exclusive.get("", {}))
+    second = f"Entries:(map[string]map[string]string){nested}"
+    if state.by_container:
+        return (f"{head}Entries:(map[string]string){flat}{tail}",)
+    return (
+        f"{head}{second}{tail}",
+        f"{head}{second} PodEntries:(state.PodCPUAssignments)map[]{tail}",
+        *((f"{head}Entries:(map[string]string)map[]{tail}",) if not state.exclusive else ()),
+    )
+
+
+def _go_map(values: dict[str, str]) -> str:
+    return f"map[{' '.join(f'{key}:{values[key]}' for key in sorted(values))}]"
+
+
+def fnv1a(text: str) -> int:
+    """Return the 32-bit FNV-1a hash of a text."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
+    """Note a checksum that fits none of the forms; 0 is one that was never set."""
+    if not checksum or checksum in {fnv1a(text) for text in dumps}:
+        return
+    what = f"{path}: its checksum {str(checksum)[:40]} does not fit; the kubelet would not start on it"
+    tree.problems.append(MachineProblem("KubeletStateCorrupt", what, path))
+
+
+def _memory_policy(tree: Tree, path: str) -> str | None:
+    document = _json_object(tree, path)
+    policy = document.get("policyname") if document is not None else None
+    if document is not None and not isinstance(policy, str):
+        _unreadable(tree, path, "it is no state of a memory manager")
+        return None
+    return policy
+
+
+def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
+    text = tree.text(path, MOST_BYTES)
+    if text is None:
+        return None
+    try:
+        document = _lowered(json.loads(text))
+    except (ValueError, RecursionError):
+        document = None
+    if document is None:
+        _unreadable(tree, path, "it is no JSON object")
+    return document
+
+
+def _lowered(document: Any) -> dict[str, Any] | None:
+    """Return an object with its keys in lower case, as Go reads them without regard to case."""
+    return {key.lower(): value for key, value in document.items()} if isinstance(document, dict) else None
+
+
+def _unreadable(tree: Tree, path: str, why: str) -> None:
+    tree.problems.append(MachineProblem("KubeletStateUnreadable", f"{path}: {why}", path))
+
+
+def _tell_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> None:
+    """Note grants that overlap each other or the shared pool, or are no CPUs of the machine."""
+    held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
+    for containers in found.exclusive.values():
+        # A pod's own CPUs contain those of its containers.
+        held.update({cpu for text in containers.values() for cpu in parse_cpuset(text)})
+    twice = sorted(cpu for cpu, times in held.items() if times > 1)
+    if twice:
+        what = f"{folder}: CPUs {format_cpuset(twice)} are given out twice, or are exclusive and shared"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+    online = {cpu.id for cpu in cpus if cpu.online}
+    strange = held.keys() - online if online else set()
+    if strange:
+        what = f"{folder}: the kubelet counts on CPUs {format_cpuset(strange)}, which are not online"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
