@@ -155,7 +155,8 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     if node.attach_limits:
         yield csi_node(node.name, node.attach_limits)
     if node.numa is not None or node.power is not None:
-        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, topology_object(node.numa, node.power))
+        topology = topology_object(node.numa, node.power)
+        yield _object("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", own, topology)
     if node.usage is not None:
         measured: Plain = {"usage": amounts(node.usage.amounts)}
         measured |= _stated({"observedAt": node.usage.observed_at, "source": node.usage.source})

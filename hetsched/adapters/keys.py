@@ -33,6 +33,16 @@ GANG_NAME, GANG_MIN_AVAILABLE = wishes.GANG_NAME, wishes.GANG_MIN_AVAILABLE
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 POOL = "hetsched.io/pool"
+
+# What discovery says of a node beside the keys above: its level or profile, its RISC-V extensions one by one, that its
+# ISA is a lower bound, and since when nobody confirmed any of it.
+ISA_LEVEL = "hetsched.io/isa-level"
+ISA_BOUND, LOWER = "hetsched.io/isa-bound", "lower"
+RISCV_EXTENSION = "hetsched.io/riscv."
+FACTS_STALE = "hetsched.io/facts-stale-since"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+DISCOVERY = "hetsched-discovery"
+
 DEMO_DURATION = "hetsched.io/demo-duration-seconds"
 
 # Written by an export only, for what a plain object cannot say; read back so that an export loses nothing.

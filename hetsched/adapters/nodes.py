@@ -7,7 +7,8 @@ Native ISA, the first that is present: annotation or label `hetsched.io/isa`, la
 feature discovery, `kubernetes.io/arch`. The last two are lower bounds (`complete` false): an architecture label says no
 more than the base that every node of that name has by definition (`amd64`, `arm64`, `rv64i`), and the feature labels
 of x86 leave out what their deny list holds, levels 2 and 3 included; Arm's leave out nothing. So a demand beyond the
-bound is unknown there: refused now, but never called impossible.
+bound is unknown there: refused now, but never called impossible. Where `hetsched.io/isa-bound` says that what discovery
+wrote is a lower bound, it is one, and its `ARCH` is passed over for what it was drawn from.
 Source: Kubernetes core/v1 NodeStatus; NFD docs/usage/features; topology.node.k8s.io v1alpha1 and v1alpha2;
 gocrane/api topology v1alpha1.
 """
@@ -40,6 +41,7 @@ from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 from . import keys
 from .demands import ARCH_BASE
 from .fields import View, metadata, unique_names
+from .node_labels import is_short_for
 from .selectors import taint
 
 NFD_PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
@@ -51,8 +53,10 @@ _NFD_X86 = {
 }  # fmt: skip
 ZONE_PROBLEM = "ZoneCapacityUnreadable"
 POWER_PROBLEM = "PowerUnreadable"
+STALE_PROBLEM = "FactsStale"
 _WATTS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MAX_ZONES = 1024
+_MOST_ADDRESSES = 16
 _TOPOLOGY_POLICIES = {
     f"{name}{scope.capitalize()}Level": (policy, scope)
     for name, policy in (
@@ -74,6 +78,9 @@ def node(root: View) -> NodeReport:
     }
     problems: list[str] = []
     isa_offered = isa_report(labels, annotations, problems)
+    if keys.FACTS_STALE in annotations:
+        since = annotations[keys.FACTS_STALE][:40]
+        problems.append(f"{STALE_PROBLEM}: what is known of this node was confirmed last at {since}")
     if keys.EXPORT_PROBLEMS in meta.view("annotations"):
         problems.extend(_exported_problems(meta.view("annotations")))
     ready = True
@@ -92,7 +99,15 @@ def node(root: View) -> NodeReport:
         isa=isa_offered,
         problems=tuple(problems),
         source="file",
+        addresses=_addresses(status),
     )
+
+
+def _addresses(status: View) -> tuple[str, ...]:
+    """Read the addresses by which other systems may know a node; odd ones name nobody."""
+    found = (view.value.get("address") for view in status.views("addresses"))
+    texts = dict.fromkeys(text for text in found if isinstance(text, str) and 0 < len(text) <= 253)
+    return tuple(texts)[:_MOST_ADDRESSES]
 
 
 def _exported_problems(annotations: View) -> list[str]:
@@ -111,6 +126,8 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
     emulated = _several(annotations.get(keys.EMULATED_ISA) or labels.get(keys.EMULATED_ISA), problems)
     cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
     either = _several(labels.get(keys.QEMU), problems)
+    if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
+        either = ()  # the others say which of the two it is
     return IsaReport(
         native=native,
         emulated=tuple(dict.fromkeys(emulated + either)),
@@ -122,13 +139,14 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
 
 
 def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[str]) -> tuple[str | None, str, bool]:
+    exact = annotations.get(keys.ISA_BOUND) != keys.LOWER
     for kind, texts, key in (
         ("annotation", annotations, keys.ISA),
         ("label", labels, keys.ISA),
         ("label", labels, keys.ARCH),
     ):
-        if key in texts:
-            return _offer(texts[key], problems), f"{kind} {key}", True
+        if key in texts and (exact or key != keys.ARCH):
+            return _offer(texts[key], problems), f"{kind} {key}", exact
     arch = labels.get(keys.KUBERNETES_ARCH, "")
     base = ARCH_BASE.get(arch)
     words = [
@@ -241,7 +259,7 @@ def with_vendors(report: NodeReport) -> NodeReport:
 
 def usage(root: View) -> Usage:
     """Read a NodeUsage."""
-    return Usage(root.amounts("usage"), root.text("observedAt"))
+    return Usage(root.amounts("usage"), root.text("observedAt"), root.text("source"), root.flag("stale"))
 
 
 # -- NUMA --------------------------------------------------------------------------------------------------------

@@ -59,6 +59,12 @@ PullSecrets = Annotated[
 ]
 
 
+DiscoveryKubeconfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Of the account that labels nodes; without one they are only compared."),
+]
+
+
 class ClusterKind(enum.StrEnum):
     OFFLINE = "offline"
     DEMO = "demo"
@@ -80,11 +86,12 @@ def add(
     namespace: Namespaces = None,
     shadow: Shadow = None,
     read_pull_secrets: PullSecrets = None,
+    discovery_kubeconfig: DiscoveryKubeconfig = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Make a new cluster: empty until something is imported, or a live one by its kubeconfig."""
-    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets)
+    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
     kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
     if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "A cluster of kind kubernetes needs --kubeconfig FILE or --in-cluster, others have neither"
@@ -107,6 +114,7 @@ def reconnect(
     shadow: Shadow = None,
     no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Follow it in nobody's shadow any more.")] = False,
     read_pull_secrets: PullSecrets = None,
+    discovery_kubeconfig: DiscoveryKubeconfig = None,
     reason: Reason = "connected by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -116,7 +124,8 @@ def reconnect(
     """
     if no_shadow and shadow:
         raise InputError("ConnectionUnclear", "give --shadow or --no-shadow, not both", place="--shadow")
-    how = _how(kubeconfig, context, in_cluster, namespace, "" if no_shadow else shadow, read_pull_secrets)
+    shadow = "" if no_shadow else shadow
+    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
         seen = client.send("GET", address).headers.get("ETag", "*")
@@ -133,6 +142,7 @@ def _how(
     namespaces: list[str] | None,
     shadow: str | None,
     read_pull_secrets: bool | None,
+    discovery_kubeconfig: Path | None,
 ) -> dict[str, Any]:
     """Return the part of a request that says how a cluster is reached, as far as the options say it."""
     how: dict[str, Any] = {}
@@ -148,6 +158,8 @@ def _how(
         how["shadowOf"] = shadow
     if read_pull_secrets is not None:
         how["readPullSecrets"] = read_pull_secrets
+    if discovery_kubeconfig is not None:
+        how["discoveryKubeconfig"] = read_kubeconfig(discovery_kubeconfig, "")
     return how
 
 

@@ -123,8 +123,8 @@ def web(host: str, port: int) -> Program:
 
 
 def worker(name: str) -> Program:
-    """Return the worker for both queues, two processes; workers of one message store need different names."""
-    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io", "-n", f"{name}@localhost")
+    """Return the worker for all queues, two processes; workers of one message store need different names."""
+    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io,discover", "-n", f"{name}@localhost")
     quiet = ("--without-gossip", "--without-mingle")
     return Program("worker", (*CELERY, "worker", *pool, *quiet), grace_seconds=10.0)
 

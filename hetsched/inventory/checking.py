@@ -40,7 +40,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
         found.append(Check("connection", False, f"{error.message} [{error.code}]"))
     except ApiFailure as failure:
         found.append(Check("API server", False, str(failure)))
-    return [*found, *_sources(cluster), *_collectors(cluster)]
+    return [*found, *_sources(cluster), *_collectors(cluster), *_discovered(cluster)]
 
 
 def _server(cluster: Cluster) -> Iterator[Check]:
@@ -112,3 +112,22 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
         yield Check(f"watch {sync.resource}", ok, detail)
     if not syncs and not connection.failure:
         yield Check("follower", False, "nobody has followed it yet; `hetsched scheduler` does")
+
+
+def _discovered(cluster: Cluster) -> Iterator[Check]:
+    """Say what discovery found when it looked last; it asks for its rights itself, as who it is."""
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        return
+    found = connection.discovery
+    if found is None:
+        yield Check("discovery", True, "it has not looked at this cluster; a worker of the queue `discover` does")
+        return
+    for right in found.missing:
+        yield Check(f"discovery's right to {right}", False, "needed to say in the cluster what its nodes are")
+    detail = f"{found.nodes} nodes, {found.reported} with an agent, {found.silent_count} of them silent, at {found.at}"
+    if found.writes:
+        detail += f"; {found.written} of {found.differing} differences written, {found.kept_count} kept by others"
+    else:
+        detail += f"; {found.differing} differences, nothing is written: {found.reason}"
+    yield Check("discovery", not found.failures, "; ".join((detail, *found.failures[:3]))[:500])

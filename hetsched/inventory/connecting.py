@@ -47,6 +47,7 @@ def connect(
     enrolled_namespaces: Sequence[str] | None = None,
     shadow_of: str | None = None,
     read_pull_secrets: bool | None = None,
+    discovery_kubeconfig: Any = None,
     actor: Actor,
     reason: str,
 ) -> Connection:
@@ -64,7 +65,8 @@ def connect(
         raise InputError("ClusterNotLive", f"cluster {cluster.name} is {cluster.kind} and has no API server")
     if in_cluster and (kubeconfig is not None or context):
         raise InputError("ConnectionUnclear", "give a kubeconfig or say in-cluster, not both", place="inCluster")
-    kept, server = _kept(kubeconfig, context) if kubeconfig is not None else ("", "")
+    kept, server = _kept(kubeconfig, context)
+    discovering = None if discovery_kubeconfig is None else _kept(discovery_kubeconfig or None, "")[0]
     namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
     if shadow_of and (is_ours(shadow_of) or not re.fullmatch(DNS_LABEL.regex, shadow_of)):
         message = f"{shadow_of[:80]!r} is not the name of another scheduler"
@@ -86,6 +88,9 @@ def connect(
             changed["shadow_of"] = shadow_of
         if read_pull_secrets is not None and (known is not None and known.read_pull_secrets) != read_pull_secrets:
             changed["read_pull_secrets"] = read_pull_secrets
+        if discovering is not None and (known is None or _discovers(known, cluster) != discovering):
+            sealed = seal(discovering, purpose=_purpose(cluster, "discovery")) if discovering else ""
+            changed["sealed_discovery_kubeconfig"] = sealed
         if known is not None and not changed:
             return known
         connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
@@ -104,6 +109,7 @@ def connect(
                 "namespaces": connection.enrolled_namespaces,
                 "shadowOf": connection.shadow_of,
                 "readPullSecrets": connection.read_pull_secrets,
+                "discovers": bool(connection.sealed_discovery_kubeconfig),
             },
         )
     connection.refresh_from_db()
@@ -153,6 +159,34 @@ def api_of(cluster: Cluster) -> Api:
     return api
 
 
+def discovery_api(cluster: Cluster) -> tuple[Api, str]:
+    """Return the calls that discovery makes to a live cluster, and why it must not write; empty where it may.
+
+    Inside a cluster that is as whom this process is there. Raises: as `api_of`.
+    """
+    from hetsched.adapters.kube.api import Api
+    from hetsched.adapters.kube.connection import from_kubeconfig, inside
+    from hetsched.adapters.kube.kubeconfig import Access
+
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
+    if connection.shadow_of:
+        return api_of(cluster), f"the cluster is followed in shadow of {connection.shadow_of}"
+    if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
+        return api_of(cluster), "the connection has no kubeconfig for discovery"
+    if connection.sealed_discovery_kubeconfig:
+        kept = unseal(connection.sealed_discovery_kubeconfig, purpose=_purpose(cluster, "discovery"))
+        document = msgspec.json.decode(kept)
+        _refuse_foreign(Access(document).server)
+        configuration = from_kubeconfig(document)
+    else:
+        configuration = inside()
+    name = cluster.name
+    told = lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
+    return Api(configuration, agent="hetsched-discovery", told=told), ""
+
+
 def check_identity(cluster: Cluster, api: Api) -> str:
     """Return the uid of the cluster that answers; the first one that ever did is the cluster.
 
@@ -188,12 +222,23 @@ def _opened(connection: Connection, cluster: Cluster) -> str | None:
         return None
 
 
-def _purpose(cluster: Cluster) -> str:
-    return f"kubeconfig of {cluster.name}"
+def _discovers(connection: Connection, cluster: Cluster) -> str | None:
+    """Return what is kept of discovery's kubeconfig, as `_opened` does."""
+    try:
+        sealed = connection.sealed_discovery_kubeconfig
+        return sealed and unseal(sealed, purpose=_purpose(cluster, "discovery"))
+    except InputError:
+        return None
+
+
+def _purpose(cluster: Cluster, whose: str = "") -> str:
+    return f"{whose} kubeconfig of {cluster.name}".strip()
 
 
 def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
-    """Return what is kept of a kubeconfig, and its server."""
+    """Return what is kept of a kubeconfig, and its server; of none, nothing."""
+    if kubeconfig is None:
+        return "", ""
     from hetsched.adapters.kube.kubeconfig import Access, one_context, read
 
     document = read(kubeconfig.encode()) if isinstance(kubeconfig, str) else kubeconfig

@@ -2,7 +2,8 @@
 
 Rule: a lease on a row, taken by compare-and-set when nobody holds it or it is over by the database's clock; taking it
 raises the epoch. What is written under a lease names its epoch, so a holder that slept through its lease can no longer
-write anything, whatever it believes. `leading` is about deciding, `following` about a live cluster's watch.
+write anything, whatever it believes. `leading` is about deciding, `following` about a live cluster's watch,
+`discovering` about writing there what its nodes are.
 Invariant: an epoch belongs to one holder for ever.
 """
 
@@ -69,7 +70,7 @@ def end_all() -> None:
     Whoever held one since the backup was taken wrote epochs that these rows know nothing of. To the clusters this is
     another installation, which waits while the one of before is still about.
     """
-    for model, name in ((Cluster, "leader"), (Connection, "follower")):
+    for model, name in ((Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer")):
         epoch = f"{name}_epoch"
         model._default_manager.update(**{epoch: F(epoch) + EPOCHS_LEFT_OUT, f"{name}_id": "", f"{name}_until": None})
     for connection in Connection.objects.only("pk"):
@@ -82,3 +83,4 @@ def _seconds() -> timedelta:
 
 leading = Leases(Cluster, "leader")
 following = Leases(Connection, "follower")
+discovering = Leases(Connection, "discoverer")

@@ -34,6 +34,11 @@ _COLLECTIONS = {
 _EFFECTIVE_SECONDS = 30
 
 
+def collection(kind: str) -> str:
+    """Return the path of the objects of a kind."""
+    return _COLLECTIONS[kind]
+
+
 def objects() -> list[dict[str, Any]]:
     """Return every object of the folder."""
     return [one for path in sorted(FOLDER.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]

@@ -49,6 +49,7 @@ class NewCluster(Request, frozen=True):
     kind: Literal["offline", "demo", "kubernetes"] = "offline"
     policy: str = "hetsched"
     kubeconfig: str | dict[str, Any] | None = None
+    discovery_kubeconfig: str | dict[str, Any] | None = None
     context: str = ""
     in_cluster: bool = False
     namespaces: list[str] | None = None
@@ -115,6 +116,7 @@ class Clusters(ApiView):
                     enrolled_namespaces=asked.namespaces,
                     shadow_of=asked.shadow_of,
                     read_pull_secrets=asked.read_pull_secrets,
+                    discovery_kubeconfig=asked.discovery_kubeconfig,
                     actor=self.subject,
                     reason=asked.reason,
                 )

@@ -38,11 +38,13 @@ class NewConnection(Request, frozen=True):
     """How a live cluster is reached; what is left out stays as it is.
 
     `shadowOf` names the scheduler in whose shadow it is followed, empty ends that. `readPullSecrets`: pull secrets that
-    pods name are read, to look their images up.
+    pods name are read, to look their images up. `discoveryKubeconfig` is that of the account which labels nodes, empty
+    takes it away.
     """
 
     reason: str
     kubeconfig: str | dict[str, Any] | None = None
+    discovery_kubeconfig: str | dict[str, Any] | None = None
     context: str = ""
     in_cluster: bool = False
     namespaces: list[str] | None = None
@@ -147,8 +149,9 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
 def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None) -> str:
     """Return the tag of a cluster: what writes must not overlook, then what changes all the time."""
     how = Connection.objects.filter(cluster=cluster).values_list(
-        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets"
-    )
+        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets",
+        "sealed_discovery_kubeconfig",
+    )  # fmt: skip
     facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *(how.first() or ()))
     return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
 
@@ -197,6 +200,7 @@ class Replace(ApiView):
                 enrolled_namespaces=asked.namespaces,
                 shadow_of=asked.shadow_of,
                 read_pull_secrets=asked.read_pull_secrets,
+                discovery_kubeconfig=asked.discovery_kubeconfig,
                 actor=self.subject,
                 reason=asked.reason,
             )

@@ -151,7 +151,7 @@ def _latest_decision() -> QuerySet[Any, datetime]:
 def _workers() -> Component:
     now = timezone.now()
     at = {one.labels[0]: one.at for one in tally.told(figures.CANARY)}
-    missing = sorted(set(settings.CELERY_TASK_QUEUES) - at.keys())
+    missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
     if missing:
         return Component(False, f"no worker of {', '.join(missing)} was ever seen")
     queue, oldest = min(at.items(), key=lambda item: item[1])

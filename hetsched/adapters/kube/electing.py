@@ -51,6 +51,16 @@ class _Lease(msgspec.Struct):
 _lease = msgspec.json.Decoder(_Lease)
 
 
+def holder_of_lease(api: Api) -> str:
+    """Return who holds the Lease, `<installation>/<epoch>`; empty where nobody does. Raises: ApiFailure."""
+    try:
+        return _lease.decode(api.get(_PATH)).spec.holder or ""
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return ""
+        raise
+
+
 class Election:
     """One installation's stand for one cluster."""
 

@@ -1,0 +1,112 @@
+"""What a node's instruction sets look like as labels and annotations.
+
+Problem: a label value has 63 characters, a real RISC-V string more than 200, and `+` is not allowed in one.
+Rule: label `ARCH` is the short form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`), `hetsched.io/isa-level` the
+level or the highest profile, `hetsched.io/riscv.<extension>` one label for each longer RISC-V name, and annotation
+`hetsched.io/isa` the whole string, which counts. Label `QEMU` is the short form of one instruction set that emulation
+or a cross toolchain adds; annotations list all of them.
+Where the string is a lower bound, annotation `hetsched.io/isa-bound` says so, and `ARCH` alone tells nothing that its
+source does not tell better.
+Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
+Invariant: `nodes.isa_report` reads what is written here back to the same offers.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from hetsched import isa
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import IsaReport
+
+from . import keys
+
+_LETTERS = "MAFDQCBVPH"
+_PROFILES = ("rva23u64", "rva22u64", "rva20u64", "rvb23u64")
+_SHORT = {"x86": "X86", "arm": "ARM64"}
+_COARSE = {"amd64": "X86", "arm64": "ARM64", "riscv64": "RV64I"}
+_MOST_EXTENSIONS = 150
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,54}[a-z0-9])?")
+_LEVEL = re.compile(r"x86-64-v[1-4]|armv[89]\.[0-9]-a")
+_MOST_EMULATED = 50
+
+Texts = dict[str, str]
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """Labels and annotations that belong together: where somebody else says one of them, none is written."""
+
+    labels: Texts = {}
+    annotations: Texts = {}
+
+
+def native_labels(offered: IsaReport) -> Stated:
+    """State what a machine runs itself; nothing where that is unknown."""
+    found = _parsed(offered.native)
+    if found is None or offered.native is None:
+        return Stated()
+    labels = {keys.ARCH: short_form(found)}
+    level = _level(found)
+    if level:
+        labels[keys.ISA_LEVEL] = level
+    annotations = {keys.ISA: offered.native}
+    if not offered.complete:
+        annotations[keys.ISA_BOUND] = keys.LOWER
+    if found.arch == "riscv":
+        named = sorted(name for name in found.explicit if len(name) > 1 and _NAME.fullmatch(name))
+        labels |= {f"{keys.RISCV_EXTENSION}{name}": "true" for name in named[:_MOST_EXTENSIONS]}
+    return Stated(labels, annotations)
+
+
+def coarse_labels(kubernetes_arch: str) -> Stated:
+    """State the architecture of a node that nobody looked into, marked as no more than that."""
+    known = _COARSE.get(kubernetes_arch)
+    return Stated({keys.ARCH: known}, {keys.ISA_BOUND: keys.LOWER}) if known else Stated()
+
+
+def emulated_labels(offered: IsaReport) -> Stated:
+    """State what emulation and cross toolchains add to a node; nothing where that is nothing."""
+    annotations = {
+        key: ",".join(sets[:_MOST_EMULATED])
+        for key, sets in ((keys.EMULATED_ISA, offered.emulated), (keys.CROSS_ISA, offered.cross))
+        if sets
+    }
+    # One value is all a label holds: RISC-V is what programs are emulated for, and the richest set of it.
+    added = [found for found in map(_parsed, (*offered.emulated, *offered.cross)) if found is not None]
+    added.sort(key=lambda found: (found.arch != "riscv", -len(found.extensions), found.canonical))
+    return Stated({keys.QEMU: short_form(added[0])} if added else {}, annotations)
+
+
+def short_form(found: isa.Isa) -> str:
+    """Return the label value that ISAMatch reads."""
+    if found.arch != "riscv":
+        return _SHORT[found.arch] if found.xlen == 64 or found.arch == "x86" else "ARM"
+    letters = "".join(letter for letter in _LETTERS if letter.lower() in found.extensions)
+    return f"RV{found.xlen}{found.base.upper()}{letters}"
+
+
+def is_short_for(value: str, offers: tuple[str, ...]) -> bool:
+    """Tell whether a label value says no more than that one of the offers is there."""
+    return any(found is not None and short_form(found) == value for found in map(_parsed, offers))
+
+
+def _level(found: isa.Isa) -> str:
+    if found.arch != "riscv":
+        return found.base if _LEVEL.fullmatch(found.base) else ""
+    for name in _PROFILES if found.xlen == 64 else ():
+        if isa.match(isa.parse(name), found).satisfied:
+            return name
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str | None) -> isa.Isa | None:
+    if text is None:
+        return None
+    try:
+        return isa.parse(text, source="node-label")
+    except InputError:
+        return None

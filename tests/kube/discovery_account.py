@@ -1,0 +1,72 @@
+"""The account of discovery on the test control plane, with what `deploy/discovery` grants and forbids it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.discovering import is_guarded
+
+from . import access
+from .control_plane import ControlPlane
+from .scene import make_node
+
+NAME = "hetsched-discovery"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "discovery"
+_EFFECTIVE_SECONDS = 30
+
+
+def objects() -> list[dict[str, Any]]:
+    """Return every object of the folder, the guard first."""
+    files = sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.name != "guard.yaml", path.name))
+    return [one for path in files for one in yaml.safe_load_all(path.read_text())]
+
+
+def rules_of(kind: str) -> list[dict[str, Any]]:
+    """Return the rules of the one role of a kind."""
+    (found,) = [one for one in objects() if one["kind"] == kind]
+    rules: list[dict[str, Any]] = found["rules"]
+    return rules
+
+
+@contextmanager
+def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """Apply the folder for the time of the block, in force, and give the kubeconfig of the account."""
+    if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
+    shipped = objects()
+    try:
+        for one in shipped:
+            plane.call("POST", access.collection(one["kind"]), one)
+        kubeconfig = access.as_account(plane, NAME)
+        _wait_until_guarded(plane, Api(from_kubeconfig(kubeconfig)))
+        yield kubeconfig
+    finally:
+        for one in shipped:
+            plane.call("DELETE", f"{access.collection(one['kind'])}/{one['metadata']['name']}")
+
+
+def _wait_until_guarded(plane: ControlPlane, api: Api) -> None:
+    """Return once rights and guard are in force: the API server takes both in a moment after it was told."""
+    make_node(Api(from_kubeconfig(plane.kubeconfig())), "probed")
+    until = time.monotonic() + _EFFECTIVE_SECONDS
+    while not _tried(api):
+        assert time.monotonic() < until, "the guard did not take effect"
+        time.sleep(0.1)
+    plane.call("DELETE", "/api/v1/nodes/probed")
+
+
+def _tried(api: Api) -> bool:
+    try:
+        return is_guarded(api, "probed")
+    except ApiFailure as failure:
+        if failure.status == 403:  # its role does not count yet
+            return False
+        raise

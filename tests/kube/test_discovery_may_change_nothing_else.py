@@ -1,0 +1,156 @@
+"""The account of discovery may say what nodes are, and nothing more: its rights, its guard, and the calls it makes.
+
+Real here: RBAC, the ValidatingAdmissionPolicy of `deploy/discovery`, and the API server's audit of our calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api, ApiFailure, Resource
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.discovering import MANAGER, REFUSAL
+from hetsched.adapters.kube.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
+from hetsched.adapters.kube.rights import DISCOVERY_RIGHTS, SECRETS, ask
+from tests.kube import discovery_account, kinds
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import make
+from tests.kube.test_what_is_granted_is_what_is_used import grant, listed
+
+pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
+STATUS = {
+    "capacity": {"cpu": "8", "example.com/dongle": "1"},
+    "allocatable": {"cpu": "8", "memory": "32Gi"},
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "nodeInfo": {"kernelVersion": "6.1"},
+    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+}
+MINE = {"labels": {"app.kubernetes.io/managed-by": MANAGER}}
+
+
+@pytest.fixture(scope="module")
+def theirs(plane: ControlPlane) -> Iterator[Api]:
+    """Return calls as the account of discovery."""
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), discovery_account.discovering(plane) as kubeconfig:
+        yield Api(from_kubeconfig(kubeconfig))
+
+
+@pytest.fixture(autouse=True)
+def node(api: Api) -> Iterator[None]:
+    """Make a node as a kubelet and people leave it."""
+    meta = {"labels": {"team": "a", "ARCH": "X86"}, "annotations": {"note": "b"}, "finalizers": ["example.com/keep"]}
+    make(api, NODES, "n1", metadata=meta, status=STATUS, spec={"podCIDR": "10.1.0.0/24"})
+    yield
+    patch(api, {"metadata": {"finalizers": None}})
+
+
+def patch(api: Api, body: Any, part: str = "", kind: Resource = NODES, name: str = "n1") -> None:
+    api.send(
+        "PATCH", kind.path(name=name, part=part), json.dumps(body).encode(), content="application/merge-patch+json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "body"),
+    [
+        ("", {"spec": {"unschedulable": True}}),
+        ("", {"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}),
+        ("", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+        ("", {"metadata": {"labels": {"node-restriction.kubernetes.io/secure": "yes"}}}),
+        ("", {"metadata": {"labels": {"hetsched.io/pool": "mine"}}}),
+        ("", {"metadata": {"labels": {"hetsched.io/isa": "rv64gcv"}}}),
+        ("", {"metadata": {"labels": {"team": "b"}}}),
+        ("", {"metadata": {"labels": {"team": None}}}),
+        ("", {"metadata": {"labels": None}}),
+        ("", {"metadata": {"annotations": {"note": "c"}}}),
+        ("", {"metadata": {"annotations": {"note": None}}}),
+        ("", {"metadata": {"annotations": {"scheduling.koordinator.sh/x": "c"}}}),
+        ("", {"metadata": {"finalizers": None}}),
+        ("", {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}}),
+        ("status", {"metadata": {"labels": {"team": "b"}}}),
+        ("status", {"metadata": {"annotations": {"note": "c"}}}),
+        ("status", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+        ("status", {"status": {"conditions": None}}),
+        ("status", {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}}),
+        ("status", {"status": {"nodeInfo": {"kernelVersion": "9"}}}),
+        ("status", {"status": {"images": [{"names": ["x"], "sizeBytes": 1}]}}),
+        ("status", {"status": {"capacity": {"cpu": "64"}}}),
+        ("status", {"status": {"capacity": {"example.com/dongle": "9"}}}),
+        ("status", {"status": {"capacity": {"nvidia.com/gpu": "8"}}}),
+        ("status", {"status": {"allocatable": {"memory": "64Gi"}}}),
+        ("status", {"status": {"allocatable": {"memory": None}}}),
+    ],
+)
+def test_nothing_of_a_node_is_changed_that_is_not_ours(theirs: Api, part: str, body: dict[str, Any]) -> None:
+    with pytest.raises(ApiFailure) as refused:
+        patch(theirs, body, part)
+    assert refused.value.status == 403
+    assert REFUSAL in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("part", "body"),
+    [
+        ("", {"metadata": {"labels": {"ARCH": "RV64GC", "QEMU": "X86", "hetsched.io/isa-level": "rva22u64"}}}),
+        ("", {"metadata": {"labels": {"hetsched.io/riscv.zba": "true"}}}),
+        ("", {"metadata": {"annotations": {"hetsched.io/isa": "rv64gc_zba", "hetsched.io/cross-isa": "rv64gc"}}}),
+        ("status", {"status": {"capacity": {"hetsched.io/network-mbps": "9"}}}),
+        ("status", {"status": {"allocatable": {"hetsched.io/disk-mbps": "9"}}}),
+    ],
+)
+def test_what_is_ours_is_let_through(theirs: Api, part: str, body: dict[str, Any]) -> None:
+    patch(theirs, body, part)
+
+
+def test_others_are_not_kept_from_changing_nodes(api: Api) -> None:
+    patch(api, {"spec": {"unschedulable": True}, "metadata": {"labels": {"team": "b"}}})
+
+
+def test_only_objects_with_our_label_are_made_or_changed(api: Api, theirs: Api) -> None:
+    contents: dict[Resource, dict[str, Any]] = {TOPOLOGIES: {"zones": []}, NODE_GPUS: {"spec": {"cards": []}}}
+    for kind, content in contents.items():
+        make(theirs, kind, "ours", metadata=MINE, **content)
+        make(api, kind, "foreign", **content)
+        refused = (
+            lambda kind=kind, content=content: make(theirs, kind, "unlabelled", **content),
+            lambda kind=kind: patch(theirs, {"metadata": MINE}, kind=kind, name="foreign"),
+            lambda kind=kind: patch(theirs, {"metadata": {"labels": None}}, kind=kind, name="ours"),
+        )
+        for attempt in refused:
+            with pytest.raises(ApiFailure, match=REFUSAL):
+                attempt()
+        for name in ("ours", "foreign"):
+            api.send("DELETE", kind.path(name=name))
+
+
+def test_it_has_no_rights_beside_them(theirs: Api) -> None:
+    make_pod = b'{"metadata":{"name":"p"},"spec":{"containers":[{"name":"m","image":"busybox"}]}}'
+    calls = (
+        ("DELETE", NODES.path(name="n1"), b""),
+        ("POST", NODES.path(), b'{"metadata":{"name":"n9"}}'),
+        ("POST", PODS.path(namespace="default"), make_pod),
+        ("GET", SECRETS.path(namespace="hetsched"), b""),
+        ("PATCH", LEASES.path(namespace="kube-system", name="hetsched"), b"{}"),
+        ("DELETE", NODE_GPUS.path(name="n1"), b""),
+    )
+    for verb, path, body in calls:
+        with pytest.raises(ApiFailure) as refused:
+            theirs.send(verb, path, body, content="application/merge-patch+json" if verb == "PATCH" else "")
+        assert refused.value.status == 403, path
+
+
+def test_the_manifests_grant_the_table_and_nothing_twice(theirs: Api) -> None:
+    for kind, namespace in (("ClusterRole", ""), ("Role", "kube-system")):
+        rights = [right for right in DISCOVERY_RIGHTS if right.namespace == namespace]
+        assert sorted(listed(discovery_account.rules_of(kind))) == sorted(map(grant, rights))
+    assert [answer.right for answer in ask(theirs, namespaces=(), rights=DISCOVERY_RIGHTS) if not answer.granted] == []
+
+
+def test_the_guard_is_read_without_a_doubt(plane: ControlPlane, theirs: Api) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/hetsched-discovery"
+    told = plane.call("GET", path).get("status", {})
+    assert "expressionWarnings" not in told.get("typeChecking", {})

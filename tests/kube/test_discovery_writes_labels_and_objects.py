@@ -1,0 +1,281 @@
+"""What agents report stands in the cluster a moment later, as labels and objects; what people set there stays.
+
+Real here: the API server with its field managers, RBAC and the guard; the reports are taken in as from agents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.conf import LazySettings
+
+from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.electing import Election
+from hetsched.adapters.kube.resources import NODE_GPUS, NODES, TOPOLOGIES
+from hetsched.contracts.agent_message import AgentMessage, digest_of, steady
+from hetsched.contracts.agent_report import (
+    AgentReport,
+    EmulatedIsa,
+    KubeletState,
+    MachineCard,
+    MachineIsa,
+    MachineUsage,
+    MachineZone,
+)
+from hetsched.contracts.discovery import Discovery
+from hetsched.inventory import connecting, facts
+from hetsched.inventory.checking import check_cluster
+from hetsched.inventory.connecting import connect
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.journal.audit import SYSTEM
+from tests.kube import discovery_account, kinds
+from tests.kube.control_plane import ControlPlane
+from tests.kube.scene import a_follower, eventually, make, make_node
+from workers import discover
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db(transaction=True)]
+K1 = "rv64imafdcv_zicbom_zicboz_zicond_zba_zbb_zbc_zbs_zkt_zve32f_zvfh_zvkt_sscofpmf_sstc_svinval_svnapot_svpbmt"
+
+
+@pytest.fixture(scope="module")
+def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """Return the kubeconfig of discovery's account, on an API server that has every kind we write."""
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), discovery_account.discovering(plane) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture
+def live(
+    api: Api, plane: ControlPlane, account: dict[str, Any], cluster: Cluster, settings: LazySettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Cluster]:  # fmt: skip
+    """Return a cluster that this installation schedules, with a node `n1`, connected for discovery too."""
+    settings.SECRET_KEY_GIVEN = True
+    monkeypatch.setattr(connecting, "_apis", {})
+    kubeconfigs = {"kubeconfig": plane.kubeconfig(), "discovery_kubeconfig": account}
+    connect(cluster, **kubeconfigs, actor=SYSTEM, reason="test")
+    election = Election(str(Connection.objects.get(cluster=cluster).installation))
+    assert election.stand(api, 1) == ""
+    make_node(api, "n1", **{"kubernetes.io/arch": "riscv64"})
+    take_in(api, cluster)
+    yield cluster
+    election.step_down(api, 1)
+    for kind in (TOPOLOGIES, NODE_GPUS):
+        plane.call("DELETE", kind.path())
+
+
+def take_in(api: Api, cluster: Cluster) -> None:
+    """Follow the cluster until its nodes are rows."""
+    names = {one["metadata"]["name"] for one in json.loads(api.get(NODES.path()))["items"]}
+    Connection.objects.filter(cluster=cluster).update(follower_until=None)
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: set(Node.objects.values_list("name", flat=True)) == names and follower._begun)
+    follower.ended.set()
+
+
+def report(cluster: Cluster, **changes: Any) -> None:
+    """Take in what the agent of n1 reports."""
+    told = AgentReport(
+        node="n1",
+        isa=MachineIsa("riscv", K1, emulated=(EmulatedIsa("x86-64-v2", "qemu-x86_64", "7.2"),)),
+        zones=(MachineZone(0, "0-3", 16384, (10, 20)), MachineZone(1, "4-7", 16384, (20, 10))),
+        cpus=(),
+        gpus=(MachineCard(0, "GPU-a", "NVIDIA A10", 23028, (), zone=1, healthy=True, vendor="nvidia"),),
+        kubelet=KubeletState(cpu_manager_policy="static", reserved_cpus="0", topology_manager_policy="restricted"),
+        usage=MachineUsage({"cpu": 100}, {"hetsched.io/network-mbps": 10000, "hetsched.io/disk-mbps": 900}),
+        memory_mib=32768,
+    )
+    told = msgspec.structs.replace(told, **changes)
+    row = NodeFacts.objects.filter(node__name="n1").first()
+    if row is not None:
+        NodeFacts.objects.update(heard_at=None)  # however soon after the last one
+    sequence = 1 if row is None else row.sequence + 1
+    digest = digest_of(steady(told))
+    facts.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
+
+
+def found(cluster: Cluster) -> Discovery:
+    looked = Connection.objects.get(cluster=cluster).discovery
+    assert looked is not None
+    return looked
+
+
+def get(api: Api, kind: Resource, name: str = "n1") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(api.get(kind.path(name=name)))
+    return document
+
+
+def change(api: Api, body: dict[str, Any], manager: str = "kubectl-label", part: str = "") -> None:
+    api.send(
+        "PATCH", NODES.path(name="n1", part=part), json.dumps(body).encode(), query={"fieldManager": manager},
+        content="application/merge-patch+json",
+    )  # fmt: skip
+
+
+def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same(api: Api, live: Cluster) -> None:
+    report(live)
+    told = Node.objects.get(name="n1").report
+    # Labels and annotations, the node's resources, its zones, its cards: four writes; then all is as it should be.
+    assert discover.run() == 4
+    assert found(live).failures == ()
+    assert discover.run() == 0
+    node = get(api, NODES)
+    labels, annotations = node["metadata"]["labels"], node["metadata"]["annotations"]
+    assert (labels["ARCH"], labels["QEMU"]) == ("RV64IMAFDCBV", "X86")
+    assert labels["hetsched.io/riscv.zba"] == "true"
+    assert annotations["hetsched.io/isa"] == K1
+    for part in ("capacity", "allocatable"):
+        assert node["status"][part]["hetsched.io/network-mbps"] == "10k"
+        assert node["status"][part]["hetsched.io/disk-mbps"] == "900"
+    zones = get(api, TOPOLOGIES)
+    assert [zone["name"] for zone in zones["zones"]] == ["node-0", "node-1"]
+    assert get(api, NODE_GPUS)["spec"]["cards"][0]["uuid"] == "GPU-a"
+    for one in (zones, get(api, NODE_GPUS)):
+        (owner,) = one["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
+    # Whoever follows the cluster without that agent reads the same from what stands there.
+    Node.objects.all().delete()
+    take_in(api, live)
+    read = Node.objects.get(name="n1").report
+    assert read.isa.native == told.isa.native
+    assert (read.isa.emulated, read.isa.cross, read.isa.complete) == (told.isa.emulated, told.isa.cross, True)
+    assert (read.numa, read.gpus) == (told.numa, told.gpus)
+    assert read.allocatable["hetsched.io/network-mbps"] == 10000
+
+
+def test_nodes_without_an_agent_are_labelled_as_no_more_than_their_architecture(api: Api, live: Cluster) -> None:
+    nfd = {"feature.node.kubernetes.io/cpu-cpuid.X86_64_V3": "true", "kubernetes.io/arch": "amd64"}
+    make(api, NODES, "n2", metadata={"labels": nfd})
+    discover.run()
+    assert get(api, NODES, "n2")["metadata"]["labels"]["ARCH"] == "X86"
+    assert get(api, NODES)["metadata"]["labels"]["ARCH"] == "RV64I"
+    take_in(api, live)
+    isa = Node.objects.get(name="n2").report.isa
+    # The label of ours does not hide what a better source says, nor does it claim to be everything.
+    assert (isa.native, isa.complete) == ("x86-64-v3", False)
+
+
+def test_a_label_that_was_deleted_comes_back_and_others_are_never_touched(api: Api, live: Cluster) -> None:
+    report(live)
+    change(api, {"metadata": {"labels": {"team": "a", "node.kubernetes.io/pool": "b"}}})
+    discover.run()
+    change(api, {"metadata": {"labels": {"ARCH": None}}})
+    assert discover.run() == 1
+    labels = get(api, NODES)["metadata"]["labels"]
+    assert (labels["ARCH"], labels["team"], labels["node.kubernetes.io/pool"]) == ("RV64IMAFDCBV", "a", "b")
+
+
+def test_a_persons_own_label_wins_and_ours_steps_back(api: Api, live: Cluster) -> None:
+    report(live)
+    discover.run()
+    change(api, {"metadata": {"labels": {"ARCH": "RV64IM"}}})
+    discover.run()
+    meta = get(api, NODES)["metadata"]
+    assert meta["labels"]["ARCH"] == "RV64IM"
+    assert "hetsched.io/isa" not in meta["annotations"]
+    assert "hetsched.io/riscv.zba" not in meta["labels"]
+    assert meta["labels"]["QEMU"] == "X86"  # about which nobody said anything else
+    (kept,) = found(live).kept
+    assert (kept.what, kept.theirs, kept.ours, kept.by) == ("label ARCH", "RV64IM", "RV64IMAFDCBV", "kubectl-label")
+    assert discover.run() == 0
+
+
+def test_objects_of_others_are_left_alone(api: Api, live: Cluster) -> None:
+    report(live)
+    make(api, TOPOLOGIES, "n1", zones=[{"name": "node-0", "type": "Node"}])
+    make(api, NODE_GPUS, "n1", spec={"cards": []})
+    discover.run()
+    assert [zone["name"] for zone in get(api, TOPOLOGIES)["zones"]] == ["node-0"]
+    assert get(api, NODE_GPUS)["spec"]["cards"] == []
+    assert [kept.what for kept in found(live).kept] == ["NodeResourceTopology", "NodeGpu"]
+
+
+def test_a_silent_agent_is_marked_and_nothing_of_its_node_goes(api: Api, live: Cluster) -> None:
+    report(live)
+    discover.run()
+    late = NodeFacts.objects.get().heard_at - timedelta(hours=1)
+    NodeFacts.objects.update(heard_at=late)
+    discover.run()
+    meta = get(api, NODES)["metadata"]
+    assert meta["annotations"]["hetsched.io/facts-stale-since"] == found(live).silent[0].since
+    assert meta["labels"]["ARCH"] == "RV64IMAFDCBV"
+    assert get(api, NODE_GPUS)["spec"]["cards"][0]["uuid"] == "GPU-a"
+    take_in(api, live)
+    assert any(problem.startswith("FactsStale") for problem in Node.objects.get().report.problems)
+    report(live)
+    discover.run()
+    assert "hetsched.io/facts-stale-since" not in get(api, NODES)["metadata"]["annotations"]
+
+
+def test_what_is_in_quarantine_is_left_as_it_stands(api: Api, live: Cluster) -> None:
+    report(live)
+    discover.run()
+    report(live, gpus=())  # the only card fell off
+    assert [one.fact for one in NodeFacts.objects.get().quarantined] == ["gpu"]
+    discover.run()
+    assert [card["uuid"] for card in get(api, NODE_GPUS)["spec"]["cards"]] == ["GPU-a"]
+
+
+def test_without_its_account_or_its_lease_it_only_looks(api: Api, plane: ControlPlane, live: Cluster) -> None:
+    report(live)
+    connect(live, discovery_kubeconfig="", actor=SYSTEM, reason="test")
+    assert discover.run() == 0
+    assert "ARCH" not in get(api, NODES)["metadata"]["labels"]
+    assert found(live).reason == "the connection has no kubeconfig for discovery"
+    assert found(live).differing == 4
+    (said,) = [check for check in check_cluster(live) if check.check == "discovery"]
+    assert "4 differences, nothing is written" in said.detail
+    connect(live, discovery_kubeconfig=discovery_account.access.as_account(plane, discovery_account.NAME),
+            actor=SYSTEM, reason="test")  # fmt: skip
+    Connection.objects.update(installation="00000000-0000-4000-8000-000000000000")
+    assert discover.run() == 0
+    assert found(live).reason.startswith("another installation schedules the cluster")
+
+
+def test_each_missing_right_is_named_and_nothing_is_written_without_it(
+    api: Api, plane: ControlPlane, live: Cluster
+) -> None:
+    report(live)
+    plane.call("POST", "/api/v1/namespaces/hetsched/serviceaccounts", {"metadata": {"name": "other"}})
+    try:
+        other = discovery_account.access.as_account(plane, "other")
+        make_binding(plane)
+        connect(live, discovery_kubeconfig=other, actor=SYSTEM, reason="test")
+        assert discover.run() == 0
+        missing = {check.check for check in check_cluster(live) if not check.ok}
+        assert "discovery's right to patch nodes/status" in missing
+        assert "discovery's right to create nodegpus.hetsched.io" in missing
+        assert "discovery's right to list nodes" not in missing
+    finally:
+        plane.call("DELETE", "/api/v1/namespaces/hetsched/serviceaccounts/other")
+        for kind in ("clusterroles", "clusterrolebindings"):
+            plane.call("DELETE", f"{discovery_account.access.RBAC}/{kind}/looks")
+
+
+def make_binding(plane: ControlPlane) -> None:
+    """Let the account `other` look at nodes and their objects, and no more."""
+    rules = [
+        {"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["get", "list"]},
+        {"apiGroups": ["topology.node.k8s.io", "hetsched.io"], "resources": ["*"], "verbs": ["list"]},
+    ]
+    rbac = discovery_account.access.RBAC
+    plane.call("POST", f"{rbac}/clusterroles", {"metadata": {"name": "looks"}, "rules": rules})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "looks"}
+    subject = {"kind": "ServiceAccount", "name": "other", "namespace": "hetsched"}
+    binding = {"metadata": {"name": "looks"}, "roleRef": role, "subjects": [subject]}
+    plane.call("POST", f"{rbac}/clusterrolebindings", binding)
+
+
+def test_a_cluster_that_refuses_nothing_is_not_written_to(api: Api, plane: ControlPlane, live: Cluster) -> None:
+    report(live)
+    # An administrator may everything, and the guard is about discovery's account alone.
+    connect(live, discovery_kubeconfig=plane.kubeconfig(), actor=SYSTEM, reason="test")
+    assert discover.run() == 0
+    assert found(live).reason == "the guard of deploy/discovery is not in force"
+    assert "ARCH" not in get(api, NODES)["metadata"]["labels"]
