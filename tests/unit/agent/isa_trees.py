@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 # board -> (isa line, further lines of its cpuinfo, the instruction set that programs may use)
@@ -55,8 +56,8 @@ OTHERS: dict[str, tuple[str, str, str | None]] = {
         "armv8.2-a",
     ),
     "GB10": (
-        "Features : fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc dcpop "
-        "sha3 sm3 sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm sb paca pacg dcpodp sve2 sveaes svepmull "
+        "Features : fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc "
+        "dcpop sha3 sm3 sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm sb paca pacg dcpodp sve2 sveaes svepmull "
         "svebitperm svesha3 svesm4 flagm2 frint svei8mm svebf16 i8mm bf16 dgh bti ecv afp wfxt\n"
         "CPU implementer : 0x41\n",
         "arm",
@@ -72,7 +73,7 @@ def cpuinfo(*harts: str, **more: str) -> str:
     return "\n".join(f"processor\t: {at}\nhart\t\t: {at}\nisa\t\t: {isa}\n{lines}" for at, isa in enumerate(harts))
 
 
-def write(root: Path, files: dict[str, str | bytes]) -> Path:
+def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write files below a root; text gets no line end."""
     for name, content in files.items():
         path = root / name

@@ -140,8 +140,8 @@ def test_an_entry_that_containers_cannot_use_offers_nothing(tmp_path: Path, stat
 
 
 def test_a_broken_entry_is_told_and_the_others_count(tmp_path: Path) -> None:
-    entries = {f"{BINFMT}/a": "nothing\n", f"{BINFMT}/b": b"\xff\x00", f"{BINFMT}/qemu-riscv64": binfmt()}
-    tree = Tree(write(tmp_path, {f"{BINFMT}/status": "enabled\n"} | entries))
+    write(tmp_path, {f"{BINFMT}/status": "enabled\n", f"{BINFMT}/qemu-riscv64": binfmt()})
+    tree = Tree(write(tmp_path, {f"{BINFMT}/a": "nothing\n", f"{BINFMT}/b": b"\xff\x00"}))
     assert len(probe_emulation(tree)) == 1
     assert [problem.code for problem in tree.problems][:2] == ["BinfmtMalformed", "FileNotText"]
 
