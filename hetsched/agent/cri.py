@@ -34,12 +34,16 @@ _OPTIONS = (
 
 
 class RuntimeFailure(Exception):
-    """The runtime did not do what it was asked; `gone`: it knows no such container, `away`: it did not answer."""
+    """The runtime did not do what it was asked.
+
+    `gone`: it knows no such container; `away`: it cannot be reached; `late`: it did not answer in time.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}" if message else code)
         self.gone = code == "NOT_FOUND"
-        self.away = code in {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"}
+        self.away = code in {"UNAVAILABLE", "CANCELLED"}
+        self.late = code == "DEADLINE_EXCEEDED"
 
 
 class Sandbox(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ rights that a test machine may lack; pods use the host's network, so no CNI is a
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from grpc_tools import protoc
 IMAGE = "hetsched.test/busybox:1"
 _SERVICE = "/runtime.v1.RuntimeService/"
 _HOST = 2  # NamespaceMode NODE
+PR_SET_CHILD_SUBREAPER = 36
 CONFIG = """version = 2
 root = "{folder}/root"
 state = "{folder}/state"
@@ -70,6 +73,7 @@ class Containerd:
         self.socket = folder / "c.sock"
         self.parent = f"/hetsched-test-{uuid.uuid4().hex[:12]}"
         self._message = messages(folder)
+        _adopt(True)
         self._process: subprocess.Popen[bytes] | None = None
         self._configs: dict[str, Any] = {}
         (folder / "cni").mkdir()
@@ -108,16 +112,19 @@ class Containerd:
         """End every pod and the runtime."""
         if self._process is None:
             self.start()
-        for sandbox in list(self._configs):
-            self.end_pod(sandbox)
+        self.end_pods()
         self.stop()
+        _reap_shims()
         for base in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*")):
-            shutil.rmtree(self.folder / "state", ignore_errors=True)
             folder = base / self.parent.lstrip("/")
             if folder.is_dir():
                 for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
                     path.rmdir()
                 folder.rmdir()
+
+    def end_pods(self) -> None:
+        for sandbox in list(self._configs):
+            self.end_pod(sandbox)
 
     def pod(self, name: str, annotations: dict[str, str] | None = None, uid: str = "") -> str:
         """Run a pod's sandbox and return its id."""
@@ -177,17 +184,29 @@ class Containerd:
             return call(request, timeout=30)
 
 
-def cpuset_file(container: str) -> Path | None:
+def _adopt(adopt: bool) -> None:
+    """Have orphans of our processes become our children, as shims do, or not any more."""
+    assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0
+
+
+def _reap_shims() -> None:
+    """Wait for every shim that became our child; its pods are gone, so it ends."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            if name.startswith("containerd-shim") and int(rest.split()[1]) == os.getpid():
+                os.waitpid(int(stat.parent.name), 0)
+    _adopt(False)
+
+
+def cpuset_file(container: str) -> Path:
     """Return the file that says what a container's processes run on, found without the agent's help."""
-    for base, name in (
-        (Path("/sys/fs/cgroup/cpuset"), "cpuset.cpus"),
-        (Path("/sys/fs/cgroup"), "cpuset.cpus.effective"),
-    ):
-        if base.is_dir():
-            found = [path for path in base.rglob(f"*{container}*") if path.is_dir() and (path / name).exists()]
-            if found:
-                return found[0] / name
-    return None
+    bases = ((Path("/sys/fs/cgroup/cpuset"), "cpuset.cpus"), (Path("/sys/fs/cgroup"), "cpuset.cpus.effective"))
+    for base, name in bases:
+        for path in base.rglob(f"*{container}*") if base.is_dir() else ():
+            if (path / name).exists():
+                return path / name
+    raise FileNotFoundError(container)
 
 
 def _image() -> bytes:

@@ -5,8 +5,8 @@ Rule: a step compares what is wanted (`wanted`) with what is (`actual`) and writ
 happened before; what it could not do, the next one does. What must survive is written before it is acted on. Nothing is
 written while it is not known who signs for the node, and never where the kubelet itself pins: there its choices are
 reported beside what was predicted.
-Pinned containers are looked at in every step, those that only share at least in every third, and at once where what
-they share changed.
+Pinned containers are looked at in every step, those that only share after a while, and at once where what they share
+changed.
 Invariant: a step that finds everything in place writes nothing, to no file and no container.
 """
 
@@ -27,7 +27,8 @@ from .order import Target, next_write
 from .state import Kept, StateFile
 from .wanted import FIXED, Cpus, Machine, Member, Plan, Pod, Wanted, plan
 
-LOOKED_AT_EVERY = 3  # steps, for containers that only share
+LOOKED_AT_SECONDS = 10.0  # how often containers are that only share
+MOST_LATE = 1  # answers that do not come in time, of one step; after more it is the runtime that hangs
 _NODES = "sys/devices/system/node"
 
 
@@ -51,8 +52,8 @@ class Pinner:
         self._grants = Grants(node)
         self._settled: dict[str, Cpus] = {}
         self._loaded = False
-        self._steps = 0
         self._is: dict[str, int] = {}
+        self._looked: dict[str, float] = {}
         self._aims: dict[str, Wanted] = {}
         self._failed: dict[str, str] = {}
         self._last: tuple[PinnedContainer, ...] = ()
@@ -77,11 +78,12 @@ class Pinner:
     def step(self, now: float) -> tuple[PinnedContainer, ...]:
         """Put every container where it belongs and return what the pinned ones were granted and have.
 
-        Where the runtime does not answer, the last report is returned with that as the drift.
+        `now` is in seconds of a clock that only goes on. Where the runtime does not answer, the last report is returned
+        with that as the drift.
         """
         problems: list[MachineProblem] = []
         try:
-            self._last = self._step(problems)
+            self._last = self._step(now, problems)
         except RuntimeFailure as failure:
             problems.append(MachineProblem("RuntimeAway", str(failure), str(self._runtime.socket)))
             why = "the container runtime does not answer"
@@ -96,7 +98,7 @@ class Pinner:
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _step(self, problems: list[MachineProblem]) -> tuple[PinnedContainer, ...]:
+    def _step(self, now: float, problems: list[MachineProblem]) -> tuple[PinnedContainer, ...]:
         self._load()
         sandboxes, containers = self._runtime.sandboxes(), self._runtime.containers()
         self._take(sandboxes)
@@ -117,7 +119,7 @@ class Pinner:
         pods, members = self._pods(sandboxes, containers)
         self._settled = {one.id: self._settled[one.id] for one in members if one.id in self._settled}
         wanted = plan(machine, pods, members, self._settled)
-        self._look(wanted, members, machine)
+        self._look(now, wanted, members, machine)
         self._settle(wanted, pods, members)
         self._save()
         if not wanted.shared and any(not one.cpus for one in wanted.containers.values()):
@@ -146,21 +148,24 @@ class Pinner:
                 created[one.uid] = min(one.created_at, created.get(one.uid, one.created_at))
         return [Pod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
-    def _look(self, wanted: Plan, members: list[Member], machine: Machine) -> None:
+    def _look(self, now: float, wanted: Plan, members: list[Member], machine: Machine) -> None:
         """Read where containers are, all that are pinned and those whose turn it is."""
-        self._steps += 1
         present = {member.id for member in members}
         self._actual.forget(present)
         self._is = {one: cpus for one, cpus in self._is.items() if one in present}
-        for position, member in enumerate(members):
+        self._looked = {one: when for one, when in self._looked.items() if one in self._is}
+        late = 0
+        for member in members:
             aim = wanted.containers[member.id]
-            turn = (position + self._steps) % LOOKED_AT_EVERY == 0
-            if aim.predicted is None and not turn and self._aims.get(member.id) == aim and member.id in self._is:
+            due = now - self._looked.get(member.id, -LOOKED_AT_SECONDS) >= LOOKED_AT_SECONDS
+            if aim.predicted is None and not due and self._aims.get(member.id) == aim:
                 continue
+            self._looked[member.id] = now
             try:
                 found = self._actual.cpus(member.id)
             except RuntimeFailure as failure:
-                if not failure.gone:
+                late += failure.late
+                if failure.away or late > MOST_LATE:
                     raise
                 found = None
             # Where nobody tells, it may be anywhere.
@@ -176,37 +181,39 @@ class Pinner:
                 self._settled.setdefault(member.id, aim.cpus)
 
     def _write(self, wanted: Plan, members: list[Member]) -> None:
+        """Write what differs; those that could not be changed the last time come after all others."""
         targets = {
             member.id: Target(_mask(aim.cpus), member.pod, aim.own)
             for member in members
             if (aim := wanted.containers[member.id]).cpus
         }
         current = {one: self._is[one] for one in targets}
-        shared, aside = _mask(wanted.shared), set[str]()
-        self._failed = {}
-        gone: set[str] = set()
-        for _ in range(4 * len(targets) + 4):
-            write = next_write(current, targets, shared, {*self._failed, *gone}, aside)
-            if write is None:
-                return
-            one, cpus = write
-            if cpus != targets[one].cpus:
-                aside.add(one)
-            try:
-                self._runtime.set_cpus(one, format_cpuset(_cpus(cpus)))
-                found = self._actual.cpus(one)
-            except RuntimeFailure as failure:
-                if failure.away:
-                    raise
-                if failure.gone:
-                    gone.add(one)
-                    current[one] = 0
+        before, self._failed = self._failed, {}
+        gone, aside, late = set[str](), set[str](), 0
+        for left_out in (before.keys(), frozenset[str]()):
+            for _ in range(4 * len(targets) + 4):
+                write = next_write(current, targets, _mask(wanted.shared), {*self._failed, *gone, *left_out}, aside)
+                if write is None:
+                    break
+                one, cpus = write
+                if cpus != targets[one].cpus:
+                    aside.add(one)
+                try:
+                    self._runtime.set_cpus(one, format_cpuset(_cpus(cpus)))
+                    found = self._actual.cpus(one)
+                except RuntimeFailure as failure:
+                    late += failure.late
+                    if failure.away or late > MOST_LATE:
+                        raise
+                    if failure.gone:
+                        gone.add(one)
+                        current[one] = 0
+                    else:
+                        self._failed[one] = f"the runtime refuses CPUs {format_cpuset(_cpus(cpus))}: {failure}"
                     continue
-                self._failed[one] = f"the runtime refuses CPUs {format_cpuset(_cpus(cpus))}: {failure}"
-                continue
-            current[one] = self._is[one] = cpus if not found else _mask(found)
-            if current[one] != cpus:
-                self._failed[one] = f"it was put on CPUs {format_cpuset(_cpus(cpus))} and is not there"
+                current[one] = self._is[one] = _mask(found) if found else cpus
+                if current[one] != cpus:
+                    self._failed[one] = f"it was put on CPUs {format_cpuset(_cpus(cpus))} and is not there"
 
     def _report(self, wanted: Plan, members: list[Member]) -> tuple[PinnedContainer, ...]:
         found = []

@@ -1,0 +1,136 @@
+"""Which CPUs every container is to have, by the policy of what its pod was granted."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsched.agent.pins.wanted import Machine, Member, Plan, Pod, plan
+from hetsched.contracts.allocation import ZoneGrant
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.signing import Granted
+
+ONLINE = parse_cpuset("0-15")
+ZONES = {0: parse_cpuset("0-7"), 1: parse_cpuset("8-15")}
+MACHINE = Machine(ONLINE, zones=ZONES)
+
+
+def granted(
+    policy: str | None, epoch: int = 1, zones: tuple[tuple[str, str], ...] = (), cpus: str = "", **containers: str
+) -> Granted:
+    named = ",".join(containers.values())
+    grants = tuple(ZoneGrant(name, cpus) for name, cpus in zones)
+    return Granted("", "n1", epoch, cpus or named, grants, (), policy, containers)
+
+
+def planned(
+    pods: dict[str, Granted | None],
+    machine: Machine = MACHINE,
+    settled: dict[str, str] | None = None,
+    side: bool = True,
+) -> Plan:
+    """Plan for pods in order of their age, each with the containers main and side; ids are `pod/name`."""
+    names = ("main", "side") if side else ("main",)
+    members = [Member(f"{uid}/{name}", uid, name) for uid in pods for name in names]
+    there = {one: parse_cpuset(cpus) for one, cpus in (settled or {}).items()}
+    return plan(machine, [Pod(uid, age, grant) for age, (uid, grant) in enumerate(pods.items())], members, there)
+
+
+def cpus(found: Plan) -> dict[str, str]:
+    return {one: format_cpuset(wanted.cpus) for one, wanted in found.containers.items()}
+
+
+def test_without_grants_everybody_shares_everything() -> None:
+    found = planned({"a": None, "b": granted("none", main="0-3"), "c": granted(None, main="1")}, side=False)
+    assert cpus(found) == {"a/main": "0-15", "b/main": "0-15", "c/main": "0-15"}
+    assert all(wanted.predicted is None for wanted in found.containers.values())
+
+
+def test_exclusive_cpus_leave_the_shared_ones() -> None:
+    found = planned({"a": granted("exclusive", main="2-3"), "b": None})
+    # 16 CPUs less 2 and 3; a's other container was given none of its own.
+    shared = "0-1,4-15"
+    assert cpus(found) == {"a/main": "2-3", "a/side": shared, "b/main": shared, "b/side": shared}
+    assert [one for one, wanted in found.containers.items() if wanted.own] == ["a/main"]
+
+
+def test_what_no_container_was_dealt_is_still_the_pods() -> None:
+    assert format_cpuset(planned({"a": granted("exclusive", cpus="2-5", main="2-3")}).shared) == "0-1,6-15"
+
+
+def test_immovable_cpus_are_shared_but_given_to_nobody_else() -> None:
+    found = planned({"a": granted("immovable", main="2-3"), "b": granted("exclusive", main="3-4"), "c": None})
+    assert (cpus(found)["a/main"], cpus(found)["b/main"], cpus(found)["c/main"]) == ("2-3", "0-15", "0-15")
+    assert found.containers["b/main"].why == "CPUs 3 are pod a's"
+
+
+def test_immovable_containers_stay_where_they_are() -> None:
+    pods = {"a": granted("immovable", 1, main="2-3"), "b": granted("exclusive", 9, main="2-3")}
+    assert cpus(planned(pods))["b/main"] == "2-3"
+    found = planned(pods, settled={"a/main": "2-3"})
+    assert (cpus(found)["a/main"], cpus(found)["b/main"]) == ("2-3", "0-15")
+    moved = planned({"a": granted("immovable", 9, main="4-5")}, settled={"a/main": "2-3"})
+    assert cpus(moved)["a/main"] == "2-3"
+    assert moved.containers["a/main"].why == "it is immovable and stays on CPUs 2-3"
+
+
+def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
+    pods: dict[str, Granted | None] = {"a": granted("numa", zones=(("node-1", "8-11"),), main="8-11")}
+    assert cpus(planned(pods))["a/main"] == "8-15"
+    pods["b"] = granted("exclusive", main="8-9")
+    assert cpus(planned(pods))["a/main"] == "10-15"
+    pods["b"] = granted("exclusive", main="8-15")
+    found = planned(pods)
+    assert cpus(found)["a/main"] == "0-7"
+    assert found.containers["a/main"].why == "all of CPUs 8-15 are others' own or offline"
+
+
+def test_zones_without_a_number_are_what_was_granted_of_them() -> None:
+    assert cpus(planned({"a": granted("numa", zones=(("left", "4-7"),), main="4-7")}))["a/main"] == "4-7"
+
+
+def test_the_higher_epoch_has_the_cpus_and_then_the_older_pod() -> None:
+    pods = {"old": granted("exclusive", 1, main="2-3"), "new": granted("exclusive", 2, main="3-4")}
+    found = planned(pods)
+    assert (cpus(found)["old/main"], cpus(found)["new/main"]) == ("0-2,5-15", "3-4")
+    assert found.containers["old/main"].why == "CPUs 3 are pod new's"
+    same = {"old": granted("exclusive", 2, main="2-3"), "new": granted("exclusive", 2, main="3-4")}
+    assert cpus(planned(same))["old/main"] == "2-3"
+
+
+def test_strictly_reserved_cpus_are_not_shared_either() -> None:
+    strict = Machine(ONLINE, withheld=parse_cpuset("0,8"), zones=ZONES)
+    assert cpus(planned({"a": None}, strict, side=False)) == {"a/main": "1-7,9-15"}
+
+
+def test_offline_cpus_are_nobodys() -> None:
+    machine = Machine(parse_cpuset("0-2"), zones=ZONES)
+    found = planned({"a": granted("exclusive", main="2-3"), "b": granted("exclusive", main="7")}, machine)
+    assert (cpus(found)["a/main"], found.containers["a/main"].why) == ("2", "CPUs 3 are offline")
+    assert (cpus(found)["b/main"], found.containers["b/main"].why) == ("0-1", "CPUs 7 are offline")
+
+
+def test_where_everything_is_somebodys_own_nothing_is_shared() -> None:
+    found = planned({"a": granted("exclusive", main="0-15"), "b": None}, side=False)
+    assert cpus(found) == {"a/main": "0-15", "b/main": ""}
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> dict[str, Granted | None]:
+    sets = st.sets(st.integers(0, 19), min_size=1, max_size=6).map(format_cpuset)
+    policies = st.sampled_from([None, "none", "exclusive", "immovable", "numa", "static", "odd"])
+    return {
+        f"p{number}": granted(draw(policies), draw(st.integers(0, 3)), (("node-0", "0-3"),), main=draw(sets))
+        for number in range(draw(st.integers(1, 8)))
+    }
+
+
+@given(fleets())
+def test_own_cpus_are_disjoint_and_nobody_shares_them(pods: dict[str, Granted | None]) -> None:
+    found = planned(pods)
+    own = [(one, wanted) for one, wanted in found.containers.items() if wanted.own]
+    for one, wanted in own:
+        assert wanted.cpus <= ONLINE
+        for other, theirs in found.containers.items():
+            assert one == other or not wanted.cpus & theirs.cpus
+    assert not found.shared & frozenset().union(*(wanted.cpus for _, wanted in own))

@@ -1,0 +1,118 @@
+"""Of what pods carry and the control plane answers, only what it signed for the pod on this node counts, the latest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.agent.pins.grants import MOST_PROBLEMS, Grants
+from hetsched.contracts.signing import node_key, sign
+
+KEY = node_key(b"secret", "prod", "n1")
+OTHER = node_key(b"other", "prod", "n1")
+
+
+def text(uid: str = "u1", node: str = "n1", epoch: int = 5, key: bytes = KEY, cpus: str = "2-3", **more: Any) -> str:
+    document = {"v": 1, "cpus": cpus, "containers": {"main": cpus}, "policy": "exclusive", **more}
+    document |= {"uid": uid, "node": node, "epoch": epoch}
+    return json.dumps(document | {"sig": sign(document, key)})
+
+
+@pytest.fixture
+def grants() -> Grants:
+    grants = Grants("n1")
+    grants.learn("prod", KEY)
+    return grants
+
+
+def cpus(grants: Grants, uid: str = "u1") -> str | None:
+    granted = grants.of(uid)
+    return None if granted is None else granted.cpus
+
+
+def codes(grants: Grants) -> list[str]:
+    return [problem.code for problem in grants.problems]
+
+
+def test_a_signed_one_counts(grants: Grants) -> None:
+    grants.carried("u1", text())
+    assert (cpus(grants), codes(grants)) == ("2-3", [])
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ('{"v":1,"cpus":"0-7","containers":{"main":"0-7"},"policy":"exclusive"}', "AllocationUnsigned"),
+        (text(key=OTHER), "AllocationForged"),
+        (text().replace('"2-3"', '"0-7"'), "AllocationForged"),
+        (text(uid="u2"), "AllocationForeign"),
+        (text(node="n2"), "AllocationForeign"),
+        ("{}}", "AllocationMalformed"),
+    ],
+)
+def test_forged_replayed_and_foreign_ones_do_not(grants: Grants, said: str, code: str) -> None:
+    grants.carried("u1", said)
+    assert (cpus(grants), codes(grants)) == (None, [code])
+    grants.answered([("u1", said)])
+    assert (cpus(grants), codes(grants)) == (None, [code])
+
+
+def test_nothing_counts_before_it_is_known_who_signs() -> None:
+    grants = Grants("n1")
+    grants.carried("u1", text())
+    assert grants.of("u1") is None
+
+
+def test_an_earlier_epoch_never_comes_back(grants: Grants) -> None:
+    grants.carried("u1", text(epoch=6, cpus="4-5"))
+    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    grants.answered([("u1", text(epoch=5, cpus="2-3"))])
+    assert (cpus(grants), codes(grants)) == ("4-5", ["AllocationOutdated"])
+
+
+def test_a_later_epoch_replaces_and_an_answer_stands_above_what_is_carried(grants: Grants) -> None:
+    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    grants.answered([("u1", text(epoch=5, cpus="4-5"))])
+    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    assert cpus(grants) == "4-5"
+    grants.answered([("u1", text(epoch=5, cpus="6-7"))])
+    assert cpus(grants) == "6-7"
+    grants.carried("u1", text(epoch=6, cpus="2-3"))
+    assert (cpus(grants), codes(grants)) == ("2-3", [])
+
+
+def test_with_a_new_key_what_was_found_right_stays(grants: Grants) -> None:
+    grants.carried("u1", text())
+    grants.learn("prod", OTHER)
+    grants.carried("u1", text())
+    assert (cpus(grants), codes(grants)) == ("2-3", [])
+    grants.carried("u2", text(uid="u2"))
+    assert (cpus(grants, "u2"), codes(grants)) == (None, ["AllocationForged"])
+    grants.answered([("u2", text(uid="u2", key=OTHER))])
+    assert (cpus(grants, "u2"), codes(grants)) == ("2-3", [])
+
+
+def test_another_control_plane_begins_anew(grants: Grants) -> None:
+    grants.carried("u1", text())
+    grants.learn("test", node_key(b"secret", "test", "n1"))
+    assert grants.of("u1") is None
+
+
+def test_what_pods_had_that_are_gone_is_forgotten(grants: Grants) -> None:
+    grants.carried("u1", text())
+    grants.carried("u3", "{")
+    grants.answered([("u2", text(uid="u2"))])
+    grants.forget({"u1"})
+    # The runtime does not know u2 yet, but the control plane names it.
+    assert (cpus(grants), cpus(grants, "u2"), codes(grants)) == ("2-3", "2-3", [])
+    grants.answered([])
+    grants.forget({"u2"})
+    assert (cpus(grants), cpus(grants, "u2")) == (None, "2-3")
+
+
+def test_a_flood_of_wrong_ones_is_told_in_part(grants: Grants) -> None:
+    for number in range(50):
+        grants.carried(f"u{number}", "{}")
+    assert len(grants.problems) == MOST_PROBLEMS

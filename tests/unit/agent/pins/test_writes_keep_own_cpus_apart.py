@@ -1,0 +1,138 @@
+"""Whatever is to change, at no moment does a pod get CPUs that another has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsched.agent.pins.order import Target, next_write
+
+FOUR = 0b1111
+
+
+def writes(
+    current: dict[str, int], targets: dict[str, Target], shared: int, stuck: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, int, dict[str, int]]]:
+    """Carry out every write, and give each with what was before it."""
+    failed, aside = set[str](), set[str]()
+    for _ in range(4 * len(targets) + 4):
+        write = next_write(current, targets, shared, failed, aside)
+        if write is None:
+            return
+        before, (one, cpus) = dict(current), write
+        if one in stuck:
+            failed.add(one)
+            continue
+        if cpus != targets[one].cpus:
+            aside.add(one)
+        current[one] = cpus
+        yield one, cpus, before
+    raise AssertionError("it does not end")
+
+
+def told(current: dict[str, int], targets: dict[str, Target], shared: int) -> list[tuple[str, int]]:
+    return [(one, cpus) for one, cpus, _ in writes(current, targets, shared)]
+
+
+def test_others_leave_before_one_is_given_its_own() -> None:
+    # Nobody is pinned on CPUs 0-3; a is given 0-1 of its own, so b and c keep 2-3.
+    current = dict.fromkeys("abc", FOUR)
+    targets = {"a": Target(0b0011, "a", True), "b": Target(0b1100, "b"), "c": Target(0b1100, "c")}
+    assert told(current, targets, 0b1100) == [("b", 0b1100), ("c", 0b1100), ("a", 0b0011)]
+
+
+def test_others_come_back_only_after_it_left() -> None:
+    # a moves from 0-1 to 2 of its own: b, on 2-3, leaves 2, then a moves, then b gets 0-1 too.
+    current = {"a": 0b0011, "b": 0b1100}
+    targets = {"a": Target(0b0100, "a", True), "b": Target(0b1011, "b")}
+    assert told(current, targets, 0b1011) == [("b", 0b1000), ("a", 0b0100), ("b", 0b1011)]
+
+
+def test_two_that_change_places_step_aside() -> None:
+    current = {"a": 0b0001, "b": 0b0010, "c": 0b1100}
+    targets = {"a": Target(0b0010, "a", True), "b": Target(0b0001, "b", True), "c": Target(0b1100, "c")}
+    assert told(current, targets, 0b1100) == [("a", 0b1100), ("b", 0b0001), ("a", 0b0010)]
+
+
+def test_without_room_to_step_aside_nothing_overlaps() -> None:
+    current = {"a": 0b01, "b": 0b10}
+    targets = {"a": Target(0b10, "a", True), "b": Target(0b01, "b", True)}
+    assert told(current, targets, 0) == []
+
+
+def test_nobody_waits_for_a_container_that_cannot_be_changed() -> None:
+    current = {"a": FOUR, "b": FOUR}
+    targets = {"a": Target(0b0011, "a", True), "b": Target(0b1100, "b")}
+    assert [one for one, *_ in writes(current, targets, 0b1100, frozenset("b"))] == ["a"]
+
+
+def test_but_for_one_that_holds_cpus_of_its_own() -> None:
+    current = {"a": 0b0001, "b": 0b0010}
+    targets = {"a": Target(0b0010, "a", True), "b": Target(0b0100, "b", True)}
+    assert not any(cpus & 0b0010 for _, cpus, _ in writes(current, targets, 0b1001, frozenset("b")))
+
+
+def test_containers_of_one_pod_are_not_in_each_others_way() -> None:
+    current = {"main": FOUR, "side": 0b0011}
+    targets = {"main": Target(0b0011, "p", True), "side": Target(0b0001, "p", True)}
+    assert told(current, targets, 0b1100) == [("main", 0b0011), ("side", 0b0001)]
+
+
+CPUS = 64
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Target], int]:
+    """Draw containers anywhere on 64 CPUs, where they are to be, and what is shared: at least CPU 0."""
+    free = list(range(1, CPUS))
+    targets: dict[str, Target] = {}
+    for number in range(draw(st.integers(0, 6))):
+        taken = [free.pop(draw(st.integers(0, len(free) - 1))) for _ in range(draw(st.integers(1, 8)))]
+        targets[f"own-{number}"] = Target(sum(1 << cpu for cpu in taken), f"pod-{number}", True)
+    shared = 1 | sum(1 << cpu for cpu in free)
+    for number in range(draw(st.integers(0, 6))):
+        part = shared & draw(st.integers(1, 2**CPUS - 1)) or shared
+        targets[f"shares-{number}"] = Target(draw(st.sampled_from([shared, part])), f"other-{number}")
+    if not targets:
+        return {}, {}, shared
+    of_somebody = st.sampled_from([target.cpus for target in targets.values()])
+    anywhere = st.integers(1, 2**CPUS - 1)
+    current = {one: draw(st.one_of(st.just(2**CPUS - 1), anywhere, of_somebody)) for one in targets}
+    return current, targets, shared
+
+
+@settings(max_examples=400)
+@given(scenes())
+def test_everything_arrives_and_nothing_new_overlaps(scene: tuple[dict[str, int], dict[str, Target], int]) -> None:
+    current, targets, shared = scene
+    for one, cpus, before in writes(current, targets, shared):
+        new = cpus & ~before[one]
+        for other, target in targets.items():
+            if target.pod == targets[one].pod:
+                continue
+            if target.own:
+                assert not new & target.cpus, "it was put on what is another's own"
+            if targets[one].own and cpus == targets[one].cpus:
+                assert not new & before[other], "it was given its own while another was on it"
+    assert {one: cpus for one, cpus in current.items() if cpus != targets[one].cpus} == {}
+
+
+@given(scenes(), st.data())
+def test_who_cannot_be_changed_costs_nobody_their_own(
+    scene: tuple[dict[str, int], dict[str, Target], int], data: st.DataObject
+) -> None:
+    current, targets, shared = scene
+    stuck = frozenset(data.draw(st.sets(st.sampled_from(sorted(targets))))) if targets else frozenset()
+    for one, cpus, before in writes(current, targets, shared, stuck):
+        for target in targets.values():
+            if target.own and target.pod != targets[one].pod:
+                assert not cpus & ~before[one] & target.cpus
+
+
+@pytest.mark.parametrize("count", [1, 250])
+def test_what_is_in_place_is_left_alone(count: int) -> None:
+    targets = {f"c{number}": Target(1 << number, f"p{number}", number % 2 == 0) for number in range(count)}
+    assert next_write({one: target.cpus for one, target in targets.items()}, targets, 0) is None
