@@ -46,7 +46,10 @@ _TEXTS = (
     "sys/devices/system/node/has_memory",
 )  # fmt: skip
 _FOLDERS = ("proc/driver/nvidia/gpus", "sys/class/drm", "proc/sys/fs/binfmt_misc", "sys/bus/node/devices")
-_STATE = ("var/lib/kubelet/config.yaml", "var/lib/kubelet/cpu_manager_state", "var/lib/kubelet/memory_manager_state")
+_STATE = (
+    "var/lib/kubelet/config.yaml", "var/lib/kubelet/cpu_manager_state", "var/lib/kubelet/memory_manager_state",
+    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+)  # fmt: skip
 log = logging.getLogger("hetsched.agent")
 
 
@@ -63,7 +66,8 @@ class Pins(Protocol):
 class Cards(Protocol):
     """Who hands out cards."""
 
-    def step(self, report: AgentReport) -> None: ...
+    def told(self, report: AgentReport) -> AgentReport: ...
+    def step(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -122,8 +126,8 @@ class Agent:
             self._learn(answer)
         pinned = self._pins.step(self._clock()) if self._pins is not None else None
         self._look()
-        if self._cards is not None and self.report is not None:
-            self._cards.step(self.report)
+        if self._cards is not None:
+            self._cards.step()
         if self._sender is not None:
             self._sender.tell_pinned(pinned)
 
@@ -137,6 +141,8 @@ class Agent:
         report = self._read(self._tree())
         if self._pins is not None:
             report = msgspec.structs.replace(report, problems=(*report.problems, *self._pins.problems))
+        if self._cards is not None:
+            report = self._cards.told(report)
         self._seen, self.report = seen, report
         digest = digest_of(report)
         if is_due or digest != self._told:
@@ -216,7 +222,12 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
             gives_cards=options.devices,
             usage=meter,
         )
-    return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options))
+    cards = None
+    if options.devices and sender is not None:
+        from .device_plugin.enforcing import card_keeper
+
+        cards = card_keeper(node, sender, options.state)
+    return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options), cards=cards)
 
 
 def _meter(tree: Callable[[], Tree]) -> Callable[[], MachineUsage | None]:

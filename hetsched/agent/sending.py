@@ -54,6 +54,8 @@ class Sender:
         self._sequence = 0
         self._within = DEFAULT_WITHIN_SECONDS
         self._answers: list[AgentAnswer] = []
+        self._heard: list[Callable[[AgentAnswer], None]] = []
+        self._hurried = False
         self._ended = False
         self._failing = ""
         self.superseded = False
@@ -84,6 +86,16 @@ class Sender:
                 self._unsent = self._unsent or self._report is not None
                 self._news.notify()
 
+    def hear(self, told: Callable[[AgentAnswer], None]) -> None:
+        """Have every answer told at once, in the sender's own thread; to be called before `start`."""
+        self._heard.append(told)
+
+    def hurry(self) -> None:
+        """Have a message sent now: somebody waits for the answer."""
+        with self._news:
+            self._hurried = True
+            self._news.notify()
+
     def answers(self) -> list[AgentAnswer]:
         """Return the answers since the last time."""
         with self._news:
@@ -94,7 +106,7 @@ class Sender:
         due = self._clock()
         while True:
             with self._news:
-                while not self._ended and not (self._report is not None and (self._unsent or self._clock() >= due)):
+                while not self._ended and not self._has_to_send(due):
                     self._news.wait(max(due - self._clock(), 0.05) if self._report is not None else None)
                 if self._ended:
                     return
@@ -106,6 +118,9 @@ class Sender:
                 self._rest(began + LEAST_PAUSE_SECONDS if wait is None else self._clock() + wait)
             due = began + self._within
 
+    def _has_to_send(self, due: float) -> bool:
+        return self._report is not None and (self._unsent or self._hurried or self._clock() >= due)
+
     def _rest(self, until: float) -> None:
         """Wait, whatever news there is; the lock is held."""
         while not self._ended and (left := until - self._clock()) > 0:
@@ -115,7 +130,7 @@ class Sender:
         """Send what there is; return how long to wait after a failure."""
         with self._news:
             report, unsent, pinned = self._report, self._unsent, self._pinned
-            self._unsent = False
+            self._unsent = self._hurried = False
             self._sequence += 1
         assert report is not None
         message = AgentMessage(
@@ -140,6 +155,8 @@ class Sender:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
             self._unsent = self._unsent or any(one.code == "ReportWanted" for one in answer.problems)
+        for told in self._heard:
+            told(answer)
         return None
 
     def _failed(self, failure: UplinkFailure, unsent: bool) -> float:

@@ -1,68 +1,55 @@
 """The part of the agent that gives out cards: one plugin for each vendor whose cards the machine has.
 
-Rule: with `enforce` the agent takes `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole card of
-that vendor. Cards are looked at again every `LOOK_SECONDS`, so one that falls ill is told to the kubelet. Otherwise
-nothing is served: another plugin gives cards out, and what it gave is reported as it is.
+Rule: the agent takes `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole card of that vendor.
+Cards are looked at again every `LOOK_SECONDS`, so one that falls ill is told to the kubelet. What is reported names the
+cards that containers have, not the slots that the kubelet counts.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from hetsched.contracts.agent_report import MachineProblem
+import msgspec
 
-from ..pins.grants import Grants
+from hetsched.contracts.agent_message import AgentAnswer
+from hetsched.contracts.agent_report import AgentReport, MachineProblem
+
+from ..podresources import Lister, PodResourcesFailure
 from ..probe_cards import described, read_cards
 from ..tree import Tree
-from .choosing import PodGrant
 from .handed import HandedOutCards
-from .plugin import CardPlugin, GrantSource
+from .plugin import CardPlugin
 from .serving import Serving
-from .settings import CardSettings, way_of
+from .settings import CardSettings, card_settings, way_of
 from .slots import Card, cards_from
+from .source import AnsweredGrants
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 LOOK_SECONDS = 30.0
-# pod uid -> container -> resource -> device ids, by the kubelet
-Devices = Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
-
-
-class SignedGrants:
-    """The cards in the verified allocations of this node; `ask` has the control plane asked for newer ones."""
-
-    def __init__(self, grants: Grants, ask: Callable[[float], None]) -> None:
-        self._grants = grants
-        self._ask = ask
-
-    def grants(self) -> Sequence[PodGrant]:
-        known = list(self._grants.known.items())
-        return [PodGrant(uid, one.granted.gpus) for uid, one in known if one.granted.gpus]
-
-    def refresh(self, seconds: float) -> None:
-        self._ask(seconds)
+# Ids of the devices of a resource that containers hold, None where the kubelet does not tell.
+Held = Callable[[str], Collection[str] | None]
 
 
 class CardKeeper:
-    """All card plugins of one machine. `held` reads what containers hold, None where the kubelet does not tell."""
+    """All card plugins of one machine."""
 
     def __init__(
         self,
         settings: CardSettings,
-        source: GrantSource,
-        held: Callable[[], Devices | None],
+        source: AnsweredGrants,
+        held: Held | None = None,
         read: Callable[[], dict[str, tuple[Card, ...]] | None] | None = None,
     ) -> None:
-        self._settings, self._source, self._held = settings, source, held
+        self._settings, self._source = settings, source
+        self._held = held or HeldByContainers()
         self._read = read or cards_of_this_machine
         self._serving: dict[str, Serving] = {}
-        self._look_at = 0.0
-
-    @property
-    def grants_are(self) -> str:
-        """What the grants of cards are on this machine: enforced or advisory."""
-        return "enforced" if self._settings.mode == "enforce" else "advisory"
+        self._look_at = float("-inf")
 
     @property
     def problems(self) -> tuple[MachineProblem, ...]:
@@ -71,12 +58,11 @@ class CardKeeper:
             for resource, serving in sorted(self._serving.items())
             if serving.problem
         ]
-        return (*found, *(one for serving in self._serving.values() for one in serving.plugin.handed.problems))
+        records = [one for serving in self._serving.values() for one in serving.plugin.handed.problems]
+        return (*found, *records, *self._source.problems)
 
-    def tick(self) -> None:
-        """Do what is to be done now; to be called about once a second."""
-        if self._settings.mode != "enforce":
-            return
+    def step(self) -> None:
+        """Do what is to be done now; to be called every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
@@ -84,19 +70,17 @@ class CardKeeper:
         for serving in self._serving.values():
             serving.tick()
 
-    def actual(self, devices: Devices) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
-        """Return what containers hold, with cards in place of slots where this machine's plugins gave them."""
-        found = {
-            uid: {
-                container: {name: tuple(ids) for name, ids in given.items()} for container, given in containers.items()
-            }
-            for uid, containers in devices.items()
-        }
+    def told(self, report: AgentReport) -> AgentReport:
+        """Return a report with the cards that containers hold in place of the slots that the kubelet counts."""
+        if report.kubelet is None:
+            return report
+        devices = report.kubelet.devices
         for serving in self._serving.values():
-            found = serving.plugin.actual(found)
-        return found
+            devices = serving.plugin.actual(devices)
+        kubelet = msgspec.structs.replace(report.kubelet, devices=devices)
+        return msgspec.structs.replace(report, kubelet=kubelet, problems=(*report.problems, *self.problems))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for serving in self._serving.values():
             serving.stop()
 
@@ -117,19 +101,42 @@ class CardKeeper:
         plugin = CardPlugin(
             resource,
             self._source,
-            HandedOutCards(Path(settings.state_directory) / f"cards-{vendor}.json"),
-            in_use=lambda: self._in_use(resource),
+            HandedOutCards(settings.state / f"cards-{vendor}.json"),
+            in_use=partial(self._held, resource),
             slots=settings.slots,
             way=way_of(settings, Tree()),
             slicing_directory=settings.slicing_directory,
         )
-        return Serving(plugin, Path(settings.kubelet_directory))
+        return Serving(plugin, settings.kubelet)
 
-    def _in_use(self, resource: str) -> Collection[str] | None:
-        held = self._held()
-        if held is None:
+
+class HeldByContainers:
+    """What the kubelet's podresources show."""
+
+    def __init__(self, lister: Lister | None = None) -> None:
+        self._lister = lister or Lister()
+
+    def __call__(self, resource: str) -> Collection[str] | None:
+        try:
+            pods = self._lister.pods()
+        except PodResourcesFailure:
             return None
-        return {one for pod in held.values() for given in pod.values() for one in given.get(resource, ())}
+        devices = (held for pod in pods for container in pod.containers for held in container.devices)
+        return {one for held in devices if held.resource == resource for one in held.ids}
+
+
+class Sender(Protocol):
+    """Who exchanges messages with the control plane."""
+
+    def hear(self, told: Callable[[AgentAnswer], None]) -> None: ...
+    def hurry(self) -> None: ...
+
+
+def card_keeper(node: str, sender: Sender, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
+    """Return who gives cards out on this machine, by the grants that the sender hears of. Raises: InputError."""
+    source = AnsweredGrants(node, sender.hurry)
+    sender.hear(source.hear)
+    return CardKeeper(card_settings(environment, state), source)
 
 
 def cards_of_this_machine() -> dict[str, tuple[Card, ...]] | None:

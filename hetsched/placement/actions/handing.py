@@ -12,6 +12,7 @@ Invariants: as of `card_moves`; the unique indexes judge as ever.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from django.db import IntegrityError, transaction
@@ -33,6 +34,7 @@ from .change import Change
 # pod uid -> container -> resource -> device ids
 Devices = Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
 _MOST_WORDS = 400
+_TRIES = 3
 
 
 class CardsFollowed(msgspec.Struct, frozen=True):
@@ -47,8 +49,18 @@ def follow_actual_cards(
 ) -> CardsFollowed:
     """Book the pods of a node on the cards that its kubelet says they have; `advisory`: another plugin chose them.
 
-    Raises: Conflict when somebody else moved a pod at the same moment; look again.
+    Where others move pods of the node at the same moment again and again, nothing is done until the next report.
     """
+    for _ in range(_TRIES):
+        with suppress(Conflict):
+            return _follow(cluster_id, node_name, devices, advisory, resources)
+    return CardsFollowed()
+
+
+def _follow(
+    cluster_id: int, node_name: str, devices: Devices, advisory: bool, resources: Sequence[str]
+) -> CardsFollowed:
+    """Follow once. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
         return CardsFollowed()
