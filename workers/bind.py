@@ -40,6 +40,7 @@ from hetsched.inventory.connecting import api_of, in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import figures, tally
+from hetsched.journal.prepared import Among, Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import keep_gangs_whole
@@ -227,11 +228,17 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     return len(by_fate[Fate.BOUND])
 
 
+_BINDING = Prepared(
+    lambda: (
+        Pod.objects.filter(pk__in=Among("pods"), state=State.BINDING.value).order_by("id").values_list("id", flat=True)
+    )
+)
+
+
 def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
     """Act on those that are still *binding*, at once, or in the end one by one: the watch is often faster."""
     for _ in range(MOST_TRIES):
-        found = Pod.objects.filter(pk__in=pods, state=State.BINDING.value)
-        pods = list(found.order_by("id").values_list("id", flat=True))
+        pods = _BINDING(pods=pods)
         with suppress(Conflict):
             if pods:
                 act(cluster.pk, pods)

@@ -38,7 +38,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import due_pods
+from hetsched.placement.queue import is_any_due
 from hetsched.placement.snapshot import Warm, warm
 
 from . import bind
@@ -164,7 +164,7 @@ class Live:
         self._looked, self._due = now, False
         copy = warm(self._cluster.pk)
         try:
-            if not due_pods(self._cluster.pk).exists():
+            if not is_any_due(self._cluster.pk):
                 self._keep_warm(copy, now)
                 return False
             recorded = batch(self._lease, copy, self._cluster.name, self._most, follows=True)

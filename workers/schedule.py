@@ -33,7 +33,7 @@ from hetsched.journal import figures, tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.disagreeing import note_disagreement
-from hetsched.placement.queue import Waiting, due_pods, next_pods
+from hetsched.placement.queue import Waiting, is_any_due, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
 
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Decide for a cluster until no pod is due; return how many decisions were recorded."""
     decided = 0
-    while due_pods(cluster_id).exists() and _may_decide(cluster_id):
+    while is_any_due(cluster_id) and _may_decide(cluster_id):
         lease = leading.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
         if lease is None:
             break
@@ -110,7 +110,7 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
     """
     if follows and in_shadow(lease.cluster_id):
         return Recorded()  # since a moment ago: the follower of before is about to end
-    if not follows and not (due_pods(lease.cluster_id).exists() and _may_decide(lease.cluster_id)):
+    if not follows and not (is_any_due(lease.cluster_id) and _may_decide(lease.cluster_id)):
         return Recorded()
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.

@@ -24,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import is_ours
 from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor, record
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.sealed import seal, unseal
 
 from .actions import require_reason
@@ -118,7 +119,12 @@ def connect(
 
 def in_shadow(cluster_id: int) -> bool:
     """Tell whether a cluster is followed in shadow of another scheduler, so that nothing is decided for it."""
-    return Connection.objects.filter(cluster_id=cluster_id).exclude(shadow_of="").exists()
+    return bool(_IN_SHADOW(cluster=cluster_id))
+
+
+_IN_SHADOW = Prepared(
+    lambda: Connection.objects.filter(cluster_id=Given("cluster")).exclude(shadow_of="").values_list("cluster_id")
+)
 
 
 def where(connection: Connection) -> str:

@@ -9,6 +9,7 @@ Invariant: the cluster's totals are the sums over its nodes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.hints import differences
+from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.rows import insert
 
 from .actions import FACT_COLUMNS, describe, total_up
@@ -40,6 +42,8 @@ class NodesFollowed(NamedTuple):
 
 def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     """Write changed nodes and names."""
+    if changes.definitions is None and not changes.nodes and not changes.nodes_gone:
+        return NodesFollowed([], frozenset())
     events: set[Event] = set()
     anew = False
     if changes.definitions is not None:
@@ -71,7 +75,8 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     empty = [node.pk for node in leaving if not node.pods]
     insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "sampled_revision", "gone"))
-    Node.objects.filter(pk__in=empty).delete()
+    if empty:
+        Node.objects.filter(pk__in=empty).delete()
     events |= {Event.NODE_ADDED} if added else set()
     events |= {Event.NODE_REMOVED} if leaving else set()
     anew = anew or bool(added or empty)
@@ -124,7 +129,21 @@ def in_step(cluster: Cluster) -> bool:
     return syncs.exists() and not syncs.exclude(fresh).exists()
 
 
-def forget_gone(cluster: Cluster) -> None:
-    """Delete nodes that the API server has no more and that hold nothing any more."""
-    if Node.objects.filter(cluster=cluster, gone=True, pods=0).delete()[0]:
+def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
+    """Delete nodes that the API server has no more and that hold nothing any more; tell whether there were some.
+
+    `among`: only these can have become so.
+    """
+    ids = _GONE(cluster=cluster.pk) if among is None else _GONE_AMONG(nodes=among)
+    if ids:
+        Node.objects.filter(pk__in=ids).delete()
         total_up(cluster)
+    return bool(ids)
+
+
+_GONE = Prepared(
+    lambda: Node.objects.filter(cluster=Given("cluster"), gone=True, pods=0).order_by().values_list("id", flat=True)
+)
+_GONE_AMONG = Prepared(
+    lambda: Node.objects.filter(pk__in=Among("nodes"), gone=True, pods=0).order_by().values_list("id", flat=True)
+)

@@ -11,15 +11,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from django.db import connection
-from django.db.models import F, Model
+from django.db.models import F, Model, QuerySet
+
+from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 
 from .models import Cluster, Node
 
-_NODES_PER_QUERY = 500
+_ANY = 2**62  # more than any revision
+_CLUSTER = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")))
+_NODES = Prepared(lambda: Node.objects.filter(pk__in=Among("ids")).defer("report"))
+
+
+def _as_decided_on() -> QuerySet[Cluster]:
+    decisive = Given("decisive")
+    return Cluster.objects.filter(pk=Given("cluster"), revision__gte=Given("revision"), decisive_revision__lte=decisive)
+
+
+_ADVANCE = PreparedUpdate(_as_decided_on, revision=F("revision") + 1)
+_ADVANCE_BY_LEADER = PreparedUpdate(
+    lambda: _as_decided_on().filter(leader_epoch=Given("epoch")), revision=F("revision") + 1
+)
 
 
 class Conflict(Exception):
@@ -56,29 +70,16 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
 
     Raises: Conflict when what was decided on `revision` is void, or `epoch` is no longer the leader's.
     """
-    expected: dict[str, Any] = {"pk": cluster_id}
-    if revision is not None:
-        expected |= {"revision__gte": revision, "decisive_revision__lte": revision}
-    if epoch is not None:
-        expected["leader_epoch"] = epoch
-    if not Cluster.objects.filter(**expected).update(revision=F("revision") + 1):
+    on = {"cluster": cluster_id, "revision": revision or 0, "decisive": _ANY if revision is None else revision}
+    if not (_ADVANCE(**on) if epoch is None else _ADVANCE_BY_LEADER(**on, epoch=epoch)):
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
-    return Cluster.objects.get(pk=cluster_id)
-
-
-def nodes_by_id(ids: Iterable[int], *, reports: bool = False) -> dict[int, Node]:
-    """Load nodes by id, without their reports unless asked."""
-    wanted = sorted(set(ids))
-    rows = Node.objects.all() if reports else Node.objects.defer("report")
-    found: dict[int, Node] = {}
-    for start in range(0, len(wanted), _NODES_PER_QUERY):
-        found.update(rows.in_bulk(wanted[start : start + _NODES_PER_QUERY]))
-    return found
+    (cluster,) = _CLUSTER(cluster=cluster_id)
+    return cluster
 
 
 def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
     """Add loads to nodes and to the cluster's totals; return the changed nodes."""
-    nodes = nodes_by_id(loads)
+    nodes = {node.pk: node for node in _NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
     for node_id, load in loads.items():
         node = nodes[node_id]
@@ -91,7 +92,7 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
         node.gpu_milli_used += load.gpu_milli
         cluster.gpu_milli_used += load.gpu_milli
     cluster.requested = dict(sorted(totals.items()))
-    cluster.save(update_fields=["requested", "gpu_milli_used"])
+    write_columns([cluster], ("requested", "gpu_milli_used"))
     write_loads(nodes.values())
     return nodes
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
 from hetsched.engine.avoiding import Avoided, Refused
 from hetsched.inventory.models import Node
+from hetsched.journal.prepared import Given, Prepared
 
 from .bookings import parts
 from .models import Pod, Rejection
@@ -45,6 +47,10 @@ def owner_rest(nodes: int) -> timedelta | None:
 
 def standing(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
     """Return the rejections that counted at a moment."""
+    return _standing(cluster_id, at)
+
+
+def _standing(cluster_id: Any, at: Any) -> QuerySet[Rejection]:
     rows = Rejection.objects.filter(cluster_id=cluster_id, created_at__lte=at)
     return rows.filter(Q(cleared_at=None) | Q(cleared_at__gt=at))
 
@@ -83,7 +89,12 @@ def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
 
 
 def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
-    return list(standing(cluster_id, at).select_related("node").defer("node__report").order_by("id"))
+    return _STANDING(cluster=cluster_id, at=at)
+
+
+_STANDING = Prepared(
+    lambda: _standing(Given("cluster"), Given("at")).select_related("node").defer("node__report").order_by("id")
+)
 
 
 def _avoided(cluster_id: int, standing_rows: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:

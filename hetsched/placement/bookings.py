@@ -6,13 +6,12 @@ an exclusive CPU, and shares of one card are summed after the insert. A reservat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from django.db import IntegrityError, connection
-from django.db.models import QuerySet
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cpuset import parse_cpuset
@@ -20,6 +19,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.journal import rows
+from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
@@ -129,17 +129,42 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
                 raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
 
 
-def end(active: QuerySet[Reservation], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
-    """End active reservations at the cluster's present revision and return them, with their pods' names."""
-    wanted = ("node_id", "requests", "allocation", "pod__namespace", "pod__name")
-    held = list(active.filter(active=True).select_related("pod").only(*wanted))
-    ids = [reservation.pk for reservation in held]
-    Reservation.objects.filter(pk__in=ids).update(
-        active=False, released_revision=cluster.revision, released_at=now, release_reason=reason[:60]
+_ACTIVE = Prepared(
+    lambda: (
+        Reservation.objects.filter(pod_id__in=Among("pods"), active=True)
+        .select_related("pod")
+        .only("node_id", "requests", "allocation", "pod__namespace", "pod__name")
     )
-    ReservedCard.objects.filter(reservation_id__in=ids).update(active=False)
-    ReservedCpu.objects.filter(reservation_id__in=ids).update(active=False)
-    ReservedDevice.objects.filter(reservation_id__in=ids).update(active=False)
+)
+_END = PreparedUpdate(
+    lambda: Reservation.objects.filter(pk__in=Among("ids")),
+    active=False,
+    released_revision=Given("revision"),
+    released_at=Given("at"),
+    release_reason=Given("reason"),
+)
+
+
+def _end_those(model: type[ReservedCard] | type[ReservedCpu] | type[ReservedDevice]) -> PreparedUpdate:
+    return PreparedUpdate(lambda: model.objects.filter(reservation_id__in=Among("ids")), active=False)
+
+
+_PARTS: tuple[tuple[PreparedUpdate, Callable[[Allocation], bool]], ...] = (
+    (_end_those(ReservedCard), lambda held: bool(held.gpus)),
+    (_end_those(ReservedCpu), lambda held: held.cpu_policy in EXCLUSIVE_CPU_POLICIES),
+    (_end_those(ReservedDevice), lambda held: bool(held.devices)),
+)
+
+
+def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
+    """End what these pods hold at the cluster's present revision; return the reservations, with the pods' names."""
+    held = _ACTIVE(pods=pod_ids)
+    _END(ids=[one.pk for one in held], revision=cluster.revision, at=now, reason=reason[:60])
+    # Most pods hold none of what has rows of its own.
+    for end_some, has in _PARTS:
+        ids = [one.pk for one in held if has(one.allocation)]
+        if ids:
+            end_some(ids=ids)
     return held
 
 

@@ -66,6 +66,8 @@ HOLDING = frozenset({State.PLACED, State.BINDING, State.BOUND, State.RUNNING})
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 # A pod in one of these keeps its name in its namespace.
 LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
+# What the index of pods that are not over has, in its very order: SQLite compares the text of the condition.
+LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
 # The first of these that any pod is in is the workload's state.
 _RANK = (

@@ -27,7 +27,7 @@ from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
 
 from .handouts import HandedOut
-from .lifecycle import CHOICES, LIVE, State
+from .lifecycle import CHOICES, LISTED, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
 from .rejections import Rejection
 from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
@@ -171,7 +171,7 @@ class Pod(models.Model):
             models.Index(
                 fields=["cluster", "state"],
                 name="placement_pod_live_state",
-                condition=models.Q(state__in=[*_live, State.MISCONFIGURED.value]),
+                condition=models.Q(state__in=[*LISTED]),
             ),
             models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
             models.Index(

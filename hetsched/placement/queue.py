@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 from django.db.models import Q, QuerySet, Window
@@ -18,6 +20,7 @@ from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.policy import Policy
+from hetsched.journal.prepared import Given, Prepared
 
 from .bookings import parts
 from .lifecycle import QUEUED
@@ -50,19 +53,31 @@ def backoff(attempts: int) -> timedelta:
     return timedelta(seconds=min(2 ** max(attempts - 1, 0), LONGEST_BACKOFF_SECONDS))
 
 
-def due(now: datetime | None = None) -> Q:
+def due(now: datetime | Given | None = None) -> Q:
     """Return the condition for pods that the scheduler should look at by now."""
     now = now or timezone.now()
     return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now)) & _images_known(now)
 
 
-def _images_known(now: datetime) -> Q:
+def _images_known(now: datetime | Given) -> Q:
     """Return the condition for pods that do not wait for what their images are built for."""
     return Q(images_until=None) | Q(images_until__lte=now)
 
 
 def due_pods(cluster_id: int) -> QuerySet[Pod]:
     return Pod.objects.filter(due(), cluster_id=cluster_id)
+
+
+def is_any_due(cluster_id: int) -> bool:
+    """Tell whether the scheduler should look at a pod of this cluster by now."""
+    return bool(_first(1)(cluster=cluster_id, now=timezone.now()))
+
+
+@lru_cache(maxsize=8)
+def _first(limit: int) -> Prepared[Any]:
+    """Return the query for the first pods to look at; the index has them in this order."""
+    rows = Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by("-priority", "id")
+    return Prepared(lambda: rows.values_list(*_FIELDS)[:limit])
 
 
 def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waiting]:
@@ -88,11 +103,14 @@ def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False)
 
     `each_namespace`: the first ones of every namespace, so that none hides behind another's flood.
     """
-    rows = due_pods(cluster_id)
-    if each_namespace and limit is not None:
-        place = Window(RowNumber(), partition_by="namespace", order_by=["-priority", "id"])
-        rows, limit = rows.annotate(place=place).filter(place__lte=limit), None
-    found = [Waiting(*row) for row in rows.order_by("-priority", "id").values_list(*_FIELDS)[:limit]]
+    if limit is not None and not each_namespace:
+        found = [Waiting(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
+    else:
+        rows = due_pods(cluster_id)
+        if limit is not None:
+            place = Window(RowNumber(), partition_by="namespace", order_by=["-priority", "id"])
+            rows = rows.annotate(place=place).filter(place__lte=limit)
+        found = [Waiting(*row) for row in rows.order_by("-priority", "id").values_list(*_FIELDS)]
     gangs: dict[str, set[str]] = defaultdict(set)
     for pod in found:
         if pod.spec.gang is not None:

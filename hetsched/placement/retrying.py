@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, IntegerField, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
+from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
+from hetsched.journal.prepared import Given, PreparedUpdate
 
-from .lifecycle import State
+from .lifecycle import LISTED, State
 from .models import Pod
 
 LOOK_AGAIN = timedelta(seconds=60)
@@ -40,11 +43,10 @@ def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False) ->
     noted = {**cluster.stirred, **{event.value: cluster.revision for event in happened}}
     if noted != cluster.stirred:
         cluster.stirred = noted
-        cluster.save(update_fields=["stirred"])
-    rows = _refused(cluster.pk, happened)
+        write_columns([cluster], ("stirred",))
     if at_once:
-        return rows.update(queued=True, flushed=False, not_before=None)
-    return rows.filter(Q(queued=False) | Q(flushed=True)).update(queued=True, flushed=False)
+        return _refused(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
+    return _QUEUE(cluster=cluster.pk, bits=bits(happened))
 
 
 def missed(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
@@ -64,5 +66,16 @@ def look_again(cluster_id: int) -> None:
 
 def _refused(cluster_id: int, events: Iterable[Event]) -> QuerySet[Pod]:
     """Return the refused pods that wait for one of these."""
-    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED)
-    return rows.alias(helped=F("helped_by").bitand(bits(events))).exclude(helped=0)
+    return _helped(cluster_id, bits(events))
+
+
+def _helped(cluster_id: Any, by: Any) -> QuerySet[Pod]:
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED).filter(state__in=LISTED)
+    return rows.alias(helped=F("helped_by").bitand(by)).exclude(helped=0)
+
+
+_QUEUE = PreparedUpdate(
+    lambda: _helped(Given("cluster"), Given("bits", IntegerField())).filter(Q(queued=False) | Q(flushed=True)),
+    queued=True,
+    flushed=False,
+)

@@ -29,6 +29,7 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import Spared
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.policies.effective import active_specs
 
 from .backoffs import Recent
@@ -142,6 +143,33 @@ def _has(loaded: Loaded, revision: int) -> bool:
     return revision <= loaded.revision or revision in loaded.written
 
 
+_REVISIONS = Prepared(
+    lambda: Cluster.objects.filter(pk=Given("cluster")).values_list(
+        "revision", "layout_revision", "inventory_revision", "definitions_revision"
+    )
+)
+_FORGOTTEN = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("forgotten_revision", flat=True))
+_POLICY_NAME = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("policy_name", flat=True))
+_CHANGED = Prepared(
+    lambda: (
+        Reservation.objects.filter(Q(revision__gt=Given("since")) | Q(released_revision__gt=Given("since")))
+        .filter(cluster=Given("cluster"), revision__lte=Given("until"))
+        .select_related("pod", "node")
+        .only(*_BOOKING)
+        .order_by("revision", "id")
+    )
+)
+_NOMINATED = Prepared(
+    lambda: (
+        Nomination.objects.filter(Q(revision__gt=Given("since")) | Q(ended_revision__gt=Given("since")))
+        .filter(cluster=Given("cluster"), revision__lte=Given("until"))
+        .select_related("pod")
+        .only("ended_revision", "pod__namespace", "pod__name")
+        .order_by("id")
+    )
+)
+
+
 class Warm:
     """One cluster's state in this process, with schedulers per policy revision. Use it inside `held`."""
 
@@ -172,10 +200,7 @@ class Warm:
             self._lock.release()
 
     def _refreshed(self) -> Loaded:
-        rows = Cluster.objects.values_list(
-            "revision", "layout_revision", "inventory_revision", "definitions_revision"
-        )  # fmt: skip
-        revision, layout_revision, inventory_revision, definitions_revision = rows.get(pk=self.cluster_id)
+        ((revision, layout_revision, inventory_revision, definitions_revision),) = _REVISIONS(cluster=self.cluster_id)
         loaded = self._loaded
         if loaded is None or layout_revision > loaded.revision:
             return self._rebuild()
@@ -213,11 +238,9 @@ class Warm:
         """Apply bookings and releases up to `revision`; return whether that was possible."""
         if revision < loaded.revision:
             return False
-        since, until = Q(revision__gt=loaded.revision), Q(released_revision__gt=loaded.revision)
-        rows = Reservation.objects.filter(since | until, cluster_id=self.cluster_id, revision__lte=revision)
-        changed = list(rows.select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
+        changed = _CHANGED(cluster=self.cluster_id, since=loaded.revision, until=revision)
         # Asked after the rows: a release that was forgotten before they were read is not among them.
-        if Cluster.objects.filter(pk=self.cluster_id, forgotten_revision__gt=loaded.revision).exists():
+        if _FORGOTTEN(cluster=self.cluster_id)[0] > loaded.revision:
             return False
         state, written = loaded.state, loaded.written
         nominated = self._changed_nominations(loaded, revision)
@@ -235,7 +258,8 @@ class Warm:
                     return False
                 _assume(state, reservation)
         going_on = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]
-        _nominate(loaded, Nomination.objects.filter(pk__in=going_on))
+        if going_on:
+            _nominate(loaded, Nomination.objects.filter(pk__in=going_on))
         loaded.revision = revision
         loaded.written = {at for at in written if at > revision}
         return True
@@ -244,9 +268,7 @@ class Warm:
         """Return the nominations that began or ended up to `revision`, each pod's in their order."""
         if not loaded.nominates:
             return []
-        since, until = Q(revision__gt=loaded.revision), Q(ended_revision__gt=loaded.revision)
-        rows = Nomination.objects.filter(since | until, cluster_id=self.cluster_id, revision__lte=revision)
-        return list(rows.select_related("pod").only("ended_revision", "pod__namespace", "pod__name").order_by("id"))
+        return _NOMINATED(cluster=self.cluster_id, since=loaded.revision, until=revision)
 
     def policy(self, spec: PolicySpec) -> Policy:
         """Return a policy revision, compiled once."""
@@ -260,7 +282,7 @@ class Warm:
 
     def default_policy(self) -> Policy | None:
         """Return the active revision of the cluster's default policy, by which its queue is ordered."""
-        name = Cluster.objects.values_list("policy_name", flat=True).get(pk=self.cluster_id)
+        (name,) = _POLICY_NAME(cluster=self.cluster_id)
         spec = active_specs({name}).get(name)
         return None if spec is None else self.policy(spec)
 

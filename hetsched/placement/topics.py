@@ -11,12 +11,12 @@ Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db.models import Count, QuerySet
+from django.db.models import Count
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.errors import InputError
@@ -25,18 +25,19 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
+from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.policies.documents import policies_document
 
-from .lifecycle import LIVE, State
+from .lifecycle import LISTED
 from .models import Decision, Pod, Reservation, Workload
 
 DECISIONS = "decisions"
 LATEST = 50
 # Large columns that no document of a pod needs.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
-COUNTED = tuple(sorted(state.value for state in (*LIVE, State.MISCONFIGURED)))
+COUNTED = LISTED
 
 Document = dict[str, Any]
 
@@ -60,10 +61,19 @@ def _time(value: datetime | None) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
+_COUNTED = Prepared(
+    lambda: (
+        Pod.objects.filter(cluster=Given("cluster"), state__in=COUNTED)
+        .order_by()
+        .values_list("state")
+        .annotate(count=Count("id"))
+    )
+)
+
+
 def cluster_counts(cluster: Cluster) -> Document:
     """Return a cluster's own figures and how many of its pods are in each state."""
-    found = Pod.objects.filter(cluster=cluster, state__in=COUNTED).order_by().values_list("state")
-    counted = dict(found.annotate(count=Count("id")))
+    counted = dict(_COUNTED(cluster=cluster.pk))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
 
 
@@ -91,9 +101,12 @@ _POD = (
 )  # fmt: skip
 
 
-def pod_documents(pods: QuerySet[Pod]) -> Iterator[tuple[str, str, Document]]:
+_SHOWN = Prepared(lambda: Pod.objects.filter(pk__in=Among("pods"), workload__isnull=False).values_list(*_POD))
+
+
+def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
     """Give the workload, key and document of each of these pods that has a workload, read as columns."""
-    for workload_id, namespace, name, *shown in pods.filter(workload__isnull=False).values_list(*_POD):
+    for workload_id, namespace, name, *shown in _SHOWN(pods=pods):
         yield workload_id, f"{namespace}/{name}", _pod_document(*shown)
 
 
@@ -159,13 +172,21 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
 def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
     """Return what these new decisions, already written, change in the feed: the latest come, the oldest leave."""
     mine = {decision.pk: decision for decision in new}
-    newest = list(Decision.objects.order_by("-id").values_list("id", flat=True)[: LATEST + len(mine)])
+    newest = _newest(LATEST + len(mine))
     after = newest[:LATEST]
     before = [pk for pk in newest if pk not in mine][:LATEST]
     patch: Document = {str(pk): None for pk in before if pk not in set(after)}
     patch.update({str(pk): decision_document(mine[pk], cluster.name) for pk in after if pk in mine})
     return patch
 
+
+def _newest(count: int) -> list[int]:
+    if count > 2 * LATEST:
+        return list(Decision.objects.order_by("-id").values_list("id", flat=True)[:count])
+    return _NEWEST()[:count]
+
+
+_NEWEST = Prepared(lambda: Decision.objects.order_by("-id").values_list("id", flat=True)[: 2 * LATEST])
 
 # -- whole documents ---------------------------------------------------------------------------------------------------
 

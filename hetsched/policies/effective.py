@@ -17,6 +17,7 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
+from hetsched.journal.prepared import Among, Given, Prepared
 
 from .actions import known_policies
 from .models import NamespaceRule, Policy, PolicyRevision
@@ -31,13 +32,22 @@ class Chosen(msgspec.Struct, frozen=True):
     rule: str
 
 
+_KNOWN = Prepared(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
+_RULES = Prepared(lambda: NamespaceRule.objects.filter(cluster=Given("cluster")))
+_ACTIVE = Prepared(
+    lambda: PolicyRevision.objects.filter(
+        policy__name__in=Among("names", str), version=F("policy__active_version")
+    ).values_list("policy__name", "id", "created_at")
+)
+
+
 class Chooser:
     """Chooses policies for the pods of one submission, with two queries in all."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.known = set(Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
-        self.rules = {rule.namespace: rule for rule in NamespaceRule.objects.filter(cluster=cluster)}
+        self.known = set(_KNOWN())
+        self.rules = {rule.namespace: rule for rule in _RULES(cluster=cluster.pk)}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[Chosen, Problem | None]:
         """Return the policy of `pod`, and what is wrong with the pod's own choice, if anything.
@@ -67,8 +77,7 @@ class Chooser:
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
     """Return the active content of these policies; `spec.version` is the version that decides. Unknown ones lack."""
-    rows = PolicyRevision.objects.filter(policy__name__in=names, version=F("policy__active_version"))
-    return {name: _content(pk, written) for name, pk, written in rows.values_list("policy__name", "id", "created_at")}
+    return {name: _content(pk, written) for name, pk, written in _ACTIVE(names=names)}
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from django.db.models import Count
@@ -24,12 +25,13 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
+from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.publish import Patch, publish_many
 
 from .. import dispatch
 from ..bookings import Booked, end, insert, parts
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
+from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..retrying import stir
 from ..topics import (
     DECISIONS,
@@ -46,6 +48,31 @@ BACK_IN_QUEUE = {
     "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
     "finished_at": None,
 }  # fmt: skip
+
+_NOMINATIONS = Prepared(
+    lambda: Nomination.objects.filter(pod_id__in=Among("pods"), active=True).values_list("id", flat=True)
+)
+_OF_WORKLOADS = Among("workloads", str)
+_STATES = Prepared(
+    lambda: Pod.objects.filter(workload__in=_OF_WORKLOADS).order_by().values_list("workload_id", "state").distinct()
+)
+_WORKLOADS = Prepared(lambda: Workload.objects.filter(pk__in=_OF_WORKLOADS).defer("manifest"))
+_OBJECTS_THERE = Prepared(
+    lambda: (
+        SubmittedObject.objects.filter(workload__in=_OF_WORKLOADS)
+        .order_by()
+        .values_list("workload_id", "state", "workload__pod_count")
+        .distinct()
+    )
+)
+
+
+@lru_cache(maxsize=64)
+def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
+    """Return how pods are moved into a state, with these columns."""
+    given: dict[str, Any] = {name: Given(name) for name in columns}
+    rows = partial(Pod.objects.filter, pk__in=Among("pods"), state__in=allowed_from(to))
+    return PreparedUpdate(rows, state=to.value, **given)
 
 
 class Change:
@@ -78,10 +105,9 @@ class Change:
 
         Raises: Conflict when one of them is in a state from which it may not come there.
         """
-        moved = 0
-        for some in parts([pod.pk for pod in pods]):
-            rows = Pod.objects.filter(pk__in=some, state__in=allowed_from(to))
-            moved += rows.update(state=to.value, **columns)
+        if not pods:
+            return
+        moved = _move(to, tuple(sorted(columns)))(pods=[pod.pk for pod in pods], **columns)
         if moved != len(pods):
             raise Conflict(f"{len(pods) - moved} of {len(pods)} pods may not become {to.value} any more")
         if to is State.CANCELLED:
@@ -103,29 +129,26 @@ class Change:
     def decide_anew(self) -> None:
         """Make decisions void that were made on an earlier revision and are not written yet."""
         self.cluster.decisive_revision = self.cluster.revision
-        self.cluster.save(update_fields=["decisive_revision"])
+        write_columns([self.cluster], ("decisive_revision",))
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
         """End the active reservations of these pods, exactly."""
-        for some in parts([pod.pk for pod in pods]):
-            rows = Reservation.objects.filter(pod_id__in=some, active=True)
-            for reservation in end(rows, self.cluster, reason, self.now):
-                milli = sum(card.milli for card in reservation.allocation.gpus)
-                self._loads[reservation.node_id].add(reservation.requests, milli, -1)
-                self._held[reservation.node_id][reservation.pod.key] = None
+        if not pods:
+            return
+        for reservation in end([pod.pk for pod in pods], self.cluster, reason, self.now):
+            milli = sum(card.milli for card in reservation.allocation.gpus)
+            self._loads[reservation.node_id].add(reservation.requests, milli, -1)
+            self._held[reservation.node_id][reservation.pod.key] = None
 
     def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
         """End what is kept for these pods, and ask nobody else to leave for them; return how many had something."""
         ended = 0
-        for some in parts(sorted(pod_ids)):
-            rows = Nomination.objects.filter(pod_id__in=some, active=True)
-            ids = list(rows.values_list("id", flat=True))
-            if ids:
-                wanted = Eviction.objects.filter(nomination_id__in=ids, state=Eviction.WANTED)
-                wanted.update(state=Eviction.DROPPED)
-                ended += Nomination.objects.filter(pk__in=ids).update(
-                    active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason[:300]
-                )
+        for some in parts(_NOMINATIONS(pods=pod_ids)):
+            wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
+            wanted.update(state=Eviction.DROPPED)
+            ended += Nomination.objects.filter(pk__in=some).update(
+                active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason[:300]
+            )
         if ended:
             self.requeue()
         return ended
@@ -156,25 +179,24 @@ class Change:
         """Derive the state of every touched workload from its pods; return the patches of their topics."""
         patches: dict[str, Patch] = {}
         changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
-        for some in parts(sorted(self._pods)):
-            for workload_id, key, document in pod_documents(Pod.objects.filter(pk__in=some)):
-                changed_pods[workload_id][key] = document
-        for some in parts(sorted(self._workloads)):
-            states: dict[str, set[str]] = defaultdict(set)
-            found = Pod.objects.filter(workload_id__in=some).values_list("workload_id", "state").distinct().order_by()
-            for workload_id, state in found:
-                states[workload_id].add(state)
-            for workload_id, follows in states_there(some).items():
-                over = _FINISHED if follows.of_jobs else set()
-                states[workload_id] = (states[workload_id] - over) | follows.states
-            changed = []
-            for workload in Workload.objects.filter(pk__in=some).defer("manifest"):
-                if self._settle(workload, workload_state(states[workload.pk])):
-                    changed.append(workload)
-                    if workload.callback_url:
-                        dispatch.wake(workload.pk, dispatch.CALLBACK)
-                patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
-            write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
+        for workload_id, key, document in pod_documents(self._pods):
+            changed_pods[workload_id][key] = document
+        if not self._workloads:
+            return patches
+        states: dict[str, set[str]] = defaultdict(set)
+        for workload_id, state in _STATES(workloads=self._workloads):
+            states[workload_id].add(state)
+        for workload_id, follows in states_there(self._workloads).items():
+            over = _FINISHED if follows.of_jobs else set()
+            states[workload_id] = (states[workload_id] - over) | follows.states
+        changed = []
+        for workload in _WORKLOADS(workloads=self._workloads):
+            if self._settle(workload, workload_state(states[workload.pk])):
+                changed.append(workload)
+                if workload.callback_url:
+                    dispatch.wake(workload.pk, dispatch.CALLBACK)
+            patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
+        write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:
@@ -213,10 +235,9 @@ class Follows(NamedTuple):
     of_jobs: bool
 
 
-def states_there(workload_ids: Sequence[str]) -> dict[str, Follows]:
+def states_there(workload_ids: Iterable[str]) -> dict[str, Follows]:
     """Return what follows for workloads from their objects in a live cluster; pods may still be on their way."""
-    rows = SubmittedObject.objects.filter(workload_id__in=workload_ids).order_by()
-    objects = list(rows.values_list("workload_id", "state", "workload__pod_count").distinct())
+    objects = _OBJECTS_THERE(workloads=workload_ids)
     if not objects:
         return {}
     kinds: dict[str, set[str]] = defaultdict(set)

@@ -20,6 +20,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.inventory.ledger import advance
+from hetsched.journal.prepared import Among, Given, Prepared
 
 from .. import dispatch
 from ..bookings import parts
@@ -157,29 +158,46 @@ def give_up_late(cluster_id: int) -> int:
 
 def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     """Return who may not be evicted for the time being, with the pod for which that was asked and what was said."""
-    rows = Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=timezone.now(), cluster_id=cluster_id)
-    found = rows.order_by("id").values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
+    found = _SPARED(cluster=cluster_id, now=timezone.now())
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
+
+
+_SPARED = Prepared(
+    lambda: (
+        Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=Given("now"), cluster=Given("cluster"))
+        .order_by("id")
+        .values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
+    )
+)
 
 
 def wake_nominees(victim_ids: Sequence[int]) -> None:
     """Have those looked at again at once for whom these pods left."""
-    for some in parts(victim_ids):
-        rows = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
-        pods = list(rows.values_list("nomination__pod_id", flat=True))
-        if pods:
-            Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
+    for pods in parts(_NOMINEES(victims=victim_ids)):
+        Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
+
+
+_NOMINEES = Prepared(
+    lambda: Eviction.objects.filter(victim_id__in=Among("victims"), nomination__active=True).values_list(
+        "nomination__pod_id", flat=True
+    )
+)
+_ASKED_TO_LEAVE = Prepared(
+    lambda: (
+        Eviction.objects.filter(victim_id__in=Among("victims"), state=Eviction.ASKED)
+        .select_related("nomination__pod", "victim")
+        .defer("nomination__pod__spec", "victim__spec")
+        .order_by("id")
+    )
+)
 
 
 def tell_who_left(victim_ids: Sequence[int]) -> None:
     """Say of pods that are over for whom they left, if they did."""
-    for some in parts(victim_ids):
-        rows = Eviction.objects.filter(victim_id__in=some, state=Eviction.ASKED)
-        rows = rows.select_related("nomination__pod", "victim").defer("nomination__pod__spec", "victim__spec")
-        for one in rows.order_by("id"):
-            left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
-            more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
-            Pod.objects.filter(pk=one.victim_id).update(message=left + more)
+    for one in _ASKED_TO_LEAVE(victims=victim_ids):
+        left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
+        more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
+        Pod.objects.filter(pk=one.victim_id).update(message=left + more)
 
 
 def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:

@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from hetsched.adapters.images.facts import without_facts
 from hetsched.contracts.allocation import EMPTY, Allocation
@@ -36,12 +39,13 @@ from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal.audit import SYSTEM
+from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert
 
 from .. import dispatch
 from ..bookings import Booked, parts
-from ..lifecycle import HOLDING, LIVE, State
+from ..lifecycle import HOLDING, LISTED, LIVE, State
 from ..models import Pod
 from ..topics import cluster_counts
 from .change import Change
@@ -52,8 +56,6 @@ from .remaining import held_by, keep_remnants
 from .shadowing import note
 from .submitting import prepare, take_in
 from .yielding import make_way
-
-_LIVE = [state.value for state in LIVE]
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState
 def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState | None) -> Followed:
     with transaction.atomic():
         cluster = advance(cluster_id)
-        connection = Connection.objects.filter(cluster=cluster, follower_epoch=epoch).first()
+        connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
         if connection is None:
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
         nodes, events = follow_nodes(cluster, changes)
@@ -93,8 +95,9 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         if connection.shadow_of and changes.bound:
             note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _tell_doubts(cluster, batch.doubted)
-        if nodes or changes.nodes_gone or followed.ended:
-            forget_gone(cluster)
+        among = None if nodes or changes.nodes_gone else batch.left
+        forgotten = (among is None or bool(among)) and forget_gone(cluster, among)
+        if nodes or changes.nodes_gone or forgotten:
             _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
@@ -102,9 +105,15 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
     return followed
 
 
+_FOLLOWED = Prepared(lambda: Connection.objects.filter(cluster=Given("cluster"), follower_epoch=Given("epoch")))
 _ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # Every pod that is bound goes this way; several events may come as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
+
+
+_NODE_IDS = Prepared(
+    lambda: Node.objects.filter(cluster=Given("cluster"), name__in=Among("names", str)).values_list("name", "id")
+)
 
 
 class _Batch:
@@ -124,6 +133,7 @@ class _Batch:
         self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
         self.absent: list[Pod] = []
         self.stopped: set[str] = set()
+        self.left: set[int] = set()  # the nodes on which pods ended
 
     def take(self, changes: Changes) -> None:
         """Sort the changes; nothing is written yet."""
@@ -193,6 +203,7 @@ class _Batch:
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.over.values() for row in rows]
+        self.left = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
         left = held_by(row for row in self.absent if row.uid not in self.stopped)
         change.free(ended, "the pod ended")
         change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod is gone")
@@ -274,11 +285,8 @@ class _Batch:
         self.change.book(booked, self.cluster.leader_epoch)
 
     def _nodes(self, names: Iterable[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for some in parts(sorted(set(names))):
-            rows = Node.objects.filter(cluster=self.cluster, name__in=some)
-            found.update(rows.values_list("name", "id"))
-        return found
+        wanted = set(names)
+        return dict(_NODE_IDS(cluster=self.cluster.pk, names=wanted)) if wanted else {}
 
     def _taken(self, spec: PodSpec) -> Allocation | None:
         """Return what the pod takes on its node as the ledger completes it: the lowest cards with room."""
@@ -301,13 +309,26 @@ class _Batch:
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
     """Return the pods of these keys that are not over, with their nodes; a live one hides one that was given up."""
     wanted = set(keys)
+    if not wanted:
+        return {}
+    names: dict[str, list[str]] = defaultdict(list)
+    for namespace, _, name in (key.partition("/") for key in wanted):
+        names[namespace].append(name)
     found: dict[str, Pod] = {}
-    rows = Pod.objects.filter(cluster=cluster).select_related("node").defer("spec", "node__report")
-    given_up = rows.filter(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).order_by("id")
-    for some in parts(sorted({key.partition("/")[2] for key in wanted})):
-        for those in (given_up, rows.filter(state__in=_LIVE)):
-            found.update((pod.key, pod) for pod in those.filter(name__in=some) if pod.key in wanted)
+    for rows in (_GIVEN_UP, _LIVE):
+        for namespace, some in names.items():
+            known = rows(cluster=cluster.pk, namespace=namespace, names=some)
+            found.update((pod.key, pod) for pod in sorted(known, key=attrgetter("pk")))
     return found
+
+
+def _of_names(**states: Any) -> QuerySet[Pod]:
+    rows = Pod.objects.filter(cluster=Given("cluster"), namespace=Given("namespace"), name__in=Among("names", str))
+    return rows.filter(**states).select_related("node").defer("spec", "node__report").order_by()
+
+
+_LIVE = Prepared(lambda: _of_names(state__in=sorted(state.value for state in LIVE)))
+_GIVEN_UP = Prepared(lambda: _of_names(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).filter(state__in=LISTED))
 
 
 def _named(pods: Sequence[Pod]) -> str:

@@ -18,9 +18,9 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
+from hetsched.journal.prepared import Among, Given, Prepared
 
 from .. import dispatch
-from ..bookings import parts
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Pod, Workload
 from ..queue import backoff
@@ -183,9 +183,12 @@ def _of(workload: Workload) -> list[Pod]:
 
 
 def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    wanted = sorted(set(pod_ids))
-    rows = Pod.objects.filter(cluster_id=cluster_id).defer("spec")
-    return [pod for some in parts(wanted) for pod in rows.filter(pk__in=some).order_by("id")]
+    return _PODS(cluster=cluster_id, pods=set(pod_ids))
+
+
+_PODS = Prepared(
+    lambda: Pod.objects.filter(cluster=Given("cluster"), pk__in=Among("pods")).defer("spec").order_by("id")
+)
 
 
 def _audit(actor: Actor, action: str, workload: Workload, reason: str, details: dict[str, int]) -> None:

@@ -33,11 +33,12 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
+from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
 from hetsched.journal.rows import insert
 from hetsched.policies.models import Policy
 
 from .. import dispatch
-from ..bookings import Booked, parts
+from ..bookings import Booked
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Eviction, Nomination, Pod
 from ..queue import Waiting, backoff
@@ -133,8 +134,14 @@ def bindable(result: Result) -> bool:
 
 def _begin_binding(pod_ids: Sequence[int]) -> None:
     """Say that these pods, placed just now, are written outside by whoever records them."""
-    for some in parts(pod_ids):
-        Pod.objects.filter(pk__in=some, state=State.PLACED.value).update(state=State.BINDING.value)
+    if pod_ids:
+        _BEGIN(pods=pod_ids)
+
+
+_BEGIN = PreparedUpdate(
+    lambda: Pod.objects.filter(pk__in=Among("pods"), state=State.PLACED.value), state=State.BINDING.value
+)
+_VERSIONS = Prepared(lambda: Policy.objects.filter(name__in=Among("names", str)).values_list("name", "active_version"))
 
 
 def _check_policies(results: Sequence[Result]) -> None:
@@ -143,7 +150,7 @@ def _check_policies(results: Sequence[Result]) -> None:
     Raises: Conflict.
     """
     cited = {result.policy_name: result.policy_version for result in results}
-    active = dict(Policy.objects.filter(name__in=cited).values_list("name", "active_version"))
+    active = dict(_VERSIONS(names=cited))
     stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
     if stale:
         raise Conflict(f"policy {stale[0]} has another active version by now")

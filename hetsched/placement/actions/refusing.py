@@ -26,6 +26,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor
+from hetsched.journal.prepared import Given, Prepared
 
 from .. import dispatch
 from ..backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
@@ -37,6 +38,8 @@ from .change import Change
 
 def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
     """Write refusals that are not known yet, inside the caller's transaction; return the nodes that are to be told."""
+    if not refused:
+        return []
     uids = [seen.uid for _, seen in refused]
     known = set(Rejection.objects.filter(cluster=change.cluster, uid__in=uids).values_list("uid", flat=True))
     fresh = [(row, seen) for row, seen in refused if seen.uid not in known and row.node_id is not None]
@@ -109,11 +112,18 @@ class _Rounds:
         return found
 
 
+_OPEN = Prepared(
+    lambda: (
+        Rejection.objects.filter(cluster=Given("cluster"), cleared_at=None).order_by().values_list("id", flat=True)[:1]
+    )
+)
+
+
 def note_running(change: Change, rows: Sequence[Pod]) -> list[Node]:
     """Let refusals go of whose owner a pod runs now, inside the caller's transaction; return the nodes to be told."""
-    open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
-    if not rows or not open_ones.exists():
+    if not rows or not _OPEN(cluster=change.cluster.pk):
         return []
+    open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
     specs = _specs(rows)
     ran: dict[int, set[str]] = defaultdict(set)
     for row in rows:

@@ -23,6 +23,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.following import forget_gone
 from hetsched.inventory.ledger import advance
 
 from .. import dispatch
@@ -102,5 +103,6 @@ def end_remnants(cluster_id: int) -> int:
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
         change.requeue()
         change.close()
+        forget_gone(change.cluster)
         dispatch.wake(cluster_id)
     return len(over)

@@ -14,17 +14,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from hetsched.inventory.models import Node
+from hetsched.journal.prepared import Among, Prepared
 
 from ..lifecycle import State
 from ..models import Pod, Reservation
 from .change import BACK_IN_QUEUE, Change
 
+_UNBOUND = Prepared(
+    lambda: (
+        Pod.objects.filter(node__in=Among("nodes"), state=State.PLACED.value, origin__in=Pod.OURS)
+        .defer("spec")
+        .order_by("priority", "-id")
+    )
+)
+
 
 def make_way(change: Change, node_ids: Iterable[int], *, by: str) -> int:
     """Send back who does not fit any more beside the pods `by` which these nodes were filled; return how many."""
-    rows = Pod.objects.filter(node_id__in=set(node_ids), state=State.PLACED.value, origin__in=Pod.OURS)
     yielding: dict[int, list[Pod]] = defaultdict(list)
-    for pod in rows.defer("spec").order_by("priority", "-id"):
+    for pod in _UNBOUND(nodes=set(node_ids)):
         yielding[pod.node_id or 0].append(pod)
     count = 0
     for node in Node.objects.filter(pk__in=yielding).defer("report"):
