@@ -214,21 +214,22 @@ Cards = tuple[GpuCard, ...] | None
 
 
 def _weigh_cards(scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool) -> tuple[Cards, Cards]:
-    before = {_key(card, anew): card for card in known.gpus or ()}
-    told = _in_place(candidate.gpus or (), {} if anew else before)
+    before = {card.index: card for card in known.gpus or ()}
+    told = candidate.gpus or ()
+    same = _same(told, before, anew=anew)
     unlimited = scales.growth == float("inf") or known.gpus is None
     counted, kept = [], []
-    for card in told:
-        name, words = _key(card, anew), _card_words(card)
-        if name in before or unlimited or scales.ruled("gpu", name, "grown", "not there", words) == "approved":
+    for card, place in zip(_in_place(told, same, before), told, strict=True):
+        if card is None:
+            continue
+        believed = place.index in same or unlimited
+        if believed or scales.ruled("gpu", _name(card), "grown", "not there", _card_words(card)) == "approved":
             counted.append(card)
             kept.append(card)
-    present = {_key(card, anew) for card in told}
     taken = {card.index for card in counted}
-    for name, card in before.items():
-        if name in present or card.index in taken:
-            continue
-        ruling = scales.ruled("gpu", name, "shrunk", _card_words(card), _gone_words(card, candidate))
+    for index in sorted(before.keys() - set(same.values()) - taken):
+        card = before[index]
+        ruling = scales.ruled("gpu", _name(card), "shrunk", _card_words(card), _gone_words(card, candidate))
         if ruling != "approved":
             counted.append(card if ruling == "rejected" else _replace(card, healthy=False))
             kept.append(card)
@@ -241,8 +242,8 @@ def _index(card: GpuCard) -> int:
     return card.index
 
 
-def _key(card: GpuCard, by_index: bool) -> str:
-    return card.uuid if card.uuid and not by_index else f"card {card.index}"
+def _name(card: GpuCard) -> str:
+    return card.uuid or f"card {card.index}"
 
 
 def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
@@ -252,19 +253,30 @@ def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
     return next((text for text in candidate.problems if text.startswith(split)), "missing")
 
 
-def _in_place(cards: tuple[GpuCard, ...], before: dict[str, GpuCard]) -> list[GpuCard]:
+def _same(told: tuple[GpuCard, ...], before: dict[int, GpuCard], *, anew: bool) -> dict[int, int]:
+    """Return which told card (by its index) is which known one: the one of its uuid, else that of its index.
+
+    Of a card that is known without a uuid, or told without one, only the index is there to go by; so it is where the
+    whole machine is another.
+    """
+    by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not anew}
+    found = {card.index: by_uuid[card.uuid] for card in told if card.uuid in by_uuid}
+    for card in told:
+        known = before.get(card.index)
+        if card.index in found or known is None or known.index in found.values():
+            continue
+        if anew or not (card.uuid and known.uuid):
+            found[card.index] = known.index
+    return found
+
+
+def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
     """Give known cards the index by which they are known, and others one that no known card has."""
-    moved: dict[int, int] = {}
-    held = {card.index for card in before.values()}
-    for card in cards:
-        if _key(card, False) in before:
-            moved[card.index] = before[_key(card, False)].index
-    free = (index for index in range(MAX_CARDS) if index not in held)
-    used = set(moved.values())
-    for card in cards:
+    moved, used = dict(same), set(before)
+    for card in told:
         if card.index not in moved:
-            own = card.index if card.index not in held and card.index not in used else None
-            index = own if own is not None else next((i for i in free if i not in used), None)
+            free = (index for index in (card.index, *range(MAX_CARDS)) if index not in used)
+            index = next(free, None)
             if index is not None:
                 moved[card.index] = index
                 used.add(index)
@@ -274,8 +286,9 @@ def _in_place(cards: tuple[GpuCard, ...], before: dict[str, GpuCard]) -> list[Gp
             index=moved[card.index],
             links=tuple(CardLink(moved[ln.to], ln.kind, ln.bandwidth_gbs) for ln in card.links if ln.to in moved),
         )
-        for card in cards
         if card.index in moved
+        else None
+        for card in told
     ]
 
 

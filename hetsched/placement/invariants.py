@@ -169,7 +169,8 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
             for grant in one.allocation.zones if one.allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
                 at = facts.position(grant.name)
                 usable = None if at is None else facts.usable[at]
-                wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset())
+                lost = parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else frozenset()
+                wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset()) - lost
                 if usable is not None and wrong:
                     message = f"holds CPUs {sorted(wrong)} of {node.name}, which zone {grant.name} has not for pods"
                     yield Violation("I4", one.pod.key, message)
@@ -187,7 +188,8 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
         cpus[node_id].add(cpu)
     for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
-        known = {card.index: card for card in cards_of(node.report)}
+        # Those that are missing or not healthy are there: nothing new is placed on them.
+        known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:
                 yield Violation("I5", node.name, f"card {index} is reserved and not in the report")
@@ -195,6 +197,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
                 yield Violation("I3", node.name, f"card {index}: {memory} MiB charged of {known[index].memory_mib}")
         zones = node.report.numa.zones if node.report.numa else ()
         named = {cpu for zone in zones for cpu in parse_cpuset(zone.cpus or "")}
+        named |= parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else set()
         if cpus[node.pk] - named:
             yield Violation("I5", node.name, f"CPUs {sorted(cpus[node.pk] - named)} are reserved and in no zone")
 

@@ -7,19 +7,23 @@ it; `observedAt` is when, the time of the import where the source gives none; `a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import FactInQuarantine, Override, Said, conflicts
 from hetsched.contracts.node_report import GpuCard, NumaZone, PowerReport, Taint
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.zones import ZoneAtRisk
+from hetsched.inventory.facts import AGENT, silent_since
 from hetsched.inventory.models import Node
+from hetsched.inventory.node_facts import NodeFacts
 from hetsched.isa import parse
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
@@ -91,8 +95,25 @@ class ZoneFacts(Document, frozen=True):
     held: list[dict[str, Any]]
 
 
+class PinFacts(Document, frozen=True):
+    """A container that the agent looks after: the CPUs it was granted and those it has.
+
+    `by` is who pins; `drift` says how the two differ, empty where they do not.
+    """
+
+    pod: str
+    container: str
+    predicted: str
+    actual: str | None
+    by: str
+    drift: str
+
+
 class NumaFacts(Document, frozen=True):
-    """The zones of a node and how its kubelet is set up; null where nobody reported any."""
+    """The zones of a node and how its kubelet is set up; null where nobody reported any.
+
+    `lostCpus` were there and are reported no more; `pins` is null where no agent looks after containers.
+    """
 
     origin: Origin
     cpu_manager_policy: str | None
@@ -100,6 +121,8 @@ class NumaFacts(Document, frozen=True):
     topology_manager_scope: str | None
     reserved_cpus: str | None
     zones: list[ZoneFacts] | None
+    lost_cpus: str | None = None
+    pins: list[PinFacts] | None = None
 
 
 class ResourceUse(Document, frozen=True):
@@ -149,6 +172,32 @@ class BackOff(Document, frozen=True):
     until: str
 
 
+class StatedFact(Document, frozen=True):
+    """Who says what of a fact, and said before, the latest first; `conflict`: sources contradict each other now."""
+
+    said: list[Said]
+    conflict: bool
+
+
+class QuarantinedFact(Document, frozen=True):
+    """A fact that does not count as it is told, and the pods that hold something of it.
+
+    `shrunk`: nothing new is placed on what is missing. `grown`: what was known counts until an operator approves it.
+    """
+
+    fact: FactInQuarantine
+    pods: list[str]
+
+
+class AgentFacts(Document, frozen=True):
+    """The node's agent; `silent`: it was not heard of for three times as long as it is asked to report."""
+
+    version: str
+    heard_at: str
+    age_seconds: float
+    silent: bool
+
+
 class NodeDetail(Document, frozen=True):
     """A node: the facts, its load and its pods."""
 
@@ -175,6 +224,10 @@ class NodeDetail(Document, frozen=True):
     doubts: list[DoubtFacts]
     back_offs: list[BackOff]
     origin: Origin
+    agent: AgentFacts | None = None
+    facts: dict[str, StatedFact] = {}
+    quarantined: list[QuarantinedFact] = []
+    overrides: list[Override] = []
 
 
 def quantities(amounts: dict[str, int]) -> dict[str, str]:
@@ -193,6 +246,13 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
         seen, at = node.updated_at, rfc3339(node.updated_at)
     age = round(max((now - seen).total_seconds(), 0.0), 1)
     return Origin(source or node.report.source or "file", at, age)
+
+
+def source_of(node: Node, fact: str) -> str:
+    """Return who is believed of a fact, empty where it is whoever reported the node."""
+    row = stated(node)
+    said = row.claims.get(fact, ()) if row is not None else ()
+    return AGENT if any(one.current and one.source == AGENT for one in said) else ""
 
 
 def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
@@ -222,7 +282,7 @@ def _namespace(key: str) -> str:
 
 def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool]) -> NodeDetail:
     """Return the node's own page; `held` are the active reservations that the asker may see."""
-    report = node.report
+    report, row, held = node.report, stated(node), list(held)
     return NodeDetail(
         name=node.name,
         cluster=node.cluster.name,
@@ -247,7 +307,49 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         doubts=doubt_facts(node, sees),
         back_offs=back_offs(node, now, sees),
         origin=origin(node, now),
+        agent=agent_facts(row, now),
+        facts={} if row is None else {fact: _stated(said) for fact, said in sorted(row.claims.items())},
+        quarantined=[] if row is None else quarantined(node, row, held),
+        overrides=[] if row is None else list(row.overrides),
     )
+
+
+def stated(node: Node) -> NodeFacts | None:
+    """Return what is said of a node beside its report, None where nothing is."""
+    return getattr(node, "facts", None)
+
+
+def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
+    """Return how it stands with a node's agent, None where none ever reported."""
+    if row is None or row.heard_at is None:
+        return None
+    age = round(max((now - row.heard_at).total_seconds(), 0.0), 1)
+    return AgentFacts(row.agent, rfc3339(row.heard_at), age, row.heard_at < silent_since(now))
+
+
+def _stated(said: Sequence[Said]) -> StatedFact:
+    return StatedFact(list(said), conflicts(said))
+
+
+def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
+    """Return what of a node is in quarantine, with the pods among `held` that have something of it."""
+    held = list(held)
+    return [QuarantinedFact(one, _holders(node, one, held)) for one in row.quarantined]
+
+
+def _holders(node: Node, one: FactInQuarantine, held: Iterable[Reservation]) -> list[str]:
+    if one.change != "shrunk":
+        return []
+    indexes = {card.index for card in node.report.gpus or () if one.item in (card.uuid, f"card {card.index}")}
+    numa = node.report.numa
+    lost = parse_cpuset(numa.lost_cpus or "") if numa is not None and one.item == "CPUs" else frozenset()
+    found = []
+    for reservation in held:
+        allocation = reservation.allocation
+        has_card = one.fact == "gpu" and any(grant.index in indexes for grant in allocation.gpus)
+        if has_card or any(lost & parse_cpuset(zone.cpus or "") for zone in allocation.zones):
+            found.append(reservation.pod.key)
+    return sorted(found)
 
 
 def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFacts:
@@ -296,7 +398,8 @@ def gpu_facts(
                 holders=shares.get(card.index, []),
             )
         )
-    return GpuFacts(origin(node, now, source="" if listed else "allocatable and labels"), cards)
+    source = source_of(node, "gpu") if listed else "allocatable and labels"
+    return GpuFacts(origin(node, now, source=source), cards)
 
 
 def numa_facts(
@@ -311,19 +414,34 @@ def numa_facts(
     short = {zone.zone: zone._replace(pods=tuple(pod for pod in zone.pods if pod in seen)) for zone in at_risk}
     numa = node.report.numa
     if numa is None:
-        return NumaFacts(origin(node, now), None, None, None, None, None)
+        return NumaFacts(origin(node, now), None, None, None, None, None, pins=pins(node, held))
     holders: dict[str, list[dict[str, Any]]] = {}
     for reservation in held:
         for grant in reservation.allocation.zones:
             holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **msgspec.to_builtins(grant)})
     return NumaFacts(
-        origin=origin(node, now),
+        origin=origin(node, now, source=source_of(node, "numa")),
         cpu_manager_policy=numa.cpu_manager_policy,
         topology_manager_policy=numa.topology_manager_policy,
         topology_manager_scope=numa.topology_manager_scope,
         reserved_cpus=numa.reserved_cpus,
         zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name)) for zone in numa.zones],
+        lost_cpus=numa.lost_cpus,
+        pins=pins(node, held),
     )
+
+
+def pins(node: Node, held: Iterable[Reservation]) -> list[PinFacts] | None:
+    """Return where the containers of the pods among `held` are, None where no agent looks after them."""
+    row = stated(node)
+    if row is None or row.pinned is None:
+        return None
+    keys = {reservation.pod.uid: reservation.pod.key for reservation in held}
+    return [
+        PinFacts(keys[one.pod_uid], one.container, one.predicted, one.actual, one.by, one.drift)
+        for one in row.pinned
+        if one.pod_uid in keys
+    ]
 
 
 def _zone(zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None) -> ZoneFacts:

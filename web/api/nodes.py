@@ -21,8 +21,12 @@ from hetsched.access.roles import Action
 from hetsched.engine.balance import node_balance
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import cordon, uncordon
-from hetsched.inventory.models import Node
+from hetsched.inventory.facts import override
+from hetsched.inventory.facts import reject as reject_fact
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile
+from hetsched.journal.audit import Actor
+from hetsched.placement.actions import approve_fact
 from hetsched.placement.actions.refusing import trust_node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
@@ -36,6 +40,8 @@ from .paging import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
+# What is said of a node by its sources in full is not needed to show it.
+HEAVY = ("facts__base", "facts__known", "facts__told")
 _COLUMNS = (
     "name", "isa_family", "isa", "pool", "ready", "unschedulable", "allocatable", "requested", "gpu_milli_used",
     "card_count", "pods",
@@ -59,10 +65,17 @@ class NodeRow(Document, frozen=True):
 
 
 class NodeAction(Request, frozen=True):
-    """An action on a node."""
+    """An action on a node.
 
-    action: Literal["cordon", "uncordon", "trust"]
+    `fact` is the id of a quarantined one to approve or reject, or the name of one to override by `value` `until` a
+    moment; without a value the override is taken back.
+    """
+
+    action: Literal["cordon", "uncordon", "trust", "approve", "reject", "override"]
     reason: str
+    fact: str = ""
+    value: str | None = None
+    until: str | None = None
 
 
 class Nodes(ApiView):
@@ -96,7 +109,7 @@ class _OfNode(ApiView):
 
     def find(self, name: str) -> Node:
         cluster = reach.cluster_of(self.request.GET.get("cluster", ""))
-        node = Node.objects.select_related("cluster").filter(cluster=cluster, name=name).first()
+        node = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
         if node is None:
             raise not_found("node", name)
         return node
@@ -166,6 +179,16 @@ def balance_of(node: Node) -> facts.BalanceFacts:
 
 
 _ACTIONS = {"cordon": cordon, "uncordon": uncordon, "trust": trust_node}
+_RULINGS = {"approve": approve_fact, "reject": reject_fact}
+
+
+def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
+    if asked.action == "override":
+        override(cluster, name, asked.fact, asked.value, asked.until, actor=actor, reason=asked.reason)
+    elif asked.action in _RULINGS:
+        _RULINGS[asked.action](cluster, name, asked.fact, actor=actor, reason=asked.reason)
+    else:
+        _ACTIONS[asked.action](cluster, name, actor=actor, reason=asked.reason)
 
 
 class Actions(_OfNode):
@@ -174,21 +197,22 @@ class Actions(_OfNode):
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Cordon or uncordon a node, or trust its facts again; needs If-Match."""
+        """Cordon or uncordon a node, rule on its facts, override one, or trust them again; needs If-Match."""
         asked = bodies.read(request, NodeAction)
         reach.check_unlimited(self.subject)
         node = self.find(name)
-        act = _ACTIONS[asked.action]
         with locked(node.cluster):
             check_match(request, etag(self.find(name)), required=True)
-            act(node.cluster, name, actor=self.subject, reason=asked.reason)
+            _act(node.cluster, name, asked, self.subject)
         node = self.find(name)
         return answer(request, _detail(self, node), headers={"ETag": etag(node)})
 
 
 def etag(node: Node) -> str:
     """Return the node's tag: its facts, a dot, its load."""
-    reported = msgspec.json.encode((node.report, node.doubts))
+    row = facts.stated(node)
+    ruled = (row.quarantined, row.overrides) if row is not None else ()
+    reported = msgspec.json.encode((node.report, node.doubts, ruled))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
     refused = [row.pk for row in kept_off(node, timezone.now())]
     load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"), refused)

@@ -39,6 +39,7 @@ _STATUS = {
     "ClusterExists": 409,
     "ClusterIsLive": 409,
     "ClusterNotLive": 409,
+    "FactStillHeld": 409,
     "NodeHoldsPods": 409,
     "NodeTooSmall": 409,
     "NothingToRetry": 409,

@@ -6,6 +6,7 @@ Never: an engine run or an outside call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
+from .believing import approve_fact
 from .creating import submit_there
 from .extending import book_asked
 from .following import Followed, follow
@@ -24,6 +25,7 @@ __all__ = [
     "Nominated",
     "Result",
     "Submission",
+    "approve_fact",
     "begin_binding",
     "bindable",
     "book_asked",

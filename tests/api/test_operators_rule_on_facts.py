@@ -1,0 +1,170 @@
+"""What shrinks or grows is in quarantine until an operator says what is so; nothing that is held goes meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.facts import end_overrides, hear
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Reservation
+from tests.api.test_agents_report_for_their_own_node import message
+from tests.builders import a_pod
+from tests.scenes import placing, recorded, submitted
+
+from .conftest import Api
+
+CARDS = tuple(MachineCard(i, f"GPU-{i}", "A100-SXM4-40GB", 40960, zone=0, healthy=True) for i in range(2))
+ZONES = (MachineZone(0, "0-3", 16384), MachineZone(1, "4-7", 16384))
+REPORT = AgentReport("n2", MachineIsa("x86", "x86-64-v3"), ZONES, (), CARDS)
+
+
+class Node2:
+    """The agent of n2 and what came of its words."""
+
+    def __init__(self, cluster: Cluster, operator: Api) -> None:
+        self.cluster, self.operator, self.sequence = cluster, operator, 0
+
+    def says(self, **changed: Any) -> None:
+        self.sequence += 1
+        hear(self.cluster, message(msgspec.structs.replace(REPORT, **changed), sequence=self.sequence, node="n2"))
+
+    @property
+    def cards(self) -> list[tuple[int, str | None, bool]]:
+        return [(card.index, card.uuid, card.healthy) for card in Node.objects.get(name="n2").report.gpus or ()]
+
+    def quarantined(self) -> list[tuple[str, str, str]]:
+        return [(one.fact, one.item, one.change) for one in NodeFacts.objects.get().quarantined]
+
+    def act(self, action: str, status: int = 200, **more: Any) -> Any:
+        tag = self.operator.tag("nodes/n2/")
+        fact = {} if "fact" in more else {"fact": NodeFacts.objects.get().quarantined[0].id}
+        body = {"action": action, "reason": "looked at it", **fact, **more}
+        return self.operator("POST", "nodes/n2/actions/", body, if_match=tag, status=status).json()
+
+
+@pytest.fixture
+def node(cluster: Cluster, operator: Api, settings: Any) -> Node2:
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    found = Node2(cluster, operator)
+    found.says()
+    return found
+
+
+def test_a_card_that_falls_off_stays_with_whoever_holds_it(node: Node2) -> None:
+    workload = submitted(node.cluster, a_pod("p").gpu(1))
+    recorded(node.cluster, placing(node.cluster, "n2", CardGrant(0, 1000, 40960, "GPU-0")))
+    pod = workload.pods.get()
+    node.says(gpus=(msgspec.structs.replace(CARDS[1], index=0),))  # the driver counts the rest anew
+    assert node.cards == [(0, "GPU-0", False), (1, "GPU-1", True)]
+    assert node.quarantined() == [("gpu", "GPU-0", "shrunk")]
+    assert Reservation.objects.filter(pod=pod, active=True).exists()
+    assert check_invariants(node.cluster) == []
+    assert node.operator.get("nodes/n2/")["quarantined"][0]["pods"] == ["default/p"]
+    assert node.act("approve", 409)["code"] == "FactStillHeld"
+    node.says()
+    assert (node.cards, node.quarantined()) == ([(0, "GPU-0", True), (1, "GPU-1", True)], [])
+
+
+def test_a_loss_that_is_approved_is_for_good(node: Node2) -> None:
+    node.says(gpus=CARDS[:1])
+    shown = node.act("approve")
+    assert (node.cards, shown["quarantined"]) == ([(0, "GPU-0", True)], [])
+    assert AuditEntry.objects.filter(action="node.approve", reason="looked at it").exists()
+    node.says()
+    assert node.quarantined() == [("gpu", "GPU-1", "grown")]  # back again, it is new
+
+
+def test_a_loss_that_is_rejected_counts_on(node: Node2) -> None:
+    node.says(gpus=CARDS[:1])
+    node.act("reject")
+    assert node.cards == [(0, "GPU-0", True), (1, "GPU-1", True)]
+    assert NodeFacts.objects.get().quarantined[0].state == "rejected"
+
+
+def test_a_card_that_joins_waits_for_approval(node: Node2) -> None:
+    new = msgspec.structs.replace(CARDS[0], index=2, uuid="GPU-2")
+    node.says(gpus=(*CARDS, new))
+    assert len(node.cards) == 2
+    node.act("approve")
+    assert node.cards[2] == (2, "GPU-2", True)
+    node.says(gpus=(*CARDS, new))
+    assert node.quarantined() == []
+
+
+def test_cpus_that_are_missing_are_lost_not_freed(node: Node2) -> None:
+    node.says(zones=(ZONES[0], MachineZone(1, "4-5", 16384)))
+    numa = Node.objects.get(name="n2").report.numa
+    assert numa is not None
+    assert ([zone.cpus for zone in numa.zones], numa.lost_cpus) == (["0-3", "4-5"], "6-7")
+    shown = node.act("approve")
+    assert shown["quarantined"] == []
+    numa = Node.objects.get(name="n2").report.numa
+    assert numa is not None
+    assert numa.lost_cpus is None
+
+
+def test_ten_times_as_much_is_not_believed(node: Node2) -> None:
+    node.says(zones=(MachineZone(0, "0-39", 163840), MachineZone(1, "40-79", 163840)))
+    numa = Node.objects.get(name="n2").report.numa
+    assert numa is not None
+    # 80 CPUs are told and 8 known: of what was known what is still told counts, and its memory.
+    assert [zone.cpus for zone in numa.zones] == ["0-3", "4-7"]
+    assert sorted(node.quarantined()) == [("numa", "CPUs", "grown"), ("numa", "memory", "grown")]
+
+
+def test_rulings_need_a_reason_the_newest_state_and_a_fact_that_is_there(node: Node2) -> None:
+    node.says(gpus=CARDS[:1])
+    assert node.act("approve", 400, reason=" ")["code"] == "ReasonMissing"
+    assert node.act("approve", 400, fact="nothing")["code"] == "FactUnknown"
+    tag = node.operator.tag("nodes/n2/")
+    node.act("reject")
+    body = {"action": "approve", "reason": "x", "fact": NodeFacts.objects.get().quarantined[0].id}
+    node.operator("POST", "nodes/n2/actions/", body, if_match=tag, status=412)
+
+
+def test_an_override_holds_until_its_time_is_over(node: Node2) -> None:
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    shown = node.act("override", fact="card.1", value="unhealthy", until=until)
+    assert (shown["overrides"][0]["fact"], node.cards[1][2]) == ("card.1", False)
+    node.says(memory_mib=1024)  # whatever else is reported
+    assert node.cards[1][2] is False
+    row = NodeFacts.objects.get()
+    row.overrides = tuple(msgspec.structs.replace(one, until="2026-01-01T00:00:00Z") for one in row.overrides)
+    row.save()
+    assert end_overrides(node.cluster.pk) == 1
+    assert node.cards[1][2] is True
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "until", "code"),
+    [
+        ("isa", "rv64zzz", "2027-01-01T00:00:00Z", "FactInvalid"),
+        ("card.9", "healthy", "2027-01-01T00:00:00Z", "FactUnknown"),
+        ("card.0", "fine", "2027-01-01T00:00:00Z", "FactInvalid"),
+        ("labels", "x", "2027-01-01T00:00:00Z", "FactUnknown"),
+        ("isa", "rv64gc", "2020-01-01T00:00:00Z", "ExpiryInvalid"),
+        ("isa", "rv64gc", None, "ExpiryInvalid"),
+        ("isa", None, None, "FactUnknown"),
+    ],
+)
+def test_wrong_overrides_are_refused(node: Node2, fact: str, value: str | None, until: str | None, code: str) -> None:
+    assert node.act("override", 400, fact=fact, value=value, until=until)["code"] == code
+
+
+def test_every_word_is_kept_with_who_said_it(node: Node2, operator: Api) -> None:
+    node.says(isa=MachineIsa("x86", "x86-64-v4"))
+    said = operator.get("nodes/n2/")["facts"]["isa"]["said"]
+    told = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]
+    assert told == [("agent", "x86-64-v4", True), ("agent", "x86-64-v3", False)]
+    for number in range(30):
+        node.says(isa=MachineIsa("x86", f"x86-64-v{number % 3 + 1}"))
+    assert len(operator.get("nodes/n2/")["facts"]["isa"]["said"]) == 10
