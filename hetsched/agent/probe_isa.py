@@ -29,7 +29,7 @@ from hetsched.isa.x86 import X86
 
 # A machine of two thousand CPUs with all that x86 tells of each of them.
 MAX_CPUINFO_BYTES = 4 << 20
-_MAX_SHOWN = 4096
+_MAX_SHOWN, _MAX_TOLD = 4096, 1000
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 _LOADER_LEVEL = re.compile(r"^ +(x86-64-v[1-9]) \(supported", re.MULTILINE)
 _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
@@ -170,7 +170,8 @@ def _conflict(reading: Reading, believed: Reading | None) -> str | None:
         less = believed.names - reading.names - _SHORT
     told = [f"names {' '.join(sorted(more))}, which {believed.source} does not"] if more else []
     told += [f"does not name {' '.join(sorted(less))}"] if less else []
-    return ("it " + ", and ".join(told)) if told else None
+    text = "it " + ", and ".join(told)
+    return text[:_MAX_TOLD] if told else None
 
 
 def _tell_doubts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
@@ -206,4 +207,5 @@ def _names(isa: Isa | None) -> frozenset[str]:
 
 
 def _problem(tree: Tree, code: str, message: str, about: str) -> None:
-    tree.problems.append(MachineProblem(code, f"{about}: {message}" if about else message, about))
+    text = f"{about}: {message}" if about else message
+    tree.problems.append(MachineProblem(code, text if len(text) <= _MAX_TOLD else f"{text[:_MAX_TOLD]}…", about))

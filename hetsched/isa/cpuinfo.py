@@ -24,6 +24,8 @@ from .value import Isa
 from .x86 import X86
 
 _THEAD_VENDOR_ID = 0x5B7
+# Far more kinds of cores than any machine has, and more features than any architecture.
+_MAX_KINDS, _MAX_FEATURES = 256, 4096
 Block = dict[str, str]
 
 
@@ -94,8 +96,17 @@ def _values(blocks: Iterable[Block], key: str, *, prefix: str = "") -> list[str]
     return [block[key] for block in blocks if block.get(key) and block[key].lower().startswith(prefix)]
 
 
+def _distinct(lines: list[str]) -> list[str]:
+    distinct = list(dict.fromkeys(lines))
+    if len(distinct) > _MAX_KINDS:
+        refuse("IsaNotDetected", f"the text shows {len(distinct)} kinds of cores, at most {_MAX_KINDS} are believed")
+    return distinct
+
+
 def _common(lines: list[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    sets = [frozenset(line.split()) for line in dict.fromkeys(lines)]
+    sets = [frozenset(line.split(None, _MAX_FEATURES)) for line in _distinct(lines)]
+    if any(len(words) > _MAX_FEATURES for words in sets):
+        refuse("IsaNotDetected", f"a core has more than {_MAX_FEATURES} features")
     common = frozenset.intersection(*sets)
     differing = frozenset.union(*sets) - common
     return common, (f"not on every CPU: {' '.join(sorted(differing))}",) if differing else ()
@@ -118,7 +129,7 @@ def _other_family(blocks: Iterable[Block]) -> str:
 
 
 def _riscv(strings: list[str], blocks: list[Block], cpus: int) -> CpuReport:
-    distinct = list(dict.fromkeys(strings))
+    distinct = _distinct(strings)
     harts = [parse(string, source="cpuinfo") for string in distinct]
     if len({(hart.xlen, hart.base) for hart in harts}) > 1:
         refuse("IsaNotDetected", f"the harts have different bases: {', '.join(distinct)}")

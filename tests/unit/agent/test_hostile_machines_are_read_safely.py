@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetsched.agent.machine import MAX_PROBLEMS, read_machine
+from hetsched.agent.probe_isa import MAX_CPUINFO_BYTES
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import AgentReport
 from tests.unit.agent.isa_trees import binfmt, cpuinfo, device_tree, write
@@ -119,11 +120,26 @@ def test_a_folder_with_too_many_names_costs_no_time(tmp_path: Path) -> None:
     assert {"DeviceTreeTooLarge", "TooManyBinfmtEntries"} <= {problem.code for problem in report.problems}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"isa:rv64imac_x{at}\n\n" for at in range(200_000)),
+        "".join(f"flags:lm a{at}\n\n" for at in range(200_000)),
+        "flags:lm " + "".join(f"a{at} " for at in range(500_000)),
+    ],
+    ids=["harts", "cores", "features"],
+)
+def test_a_machine_of_too_many_kinds_is_not_believed(tmp_path: Path, text: str) -> None:
+    report = read(write(tmp_path, {"proc/cpuinfo": text[:MAX_CPUINFO_BYTES]}))
+    assert report.isa.canonical is None
+    assert len(msgspec.json.encode(report)) < 100_000
+
+
 # What such files hold, broken in small ways, besides plain garbage.
 PIECES = st.sampled_from(
-    ["rv64", "imafdcv", "_zba", "_", "su", "0p7", "isa", ":", "\n", "processor", "flags", "lm sse2", "Features", "0-7",
-     "0,2-", "4294967296", "-1", "1" * 400, "enabled", "interpreter /bin/sh", "flags: F", "magic ", "7f454c46", "{", "}",
-     '"policyName"', "MemTotal: ", "kB", "0x10de", "\x00", "\u0660", "é", "hart isa", "cpu-vector : 0.7.1"]
+    ["rv64", "imafdcv", "_zba", "_", "su", "0p7", "isa", ":", "\n", "processor", "flags", "lm sse2", "Features",
+     "0-7", "0,2-", "4294967296", "-1", "1" * 400, "enabled", "interpreter /bin/sh", "flags: F", "magic ", "{", "}",
+     "7f454c46", '"policyName"', "MemTotal: ", "kB", "0x10de", "\x00", "\u0660", "é", "hart isa", "cpu-vector : 0.7.1"]
 )  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=12).map("".join).map(lambda text: text.encode("utf-8", "replace"))
 
