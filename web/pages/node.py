@@ -180,7 +180,14 @@ def _balance(node: Node, held: Held) -> Context:
                 "measured": None if sample is None else use(name, whole, sample),
             }
         )
-    return {"balance": shown, "rows": rows}
+    usage = node.report.usage
+    return {
+        "balance": shown,
+        "rows": rows,
+        "measured": bool(measured) and not shown.stale,
+        "sampled_by": usage.source if usage else "",
+        "sampled_at": usage.observed_at if usage else "",
+    }
 
 
 def _pods(node: Node, held: Held) -> Context:

@@ -2,6 +2,7 @@
 
 from django.urls import re_path
 
+from .balance import balance
 from .decisions import decision, decisions
 from .fleet import fleet
 from .node import node
@@ -23,6 +24,7 @@ urlpatterns = [
     re_path(r"^workloads/(?P<pk>w-[0-9a-z]{1,38})/$", workload, name="workload"),
     re_path(r"^decisions/$", decisions, name="decisions"),
     re_path(r"^decisions/(?P<pk>[0-9]{1,18})/$", decision, name="decision"),
+    re_path(r"^balance/$", balance, name="balance"),
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^what-if/$", what_if, name="what-if"),

@@ -1,0 +1,162 @@
+"""Decisions by what Prometheus measured, and by requests, visibly, as soon as it is gone.
+
+Real here: Prometheus and node_exporter. One exporter shows this machine, two show machines that the test makes up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
+from hetsched.inventory.checking import check_cluster
+from hetsched.inventory.collecting import configure
+from hetsched.inventory.models import Cluster, Collector, Node
+from hetsched.placement.models import Decision
+from hetsched.placement.snapshot import load_state, warm
+from tests.builders import NodeBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, submitted
+from tests.system.processes import wait_until
+from tests.workers.monitoring import Machine, Monitoring, a_monitoring
+from web.api.fleet import Fleet
+from workers import collect, schedule
+
+pytestmark = [pytest.mark.needs("prometheus", "node-exporter"), pytest.mark.django_db]
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def monitoring() -> Iterator[Monitoring]:
+    """Return a Prometheus that watches a machine with 3.9 of its 4 cores in use, one that idles, and this one."""
+    busy = Machine(cpu=3.9, memory=2 * GIB, network=5_000_000, disk=30_000_000)
+    idle = Machine(cpu=0.1, memory=GIB)
+    with a_monitoring({"busy": busy, "idle": idle}) as watched:
+        yield watched
+
+
+@pytest.fixture
+def cluster(settings: Any, monitoring: Monitoring) -> Cluster:
+    """Return a cluster of two equal nodes, and this machine, where nothing may be put."""
+    settings.HETSCHED_SOURCE_HOSTS = [monitoring.host]
+    here = sized(a_node("here")).cordoned().having(addresses=("127.0.0.1",))
+    made = a_cluster(sized(a_node("busy")), sized(a_node("idle")), here)
+    params = {"url": monitoring.url, "window_seconds": 6}
+    configure(made, "load", kind="prometheus-load", params=params, interval_seconds=5, actor=ALICE, reason="measure")
+    return made
+
+
+def sized(node: NodeBuilder) -> NodeBuilder:
+    return node.cpu(4).memory("8Gi").offering(NETWORK_MBPS, 100).offering(DISK_MBPS, 100)
+
+
+def asked() -> bool:
+    """Have the collector asked as if its time had come."""
+    Collector.objects.update(due_at=timezone.now())
+    return collect.run(Collector.objects.get().pk)
+
+
+def decided(cluster: Cluster, name: str) -> Decision:
+    submitted(cluster, a_pod(name).cpu(1).policy("mbcgt"))
+    schedule.run(cluster.pk)
+    return Decision.objects.get(pod__name=name)
+
+
+def figures(cluster: Cluster) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for family in Fleet().collect()
+        for sample in family.samples
+        if sample.labels.get("collector") == "load"
+    }
+
+
+@pytest.fixture
+def viewer() -> Client:
+    user = User.objects.create_user("viewer", password="a long enough password")
+    user.groups.set(Group.objects.filter(name="viewer"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
+    cluster: Cluster, monitoring: Monitoring, viewer: Client
+) -> None:
+    # Nobody asked yet: both are empty by what is requested, and the first by name wins.
+    assert decided(cluster, "before").node_name == "busy"
+
+    assert asked()
+    row = Collector.objects.get()
+    assert (row.nodes_told, row.nodes_stale, row.stale_since, row.problems) == (3, 0, None, [])
+    busy = Node.objects.get(name="busy").report.usage
+    assert busy is not None
+    assert busy.source == "load"
+    # 3.9 cores; 2 GiB; 5 000 000 bytes/s each way * 8 / 10^6 = 40 Mbit/s, the busier way; 30 + 0 MB/s
+    assert abs(busy.amounts[CPU] - 3900) < 400
+    assert busy.amounts[MEMORY] == 2 * GIB
+    assert 30 <= busy.amounts[NETWORK_MBPS] <= 50
+    assert 22 <= busy.amounts[DISK_MBPS] <= 38
+    here = Node.objects.get(name="here").report.usage
+    assert here is not None
+    assert 0 <= here.amounts[CPU] <= 1000 * (os.cpu_count() or 1) * 1.2
+    assert here.amounts[MEMORY] > 2**26
+
+    measured = decided(cluster, "measured")
+    assert measured.node_name == "idle"  # 3.9 cores and one more do not fit on the other
+    assert "stale" not in measured.summary
+    page = viewer.get("/balance/").content.decode()
+    assert 'data-source="load"' in page
+    assert "chip good" in page
+    shown = viewer.get("/api/v1/nodes/busy/balance/").json()
+    assert shown["origin"]["source"] == "load"
+    assert shown["resources"][CPU]["ratio"] > 0.8
+    balance = viewer.get("/api/v1/metrics/balance/").json()
+    assert (balance["byRequests"], balance["sources"][0]["up"]) == ([], True)
+    assert figures(cluster)["hetsched_collector_up"] == 1
+    assert [(check.check, check.ok) for check in check_cluster(cluster)] == [("source load", True)]
+
+    monitoring.down()
+    assert not asked()  # the next time that it is due: within one interval
+    row.refresh_from_db()
+    assert row.stale_since is not None
+    assert row.failure_code == "HostUnreachable"
+    # busy holds one core of 4, idle one: by requests they are even again.
+    alone = decided(cluster, "afterwards")
+    assert alone.node_name == "busy"
+    assert "by requests: the measured use of 3 of 3 nodes is stale" in alone.summary
+    page = viewer.get("/balance/").content.decode()
+    assert "chip bad" in page
+    assert viewer.get("/nodes/busy/balance/").content.decode().count("chip bad") == 1
+    balance = viewer.get("/api/v1/metrics/balance/").json()
+    assert balance["byRequests"] == ["busy", "here", "idle"]
+    assert (balance["sources"][0]["up"], balance["sources"][0]["nodesStale"]) == (False, 3)
+    assert viewer.get("/api/v1/nodes/busy/balance/").json()["stale"] is True
+    assert figures(cluster)["hetsched_collector_up"] == 0
+    assert figures(cluster)["hetsched_collector_nodes_stale"] == 3
+    (told,) = check_cluster(cluster)
+    assert not told.ok
+    assert monitoring.host in told.detail
+    with warm(cluster.pk).held() as loaded:
+        assert loaded.state.digest() == load_state(cluster.pk).state.digest()
+
+
+def test_a_machine_whose_exporter_is_gone_is_measured_no_more(settings: Any) -> None:
+    with a_monitoring({"a": Machine(cpu=1), "b": Machine(cpu=2)}) as watched:
+        settings.HETSCHED_SOURCE_HOSTS = [watched.host]
+        made = a_cluster(sized(a_node("a")), sized(a_node("b")))
+        params = {"url": watched.url, "window_seconds": 60}
+        configure(made, "load", kind="prometheus-load", params=params, actor=ALICE, reason="measure")
+        assert asked()
+        watched.exporter_down("b")
+        wait_until(lambda: not watched.query('node_memory_MemTotal_bytes{node="b"}'), what="nobody noticed")
+        assert asked()
+        assert load_state(made.pk).state.stale() == ["b"]  # though rates over a minute still give a number
+        row = Collector.objects.get()
+        assert (row.nodes_told, row.nodes_stale, row.stale_since) == (2, 1, None)

@@ -1,0 +1,112 @@
+"""How evenly a cluster is used: what is requested beside what is measured, and by whom.
+
+Rule: what counts of a node is its measured use where there is a fresh sample, else what is requested; a node that is to
+be measured and is not is said to be so. The figures are the engine's own, of its present state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from django.http import HttpResponse
+from django.utils.translation import gettext as _
+
+from hetsched.engine.balance import node_balance
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.state import ClusterState
+from hetsched.inventory.actions import cluster_topic
+from hetsched.placement.snapshot import warm
+from web.api.metrics import load_sources
+
+from .amounts import amount_words, percent, use
+from .shell import Shell, page
+
+PAGE_SIZE = 100
+
+
+@page("fleet")
+def balance(shell: Shell) -> HttpResponse:
+    if shell.cluster is None:
+        return shell.render("balance", {})
+    shell.follow(cluster_topic(shell.cluster))
+    with warm(shell.cluster.pk).held() as loaded:
+        state = loaded.state
+        late = frozenset(state.stale())
+        resources = _resources(state)
+        nodes = _nodes(state, late)
+        ready = state.all_rows.static("ready") != 0
+        degree = float(node_balance(state)[ready].mean()) if ready.any() else 1.0
+    found = shell.page_of(nodes, PAGE_SIZE)
+    return shell.render(
+        "balance",
+        {
+            "degree": degree,
+            "resources": resources,
+            "sources": load_sources(shell.cluster),
+            "late": len(late),
+            "total": len(nodes),
+            "measured": sum(row["measured"] for row in nodes),
+            "columns": [_label(name) for name in USAGE_RESOURCES],
+            "page": found,
+        },
+    )
+
+
+def _label(resource: str) -> str:
+    labels = {"cpu": _("CPU"), "memory": _("memory")}
+    return (
+        labels.get(resource) or {"hetsched.io/network-mbps": _("network"), "hetsched.io/disk-mbps": _("disk")}[resource]
+    )
+
+
+def _resources(state: ClusterState) -> list[dict[str, Any]]:
+    """Return the four resources over all nodes; what is measured is over the nodes where it is."""
+    rows = []
+    allocatable, requested = state.all_rows.static("allocatable"), state.all_rows.load("requested")
+    used, measured = state.all_rows.load("used"), state.all_rows.static("measured") != 0
+    for position, name in enumerate(USAGE_RESOURCES):
+        if name not in state.resources.index:
+            continue
+        row = state.resources.index[name]
+        known = measured[position] & (allocatable[row] > 0)
+        whole, counted = int(allocatable[row].sum()), int(np.maximum(used[position], 0).sum())
+        rows.append(
+            {
+                "label": _label(name),
+                "whole": amount_words(name, whole),
+                "requested": use(name, whole, int(requested[row].sum())),
+                "measured": use(name, int(allocatable[row][known].sum()), int(used[position][known].sum()))
+                if known.any()
+                else None,
+                "nodes": int(known.sum()),
+                "counted": use(name, whole, counted),
+            }
+        )
+    return rows
+
+
+def _nodes(state: ClusterState, late: frozenset[str]) -> list[dict[str, Any]]:
+    """Return every node with what counts of it, the least even first."""
+    degrees = node_balance(state).tolist()
+    measured = (state.all_rows.static("measured") != 0).any(axis=0).tolist()
+    allocatable, used = state.all_rows.static("allocatable"), state.all_rows.load("used")
+    at = [state.resources.index.get(name) for name in USAGE_RESOURCES]
+    found = []
+    for row, name in enumerate(state.columns.names):
+        ratios = [
+            min(max(int(used[position, row]), 0) / int(allocatable[where, row]), 1.0)
+            if where is not None and allocatable[where, row]
+            else None
+            for position, where in enumerate(at)
+        ]
+        found.append(
+            {
+                "name": name,
+                "degree": degrees[row],
+                "measured": bool(measured[row]),
+                "late": name in late,
+                "cells": [(ratio, percent(ratio)) for ratio in ratios],
+            }
+        )
+    return sorted(found, key=lambda node: (node["degree"], node["name"]))
