@@ -92,6 +92,8 @@ class Pinner:
             )
         except OSError as error:
             problems.append(MachineProblem("PinsNotKept", f"nothing is pinned: {error}"))
+        # What a process left that ended meanwhile is no news, and this tree is read for months.
+        self._tree.problems.clear()
         found = (*problems, *self._grants.problems)
         self.problems = (self._file.problem, *found) if self._file.problem is not None else found
         return self._last
