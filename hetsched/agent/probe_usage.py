@@ -1,0 +1,312 @@
+"""What a machine uses, and what of its zones others leave to it: a meter of two samples.
+
+Problem: the kernel only counts up; counters start anew when a driver or a CPU does, wrap on 32-bit kernels, and count
+one transfer again on every device that is stacked on another.
+Rule, over the time between two samples:
+    cpu        1000 x time not idle, not waiting, not stolen / all time, summed over CPUs, in millicores
+    memory     total - available, in bytes, at the later sample
+    network    the larger of received and sent, in Mbit/s, over interfaces with a device behind them: links are duplex
+    disk       read + written, in MB/s, over whole disks with a device behind them
+A counter that fell is a wrap where it fell from the upper half of 32 bits, else a restart, and then its resource was
+not measured this time. Capacity of the network is the speed of what is up; of disks nobody knows it, so it is stated.
+    steal      stolen / all time of the CPUs of a zone, smoothed with a half-life
+    offline capacity = 1000 x CPUs of the zone x (1 - steal)
+Source: Linux Documentation/filesystems/proc.rst, Documentation/admin-guide/iostats.rst, ABI/testing/sysfs-class-net;
+cassini (Tencent 2022) for the discount, whose formula is unpublished: reconstruction.
+Invariants: no amount is negative; what is not in `amounts` was not measured, and a problem says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from hetsched.contracts.agent_report import MachineProblem, MachineUsage, MachineZone
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
+
+from .tree import Tree
+
+STEAL_HALF_LIFE_SECONDS = 60.0
+LEAST_WINDOW_SECONDS = 0.2
+_SPEED_SECONDS = 60.0  # how long speeds are believed
+_MOST_STAT_BYTES = 4 * 1024 * 1024  # interrupt counters of large machines stand there too
+_SECTOR_BYTES = 512
+_HALF, _WHOLE = 2**31, 2**32
+
+Counters = dict[str, tuple[int, ...]]
+
+
+class Ticks(NamedTuple):
+    """Time of one CPU by what it did, in the kernel's ticks."""
+
+    busy: int
+    waiting: int
+    stolen: int
+
+    @property
+    def total(self) -> int:
+        return self.busy + self.waiting + self.stolen
+
+
+class Sample(NamedTuple):
+    """Counters at one moment of the monotonic clock; None where they could not be read."""
+
+    at: float
+    cpus: dict[int, Ticks] | None
+    memory: tuple[int, int] | None  # total and available bytes
+    network: Counters | None  # received and sent bytes by interface
+    disks: Counters | None  # sectors read and written by disk
+
+
+class UsageMeter:
+    """Measures between its own calls; `network_mbps` and `disk_mbps` are capacities that an operator states."""
+
+    def __init__(
+        self,
+        *,
+        network_mbps: int | None = None,
+        disk_mbps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._stated = {NETWORK_MBPS: network_mbps, DISK_MBPS: disk_mbps}
+        self._clock = clock
+        self._now = now
+        self._before: Sample | None = None
+        self._physical: dict[str, bool] = {}
+        self._speed: tuple[float, int | None] | None = None
+        self._steal: dict[int, float] = {}
+
+    def measure(self, tree: Tree) -> MachineUsage | None:
+        """Return the use since the last call, None the first time; a call closes the window of the one before."""
+        before, after = self._before, self._sample(tree)
+        if before is None or after.at - before.at < LEAST_WINDOW_SECONDS:
+            self._before = before or after
+            _problem(tree, "UsageNotMeasured", "use is measured between two samples, and there is one so far")
+            return None
+        self._before = after
+        window = after.at - before.at
+        self._smooth(before, after, window)
+        amounts = {
+            CPU: _cpu_millis(before.cpus, after.cpus),
+            MEMORY: None if after.memory is None else max(after.memory[0] - after.memory[1], 0),
+            NETWORK_MBPS: _rate(before.network, after.network, 8 / 1e6 / window, max),
+            DISK_MBPS: _rate(before.disks, after.disks, _SECTOR_BYTES / 1e6 / window, sum),
+        }
+        capacity = {
+            CPU: None if after.cpus is None else 1000 * len(after.cpus),
+            MEMORY: None if after.memory is None else after.memory[0],
+            NETWORK_MBPS: self._stated[NETWORK_MBPS] or self._network_mbps(tree, after),
+            DISK_MBPS: self._stated[DISK_MBPS],
+        }
+        for resource, amount in amounts.items():
+            if amount is None:
+                _problem(tree, "UsageNotMeasured", f"{resource}: nothing counts it, or it was counted anew meanwhile")
+        for resource, amount in capacity.items():
+            if amount is None and amounts[resource] is not None:
+                _problem(tree, "CapacityUnknown", f"{resource}: the machine does not tell how much there is")
+        return MachineUsage(
+            amounts={resource: amount for resource, amount in amounts.items() if amount is not None},
+            capacity={resource: amount for resource, amount in capacity.items() if amount is not None},
+            window_seconds=round(window, 3),
+            observed_at=rfc3339(self._now()),
+        )
+
+    def with_steal(self, zones: Iterable[MachineZone]) -> tuple[MachineZone, ...]:
+        """Return the zones with what others take of them, as far as it was measured of every CPU of a zone."""
+        found: list[MachineZone] = []
+        for zone in zones:
+            cpus = parse_cpuset(zone.cpus)
+            if cpus and cpus <= self._steal.keys():
+                ratio = round(sum(self._steal[cpu] for cpu in cpus) / len(cpus), 4)
+                zone = msgspec.structs.replace(
+                    zone, steal_ratio=ratio, offline_capacity_millis=offline_capacity_millis(len(cpus), ratio)
+                )
+            found.append(zone)
+        return tuple(found)
+
+    def steal_fingerprint(self, zones: Iterable[MachineZone], steps: int = 20) -> tuple[int | None, ...]:
+        """Return steal by zone in coarse steps, so that only changes that matter are news."""
+        ratios = (zone.steal_ratio for zone in self.with_steal(zones))
+        return tuple(None if ratio is None else round(ratio * steps) for ratio in ratios)
+
+    # -- samples -----------------------------------------------------------------------------------------------------
+
+    def _sample(self, tree: Tree) -> Sample:
+        network = _table(tree, "/proc/1/net/dev" if tree.exists("/proc/1/net/dev") else "/proc/net/dev")
+        disks = _table(tree, "/proc/diskstats")
+        if len(self._physical) > 10_000:  # pods come and go, and their interfaces with them
+            self._physical.clear()
+        return Sample(
+            at=self._clock(),
+            cpus=_ticks(tree),
+            memory=_memory(tree),
+            network=_counters(network, lambda name: self._has_device(tree, f"/sys/class/net/{name}"), 1, 9),
+            disks=_counters(disks, lambda name: self._has_device(tree, f"/sys/block/{name.replace('/', '!')}"), 5, 9),
+        )
+
+    def _has_device(self, tree: Tree, folder: str) -> bool:
+        """Tell whether hardware is behind an interface or a disk; asked once for each name."""
+        known = self._physical.get(folder)
+        if known is None:
+            known = self._physical[folder] = tree.exists(f"{folder}/device")
+        return known
+
+    def _network_mbps(self, tree: Tree, sample: Sample) -> int | None:
+        """Return the speed of all links that are up; None where one of them does not tell its own, or none is up."""
+        if self._speed is not None and sample.at - self._speed[0] < _SPEED_SECONDS:
+            return self._speed[1]
+        speeds: dict[str, int] = {}
+        known = True
+        for name in sample.network or ():
+            folder = f"/sys/class/net/{name}"
+            if tree.text(f"{folder}/operstate", 64) == "down":
+                continue
+            # Links that are bonded carry what their bond tells, which is less where one of them stands by.
+            bond = tree.link_name(f"{folder}/master")
+            whole = bond if bond and tree.exists(f"/sys/class/net/{bond}/bonding") else name
+            speed = tree.number(f"/sys/class/net/{whole}/speed")
+            known = known and speed is not None and speed > 0
+            speeds[whole] = speed or 0
+        total = sum(speeds.values()) if speeds and known else None
+        self._speed = (sample.at, total)
+        return total
+
+    def _smooth(self, before: Sample, after: Sample, window: float) -> None:
+        keep = 0.5 ** (window / STEAL_HALF_LIFE_SECONDS)
+        steal: dict[int, float] = {}
+        for cpu, spent in _spent(before.cpus or {}, after.cpus or {}).items():
+            if spent is not None and spent.total:
+                ratio = spent.stolen / spent.total
+                steal[cpu] = keep * self._steal.get(cpu, ratio) + (1 - keep) * ratio
+            elif cpu in self._steal:
+                steal[cpu] = self._steal[cpu]
+        self._steal = steal
+
+
+def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
+    """Return what a zone of so many CPUs has left when others take a share of it."""
+    return round(1000 * cpus * (1 - min(max(steal_ratio, 0.0), 1.0)))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _ticks(tree: Tree) -> dict[int, Ticks] | None:
+    """Read the time of each CPU; the time of guests is part of a CPU's own already."""
+    found: dict[int, Ticks] = {}
+    for line in (tree.text("/proc/stat", _MOST_STAT_BYTES) or "").split("\n"):
+        if not line.startswith("cpu"):
+            break
+        fields = line.split()
+        number = fields[0][3:]
+        values = [int(field) for field in fields[1:9] if _is_count(field)]
+        if _is_count(number) and len(values) >= 4 and len(values) == len(fields[1:9]):
+            user, nice, system, idle, wait, irq, soft, stolen = (values + [0] * 4)[:8]
+            found[int(number)] = Ticks(user + nice + system + irq + soft, idle + wait, stolen)
+    return found or None
+
+
+def _memory(tree: Tree) -> tuple[int, int] | None:
+    """Read total and available memory; old kernels leave the sum to the reader."""
+    amounts: dict[str, int] = {}
+    for line in (tree.text("/proc/meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and _is_count(words[0]):
+            amounts[name] = int(words[0]) * 1024
+    total = amounts.get("MemTotal")
+    available = amounts.get("MemAvailable")
+    if available is None and "MemFree" in amounts:
+        available = sum(amounts.get(name, 0) for name in ("MemFree", "Buffers", "Cached"))
+    return None if total is None or available is None else (total, available)
+
+
+def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
+    """Return the fields of each line by the name in it: before the colon, or the third word of the disks' lines."""
+    text = tree.text(path, _MOST_STAT_BYTES)
+    if text is None:
+        return None
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and "|" not in line:
+            found[name.strip()] = ["", *rest.split()]
+        elif not colon and len(words := line.split()) >= 14:
+            # So that sectors read and written stand at 5 and 9.
+            found[words[2]] = words
+    return found
+
+
+def _counters(
+    table: dict[str, list[str]] | None, physical: Callable[[str], bool], first: int, second: int
+) -> Counters | None:
+    if table is None:
+        return None
+    found: Counters = {}
+    for name, fields in table.items():
+        if len(fields) > second and _is_count(fields[first]) and _is_count(fields[second]) and physical(name):
+            found[name] = (int(fields[first]), int(fields[second]))
+    return found
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
+# -- between two samples -----------------------------------------------------------------------------------------------
+
+
+def _spent(before: dict[int, Ticks], after: dict[int, Ticks]) -> dict[int, Ticks | None]:
+    """Return what each CPU did in between, None where it was not there before or counts anew."""
+    found: dict[int, Ticks | None] = {}
+    for cpu, now in after.items():
+        then = before.get(cpu)
+        if then is None or now.busy < then.busy or now.stolen < then.stolen:
+            found[cpu] = None
+        else:
+            # Waiting time is known to step back a little.
+            found[cpu] = Ticks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
+    return found
+
+
+def _cpu_millis(before: dict[int, Ticks] | None, after: dict[int, Ticks] | None) -> int | None:
+    if before is None or after is None:
+        return None
+    spent = list(_spent(before, after).values())
+    if any(one is None for one in spent):
+        return None
+    return round(sum(1000 * one.busy / one.total for one in spent if one is not None and one.total))
+
+
+def _rate(before: Counters | None, after: Counters | None, factor: float, of: Callable[[list[int]], int]) -> int | None:
+    """Return the rate over all devices; one that came meanwhile counts from the next window on."""
+    if not before or not after:
+        return None
+    deltas = [0, 0]
+    for name, now in after.items():
+        for side, (then, value) in enumerate(zip(before.get(name, now), now, strict=True)):
+            grown = _grown(then, value)
+            if grown is None:
+                return None
+            deltas[side] += grown
+    return round(of(deltas) * factor)
+
+
+def _grown(before: int, after: int) -> int | None:
+    """Return by how much a counter grew, None where it started anew."""
+    if after >= before:
+        return after - before
+    if _HALF <= before < _WHOLE and after < _HALF:
+        return after + _WHOLE - before
+    return None
+
+
+def _problem(tree: Tree, code: str, message: str) -> None:
+    tree.problems.append(MachineProblem(code, message))
