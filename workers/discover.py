@@ -38,6 +38,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_facts import NodeFacts
 
 _MOST_FAILURES = 10
+_MOST_WRITES = 5000  # at once; the next run goes on
 # Facts that may be in quarantine, and the part of a report that they are about.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
@@ -173,7 +174,7 @@ def _write(api: Api, lease: Lease, writes: list[Write], node: str) -> tuple[int,
         return 0, "the guard of deploy/discovery could not be tried", [str(failure)[:300]]
     written = 0
     failures: list[str] = []
-    for number, write in enumerate(writes):
+    for number, write in enumerate(writes[:_MOST_WRITES]):
         if number % 50 == 0 and not discovering.renew(lease):
             return written, "another worker took over", failures
         try:

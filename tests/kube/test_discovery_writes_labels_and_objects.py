@@ -17,6 +17,7 @@ from django.conf import LazySettings
 from hetsched.adapters.kube.api import Api, Resource
 from hetsched.adapters.kube.electing import Election
 from hetsched.adapters.kube.resources import NODE_GPUS, NODES, TOPOLOGIES
+from hetsched.adapters.kube.rights import DISCOVERY_RIGHTS
 from hetsched.contracts.agent_message import AgentMessage, digest_of, steady
 from hetsched.contracts.agent_report import (
     AgentReport,
@@ -37,6 +38,7 @@ from hetsched.journal.audit import SYSTEM
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node
+from tests.kube.test_what_is_granted_is_what_is_used import Grant, grant
 from workers import discover
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db(transaction=True)]
@@ -106,6 +108,23 @@ def found(cluster: Cluster) -> Discovery:
     return looked
 
 
+def used(plane: ControlPlane, *, since: int) -> set[Grant]:
+    """Return the rights that discovery's account made use of, by the API server's own audit."""
+    named = {(right.resource.plural, right.verb): right.name for right in DISCOVERY_RIGHTS}
+    calls = set()
+    for call in plane.audited()[since:]:
+        what = call.get("objectRef")
+        if what is None or what["resource"] == "selfsubjectaccessreviews":
+            continue
+        part = f"/{what['subresource']}" if "subresource" in what else ""
+        name = named.get((what["resource"], call["verb"]), "")
+        calls.add((what.get("apiGroup", ""), what["resource"] + part, call["verb"], name))
+        if call["verb"] == "patch" and call["responseStatus"]["code"] == 201:
+            # What is applied and not there is created, for which the API server asks whether we may.
+            calls.add((what.get("apiGroup", ""), what["resource"], "create", ""))
+    return calls
+
+
 def get(api: Api, kind: Resource, name: str = "n1") -> dict[str, Any]:
     document: dict[str, Any] = json.loads(api.get(kind.path(name=name)))
     return document
@@ -118,13 +137,17 @@ def change(api: Api, body: dict[str, Any], manager: str = "kubectl-label", part:
     )  # fmt: skip
 
 
-def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same(api: Api, live: Cluster) -> None:
+def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same(
+    api: Api, plane: ControlPlane, live: Cluster
+) -> None:
     report(live)
+    since = len(plane.audited())
     told = Node.objects.get(name="n1").report
     # Labels and annotations, the node's resources, its zones, its cards: four writes; then all is as it should be.
     assert discover.run() == 4
     assert found(live).failures == ()
     assert discover.run() == 0
+    assert used(plane, since=since) == set(map(grant, DISCOVERY_RIGHTS))
     node = get(api, NODES)
     labels, annotations = node["metadata"]["labels"], node["metadata"]["annotations"]
     assert (labels["ARCH"], labels["QEMU"]) == ("RV64IMAFDCBV", "X86")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from hetsched.project.settings import ENV
-from tests.kube import access, kinds
+from tests.kube import access, discovery_account, kinds
 from tests.kube.control_plane import ControlPlane, find
 
 pytestmark = pytest.mark.needs("helm")
@@ -33,7 +33,10 @@ ALL = (
     "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}",
     "images.plainRegistries={lab:5000}", "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
 )  # fmt: skip
-PROCESSES = {"web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat"}
+PROCESSES = {
+    "web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat",
+    "discover": "worker-discover",
+}  # fmt: skip
 
 
 def helm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -117,7 +120,7 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
             assert set(container["resources"][kind]) == {"cpu", "memory"}
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
         # Only who calls API servers has a token for one.
-        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender"))
+        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender", "discover"))
         if role != "migrate":
             assert "livenessProbe" in container
     assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -179,14 +182,13 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     assert roles["hetsched-live-hetsched"]["rules"] == access.rules_of("hetsched")
     assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
     assert roles["hetsched-live-hetsched-pull-secrets"]["rules"] == access.rules_of("hetsched-pull-secrets")
-    (role,) = of("Role", *ALL).values()
-    assert role["rules"] == access.rules_of("hetsched-elect")
+    assert of("Role", *ALL)["hetsched-live-hetsched-elect"]["rules"] == access.rules_of("hetsched-elect")
     bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in of("RoleBinding", *ALL).values()}
     assert bound == {
         ("default", "hetsched-live-hetsched-submit"), ("kube-system", "hetsched-live-hetsched-elect"),
-        ("default", "hetsched-live-hetsched-pull-secrets"),
+        ("default", "hetsched-live-hetsched-pull-secrets"), ("kube-system", "hetsched-live-hetsched-discovery"),
     }  # fmt: skip
-    (policy,) = of("ValidatingAdmissionPolicy", *ALL).values()
+    policy = of("ValidatingAdmissionPolicy", *ALL)["hetsched-live-hetsched-allocations"]
     (shipped,) = [one for one in access.objects() if one["kind"] == "ValidatingAdmissionPolicy"]
     ours, exempt = [one["expression"] for one in policy["spec"].pop("matchConditions")]
     (plain,) = [one["expression"] for one in shipped["spec"].pop("matchConditions")]
@@ -196,6 +198,30 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     assert exempt == '!(request.userInfo.username in ["crane"])'
     assert policy["spec"] == shipped["spec"]
     assert not {"ClusterRole", "ServiceAccount"} & {one["kind"] for one in rendered("access.create=false")}
+
+
+def test_discovery_is_an_account_of_its_own_that_is_guarded() -> None:
+    discover = dict(pods(*ALL))["discover"]["spec"]
+    assert discover["serviceAccountName"] == "live-hetsched-discovery"
+    assert {pod["spec"].get("serviceAccountName") for role, pod in pods(*ALL) if role != "discover"} == {
+        "live-hetsched", None,
+    }  # fmt: skip
+    name = "hetsched-live-hetsched-discovery"
+    assert of("ClusterRole", *ALL)[name]["rules"] == discovery_account.rules_of("ClusterRole")
+    assert of("Role", *ALL)[name]["rules"] == discovery_account.rules_of("Role")
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        (subject,) = of(kind, *ALL)[name]["subjects"]
+        assert (subject["name"], subject["namespace"]) == ("live-hetsched-discovery", "hetsched")
+    policy = of("ValidatingAdmissionPolicy", *ALL)[name]["spec"]
+    shipped = next(one for one in discovery_account.objects() if one["kind"] == "ValidatingAdmissionPolicy")["spec"]
+    (ours,), (plain,) = policy.pop("matchConditions"), shipped.pop("matchConditions")
+    account = "system:serviceaccount:hetsched:live-hetsched-discovery"
+    assert ours["expression"] == plain["expression"].replace(
+        "system:serviceaccount:hetsched:hetsched-discovery", account
+    )
+    assert policy == shipped
+    assert of("ValidatingAdmissionPolicyBinding", *ALL)[name]["spec"]["validationActions"] == ["Deny"]
+    assert not [one for one in rendered("discovery.enabled=false") if "discover" in one["metadata"]["name"]]
 
 
 def test_the_agent_is_off_and_only_reads_its_node() -> None:
@@ -255,7 +281,7 @@ def test_network_policies_and_budgets_select_what_they_mean() -> None:
     policies = {name: selected(one["spec"]["podSelector"]) for name, one in of("NetworkPolicy", *ALL).items()}
     assert policies == {
         "live-hetsched": set(labels),
-        "live-hetsched-api-servers": {"web", "io", "watch", "extender"},
+        "live-hetsched-api-servers": {"web", "io", "watch", "extender", "discover"},
         "live-hetsched-extender": {"extender"},
         "live-hetsched-registries": {"io"},
         "live-hetsched-web": {"web"},

@@ -128,7 +128,8 @@ def stack() -> Iterator[Stack]:
 
 def test_every_service_is_known_to_this_test() -> None:
     assert set(SERVICES) == {
-        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "watch", "beat", "demo", "prometheus",
+        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "worker-discover", "watch", "beat",
+        "demo", "prometheus",
     }  # fmt: skip
     assert set(OURS) == set(SERVICES) - {"postgres", "redis", "prometheus"}
 
@@ -149,9 +150,9 @@ def test_dependencies_exist() -> None:
 def test_one_submission_through_all_services(stack: Stack) -> None:
     stack.run("migrate")
     watch = stack.start("watch")
-    for name in ("web", "worker-schedule", "worker-io", "beat"):
+    for name in ("web", "worker-schedule", "worker-io", "worker-discover", "beat"):
         stack.start(name)
-    for name in ("web", "worker-schedule", "worker-io", "beat"):
+    for name in ("web", "worker-schedule", "worker-io", "worker-discover", "beat"):
         wait_until(lambda name=name: stack.healthy(name), what=f"the health of {name}", seconds=90)
 
     operator, ci = Client(stack, "operator"), Client(stack, "submitter")

@@ -22,7 +22,7 @@ from hetsched.adapters.export import card_object, topology_object
 from hetsched.adapters.node_labels import Stated, coarse_labels, emulated_labels, native_labels
 from hetsched.contracts.discovery import Kept
 from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
-from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
+from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS, parse_amount
 
 from .api import Api, ApiFailure, Resource
 from .owning import applied, managers, owners
@@ -202,7 +202,7 @@ def _capacity(standing: Standing, facts: NodeReport, kept: list[Kept]) -> Write 
     wanted: dict[str, dict[str, str]] = {}
     differs = False
     for part in ("capacity", "allocatable"):
-        there = status.get(part) or {}
+        there = _counted(status.get(part) or {})
         by = owners(standing.node, "status", part)
         held = {name: list(_contradicted(standing.name, part, there, by, {name: amounts[name]})) for name in amounts}
         for theirs in held.values():
@@ -214,6 +214,11 @@ def _capacity(standing: Standing, facts: NodeReport, kept: list[Kept]) -> Write 
         return None
     body = {**_head(NODES), "metadata": _meta(standing), "status": wanted}
     return Write(NODES, standing.name, body, "capacity", part="status")
+
+
+def _counted(stated: Mapping[str, str]) -> dict[str, str]:
+    """Return our resources as plain numbers: an API server writes 10000 as 10k."""
+    return {name: str(parse_amount(name, stated[name])) for name in OUR_RESOURCES if name in stated}
 
 
 # -- objects ---------------------------------------------------------------------------------------------------------

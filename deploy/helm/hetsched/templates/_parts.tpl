@@ -51,7 +51,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* The pod of one process: dict root, role, command, resources; account true where it calls API servers; env and the
+{{/* The pod of one process: dict root, role, command, resources; account true where it calls API servers, as the
+     account with `identity` behind its name; env and the
      Secret `certificates` where it wants them. */}}
 {{- define "hetsched.pod" -}}
 metadata:
@@ -60,7 +61,7 @@ metadata:
     app.kubernetes.io/component: {{ .role }}
 spec:
   {{- if and .account .root.Values.access.create }}
-  serviceAccountName: {{ include "hetsched.name" .root }}
+  serviceAccountName: {{ include "hetsched.name" .root }}{{ .identity }}
   automountServiceAccountToken: true
   {{- else }}
   automountServiceAccountToken: false
