@@ -1,0 +1,231 @@
+"""What collectors tell of nodes: counted while it is fresh, told when it is not, gone with its collector.
+
+Faked here: the answers of the sources. A real Prometheus answers in tests/workers.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.collected import Collected, Finding
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.observed import Changes
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.collecting import allowed, asker, claim, configure, due, note_failure, remove, take_in
+from hetsched.inventory.facts import override
+from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import follow
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node
+from tests.scenes import ALICE, a_cluster
+
+pytestmark = pytest.mark.django_db
+
+URL = "http://racks.example:8080/v1"
+JSON = {"url": URL, "power_state": "$.state", "zones": "$.zones"}
+LOAD = {"url": URL}
+
+
+@pytest.fixture(autouse=True)
+def named(settings: Any) -> None:
+    settings.HETSCHED_SOURCE_HOSTS = ["racks.example:8080"]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return a_cluster(a_node("n1").zone("node-0", cpus="0-7"), a_node("n2").zone("node-0", cpus="0-7"))
+
+
+def collector(cluster: Cluster, kind: str = "http-json", **more: Any) -> Collector:
+    params = LOAD if kind == "prometheus-load" else JSON
+    return configure(
+        cluster, "racks", **{"kind": kind, "params": params, "actor": ALICE, "reason": "racks know", **more}
+    )
+
+
+def now(seconds_ago: float = 0) -> str:
+    return rfc3339(timezone.now() - timedelta(seconds=seconds_ago))
+
+
+def told(row: Collector, *findings: Finding) -> None:
+    take_in(row, Collected(findings), now=timezone.now())
+    row.refresh_from_db()
+
+
+def failed(row: Collector) -> None:
+    note_failure(row, "HostUnreachable", "nobody there", now=timezone.now())
+    row.refresh_from_db()
+
+
+def report(name: str = "n1") -> Any:
+    return Node.objects.get(name=name).report
+
+
+def offline(name: str = "n1") -> int | None:
+    value: int | None = report(name).numa.zones[0].offline_capacity_millis
+    return value
+
+
+def test_facts_are_the_nodes_until_their_source_failed_too_often(cluster: Cluster) -> None:
+    row = collector(cluster, most_failures=2)
+    told(row, Finding("n1", now(), zones={"0": 3000}, power=PowerReport("capped")))
+    assert (offline(), report().power) == (3000, PowerReport("capped"))
+    claims = Node.objects.get(name="n1").facts.claims
+    assert [(said.source, said.text) for said in claims["power.state"]] == [("collector racks", "capped")]
+    assert offline("n2") is None
+    failed(row)
+    assert (offline(), row.stale_since) == (3000, None)
+    failed(row)
+    assert (offline(), report().power) == (None, None)
+    assert row.stale_since is not None
+    assert report().problems[0].startswith("CollectedStale: what collector racks told at ")
+    told(row, Finding("n1", now(), power=PowerReport("on")))
+    assert (report().power, report().problems, row.stale_since) == (PowerReport("on"), (), None)
+    assert check_invariants() == []
+
+
+def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None:
+    row = collector(cluster, most_age_seconds=60)
+    told(row, Finding("n1", now(90), power=PowerReport("off")), Finding("n2", now(30), power=PowerReport("off")))
+    assert (report("n1").power, report("n2").power) == (None, PowerReport("off"))
+    assert (row.nodes_told, row.nodes_stale) == (2, 1)
+
+
+def test_a_zone_that_is_not_there_is_a_problem(cluster: Cluster) -> None:
+    told(collector(cluster), Finding("n1", now(), zones={"7": 1}))
+    assert report().problems == ("CollectedZoneUnknown: collector racks tells of 7, which is no zone here",)
+
+
+def test_an_operator_knows_better(cluster: Cluster) -> None:
+    row = collector(cluster)
+    told(row, Finding("n1", now(), zones={"node-0": 3000}))
+    until = rfc3339(timezone.now() + timedelta(hours=1))
+    override(cluster, "n1", "offline-capacity.node-0", "2", until, actor=ALICE, reason="measured it")
+    assert offline() == 2000
+    told(row, Finding("n1", now(), zones={"node-0": 3500}))
+    assert offline() == 2000
+
+
+def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster) -> None:
+    row = collector(cluster, "prometheus-load")
+    told(row, Finding("n1", now(), usage={"cpu": 1500}))
+    state = load_state(cluster.pk).state
+    assert state.stale() == ["n2"]  # it is to be measured, and is not
+    assert state.reports[0].usage is not None
+    assert state.reports[0].usage.source == "racks"
+    failed(row)
+    state = load_state(cluster.pk).state
+    assert state.stale() == ["n1", "n2"]
+    assert int(state.columns.field("measured").sum()) == 0
+    with warm(cluster.pk).held() as loaded:
+        assert loaded.state.digest() == state.digest()
+
+
+def test_a_source_that_never_answered_leaves_its_mark_too(cluster: Cluster) -> None:
+    failed(collector(cluster, "prometheus-load"))
+    assert load_state(cluster.pk).state.stale() == ["n1", "n2"]
+
+
+def test_other_measurements_count_where_the_first_is_stale() -> None:
+    made = a_cluster(a_node("n1").using(now(), cpu="700m"))
+    row = collector(made, "prometheus-load")
+    told(row, Finding("n1", now(), usage={"cpu": 1500}))
+    assert report().usage.amounts["cpu"] == 1500
+    failed(row)
+    assert (report().usage.amounts["cpu"], report().usage.source) == (700, "")
+    assert load_state(made.pk).state.stale() == []
+
+
+def test_what_an_api_server_says_anew_takes_nothing_away() -> None:
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    node = a_node("n1").zone("node-0", cpus="0-7")
+    follow(made.pk, Changes(nodes=[node.build()]), epoch=1)
+    told(collector(made), Finding("n1", now(), zones={"node-0": 3000}))
+    row = configure(made, "load", kind="prometheus-load", params=LOAD, actor=ALICE, reason="measure")
+    told(row, Finding("n1", now(), usage={"cpu": 1500}))
+    follow(made.pk, Changes(nodes=[node.labelled(changed="yes").build()]), epoch=1)
+    assert (offline(), report().usage.amounts) == (3000, {"cpu": 1500})
+    assert report().labels["changed"] == "yes"
+
+
+def test_a_collector_goes_with_all_it_told(cluster: Cluster) -> None:
+    row = collector(cluster, "prometheus-load")
+    told(row, Finding("n1", now(), usage={"cpu": 1500}))
+    remove(cluster, "racks", actor=ALICE, reason="moved")
+    assert (report("n1").usage, report("n2").usage) == (None, None)
+    assert not Collector.objects.exists()
+    actions = AuditEntry.objects.filter(action__startswith="collector.").values_list("action", flat=True)
+    assert sorted(actions) == ["collector.add", "collector.remove"]
+
+
+def test_what_a_collector_found_by_its_old_settings_is_dropped(cluster: Cluster) -> None:
+    before = collector(cluster)
+    collector(cluster, most_age_seconds=7)
+    told(before, Finding("n1", now(), power=PowerReport("off")))
+    assert report().power is None
+
+
+def test_one_of_two_claims_wins(cluster: Cluster) -> None:
+    row = collector(cluster)
+    at = timezone.now()
+    assert due(at) == [row.pk]
+    assert claim(row.pk, at) is not None
+    assert claim(row.pk, at) is None
+    assert due(at) == []
+    assert due(at + timedelta(seconds=31)) == [row.pk]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"reason": " "}, "ReasonMissing"),
+        ({"kind": "pigeon"}, "CollectorUnknown"),
+        ({"params": {}}, "CollectorParamInvalid"),
+        ({"params": {**JSON, "url": "http://169.254.169.254/"}}, "SourceNotAllowed"),
+        ({"params": {**JSON, "url": "http://racks.example:8081/"}}, "SourceNotAllowed"),
+        ({"params": {**JSON, "url": "http://u:p@racks.example:8080/"}}, "SourceNotAllowed"),
+        ({"params": {**JSON, "url": "file:///etc/passwd"}}, "SourceNotAllowed"),
+        ({"interval_seconds": 0}, "CollectorParamInvalid"),
+        ({"most_failures": 0}, "CollectorParamInvalid"),
+    ],
+)
+def test_wrong_collectors_are_refused(cluster: Cluster, more: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        collector(cluster, **more)
+    assert refused.value.code == code
+    assert not Collector.objects.exists()
+
+
+def test_nobody_is_asked_where_nobody_is_named(cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_SOURCE_HOSTS = []
+    assert not allowed()
+    with pytest.raises(InputError) as refused:
+        collector(cluster)
+    assert refused.value.code == "SourceNotAllowed"
+
+
+def test_a_token_is_sealed_and_goes_to_no_other_address(cluster: Cluster, settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = True
+    settings.HETSCHED_SOURCE_HOSTS = ["racks.example:8080", "other.example:80"]
+    row = collector(cluster, token="canary-of-a-token")
+    row.refresh_from_db()
+    assert "canary" not in row.sealed_token
+    assert asker(row)._headers["Authorization"] == "Bearer canary-of-a-token"
+    assert not AuditEntry.objects.filter(details__icontains="canary").exists()
+    with pytest.raises(InputError) as refused:
+        collector(cluster, params={**JSON, "url": "http://other.example:80/"})
+    assert refused.value.code == "TokenMissing"
+    moved = collector(cluster, params={**JSON, "url": "http://other.example:80/"}, token="")
+    assert "Authorization" not in asker(moved)._headers
