@@ -131,7 +131,8 @@ def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
     (shown,) = imported.get("nodes/gpu-node-0/gpu/")["cards"]
     assert (shown["card"]["uuid"], shown["freeMilli"]) == ("GPU-1", 600)
     # A shared card without a stated amount is charged its part: 81,920 MiB x 0.4 = 32,768.
-    assert shown["holders"] == [{"pod": "default/runs", "milli": 400, "memoryMiB": 32768}]
+    holder = {"pod": "default/runs", "milli": 400, "memoryMiB": 32768, "handedOut": None}
+    assert shown["holders"] == [holder]
     assert shown["freeMemoryMiB"] == 81920 - 32768
 
 

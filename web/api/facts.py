@@ -26,7 +26,7 @@ from hetsched.inventory.models import Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.isa import parse
 from hetsched.placement.backoffs import kept_off
-from hetsched.placement.models import Reservation
+from hetsched.placement.models import HandedOut, Reservation
 
 from .documents import Document
 
@@ -52,12 +52,25 @@ class IsaFacts(Document, frozen=True):
     complete: bool
 
 
+class HandedCards(Document, frozen=True):
+    """What a pod was granted and what its node gave it, by card index; `cards` is null where that is not known.
+
+    `advisory`: another device plugin chooses, so the grant is advice. `problem` says what does not add up.
+    """
+
+    advisory: bool
+    granted: list[int]
+    cards: list[int] | None
+    problem: str | None
+
+
 class CardShare(Document, frozen=True):
-    """What one pod holds of a card."""
+    """What one pod holds of a card; `handedOut` is null where no agent tells what was handed out."""
 
     pod: str
     milli: int
     memory_mib: int = msgspec.field(name="memoryMiB")
+    handed_out: HandedCards | None = None
 
 
 class CardFacts(Document, frozen=True):
@@ -379,10 +392,12 @@ def gpu_facts(
     """Return the node's cards; pods of namespaces that the asker does not see take their room without being named."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
+    handed = {row.pod_id: handed_cards(row) for row in HandedOut.objects.filter(node=node)}
     for reservation in held:
         for grant in reservation.allocation.gpus:
             if sees(reservation.pod.namespace):
-                share = CardShare(reservation.pod.key, grant.milli, grant.memory_mib)
+                given = handed.get(reservation.pod_id)
+                share = CardShare(reservation.pod.key, grant.milli, grant.memory_mib, given)
                 shares.setdefault(grant.index, []).append(share)
             milli, memory = used.get(grant.index, (0, 0))
             used[grant.index] = (milli + grant.milli, memory + grant.memory_mib)
@@ -400,6 +415,11 @@ def gpu_facts(
         )
     source = source_of(node, "gpu") if listed else "allocatable and labels"
     return GpuFacts(origin(node, now, source=source), cards)
+
+
+def handed_cards(row: HandedOut) -> HandedCards:
+    cards = None if row.cards is None else sorted(row.cards)
+    return HandedCards(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)
 
 
 def numa_facts(

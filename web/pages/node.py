@@ -131,13 +131,21 @@ def _gpu(node: Node, held: Held) -> Context:
                     "memory": mib_words(holder.memory_mib),
                     "ratio": holder.milli / 1000,
                     "colour": colours[holder.pod],
+                    "handed": holder.handed_out,
                 }
                 for holder in card.holders
             ],
         }
         for card in shown.cards
     ]
-    return {"gpu": shown, "cards": cards, "linked": any(card.card.links for card in shown.cards)}
+    handed = [holder.handed_out for card in shown.cards for holder in card.holders if holder.handed_out is not None]
+    return {
+        "gpu": shown,
+        "cards": cards,
+        "linked": any(card.card.links for card in shown.cards),
+        "advisory": any(one.advisory for one in handed),
+        "conflicts": any(one.problem for one in handed),
+    }
 
 
 def _numa(node: Node, held: Held) -> Context:

@@ -11,7 +11,8 @@ from typing import Any
 from hetsched.contracts.decision import funnel
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.models import Node
-from hetsched.placement.models import Decision, Pod, Rejection
+from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
+from web.api.facts import HandedCards, handed_cards
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
@@ -34,7 +35,16 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
         "tried_at": pod.tried_at if latest else None,
         "top": [row for row in decision.top if row.feasible],
         "doubts": _doubts(decision),
+        "handed": _handed(decision, pod),
     }
+
+
+def _handed(decision: Decision, pod: Pod) -> HandedCards | None:
+    """Return what the node gave the pod of the cards that this decision granted, None where nobody tells."""
+    if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
+        return None
+    row = HandedOut.objects.filter(pod=pod).first()
+    return None if row is None else handed_cards(row)
 
 
 def _doubts(decision: Decision) -> list[dict[str, Any]]:

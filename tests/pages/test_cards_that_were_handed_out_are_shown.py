@@ -1,0 +1,90 @@
+"""Where another device plugin chooses, the console says what was granted, what was given and what does not add up."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import follow_actual_cards
+from hetsched.placement.models import Pod
+from tests.builders import a_card, a_node, a_pod
+from tests.scenes import a_cluster, placing, recorded, submitted
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return a cluster of one node with three cards, of which `p` was granted the first and `q` the second."""
+    made = a_cluster(a_node("n1").having(gpus=tuple(a_card(index, uuid=f"GPU-{index}") for index in range(3))))
+    for index, name in enumerate(("p", "q")):
+        submitted(made, a_pod(name).gpu())
+        recorded(made, placing(made, "n1", CardGrant(index, 1000, 40960, f"GPU-{index}")))
+        Pod.objects.filter(name=name).update(uid=f"uid-{name}")
+    return made
+
+
+def told(cluster: Cluster, *, advisory: bool = True, **given: str) -> None:
+    devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": [card]}} for name, card in given.items()}
+    follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
+
+
+def words(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    main = answer.content.decode().partition("<main")[2].partition("</main>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
+
+
+def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
+    told(cluster, p="GPU-2")
+    text = words(viewer, "/nodes/n1/gpu/")
+    assert "Another device plugin hands out cards here" in text
+    assert "default/p 1000 ‰, 40960 MiB advisory granted #0" in text.replace("40 GiB", "40960 MiB")
+    assert "advisory not handed out yet" in text  # q
+    decision = Pod.objects.get(name="p").decision_id
+    assert "#0 (1000 ‰, 40960 MiB) handed out: #2 advisory granted #0" in words(viewer, f"/decisions/{decision}/")
+
+
+def test_what_the_agent_enforces_is_no_advice(viewer: Client, cluster: Cluster) -> None:
+    told(cluster, advisory=False, p="GPU-0", q="GPU-1")
+    text = words(viewer, "/nodes/n1/gpu/")
+    assert "advisory" not in text
+    assert "granted #" not in text
+
+
+def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
+    told(cluster, p="GPU-0", q="GPU-0")
+    text = words(viewer, "/nodes/n1/gpu/")
+    assert "pods may share a card that each holds whole" in text
+    assert "it was given card 0, which default/p holds too" in text
+
+
+def test_where_no_agent_tells_nothing_is_said(viewer: Client, cluster: Cluster) -> None:
+    text = words(viewer, "/nodes/n1/gpu/")
+    assert "advisory" not in text
+    assert "not handed out" not in text
+
+
+def test_rest_says_the_same(viewer: Client, cluster: Cluster) -> None:
+    told(cluster, p="GPU-2")
+    cards: list[dict[str, Any]] = viewer.get("/api/v1/nodes/n1/gpu/").json()["cards"]
+    assert [card["holders"] for card in cards] == [
+        [],
+        [
+            {
+                "pod": "default/q", "milli": 1000, "memoryMiB": 40960,
+                "handedOut": {"advisory": True, "granted": [1], "cards": None, "problem": None},
+            }
+        ],
+        [
+            {
+                "pod": "default/p", "milli": 1000, "memoryMiB": 40960,
+                "handedOut": {"advisory": True, "granted": [0], "cards": [2], "problem": None},
+            }
+        ],
+    ]  # fmt: skip
