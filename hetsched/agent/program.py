@@ -244,4 +244,16 @@ def _pins(node: str, root: Path, options: Reporting) -> Pins | None:
 
 
 def _kubelet(root: Path) -> Callable[[], KubeletState | None]:
-    return lambda: None
+    """Return what tells how the kubelet is set up, read anew only when its files are others."""
+    from .kubelet_state import kubelet_fingerprint, probe_kubelet
+
+    known: dict[str, KubeletState | None] = {}
+
+    def read() -> KubeletState | None:
+        tree = Tree(root)
+        if (now := kubelet_fingerprint(tree)) not in known:
+            known.clear()
+            known[now] = probe_kubelet(tree)
+        return known[now]
+
+    return read

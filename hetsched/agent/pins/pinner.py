@@ -3,8 +3,8 @@
 Problem: containers start, end and start again, the runtime and the agent do too, and each of them forgets.
 Rule: a step compares what is wanted (`wanted`) with what is (`actual`) and writes what differs (`order`), whatever
 happened before; what it could not do, the next one does. What must survive is written before it is acted on. Nothing is
-written while it is not known who signs for the node, and never where the kubelet itself pins: there its choices are
-reported beside what was predicted.
+written while it is not known who signs for the node or whether the kubelet pins, and never where it does: there its
+choices are reported beside what was predicted.
 Pinned containers are looked at in every step, those that only share after a while, and at once where what they share
 changed.
 Invariant: a step that finds everything in place writes nothing, to no file and no container.
@@ -110,6 +110,9 @@ class Pinner:
             return self._by_kubelet(kubelet)
         if self._grants.key is None:
             problems.append(MachineProblem("KeyUnknown", "nothing is pinned until the control plane answered once"))
+            return ()
+        if kubelet is not None and kubelet.cpu_manager_policy is None:
+            problems.append(MachineProblem("KubeletUnknown", "nothing is pinned: whether the kubelet pins is unknown"))
             return ()
         if not self._file.locked():
             problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins its containers"))

@@ -284,6 +284,12 @@ def test_where_the_kubelet_pins_its_choice_is_told(runtime: FakeRuntime, agent: 
     assert drifts(agent(kubelet=lambda: kubelet).step(1)) == {"a/main": "the kubelet gave the pod CPUs 4-6"}
 
 
+def test_where_nobody_knows_whether_the_kubelet_pins_nothing_is_moved(runtime: FakeRuntime, agent: Agent) -> None:
+    runtime.pod("a", signed("a", main="2-5"))
+    pinner = agent(kubelet=KubeletState)
+    assert (pinner.step(0), runtime.written, codes(pinner)) == ((), [], ["KubeletUnknown"])
+
+
 def test_strictly_reserved_cpus_are_shared_by_nobody(runtime: FakeRuntime, agent: Agent) -> None:
     (other,) = runtime.pod("other")
     kubelet = KubeletState(
