@@ -70,8 +70,7 @@ def inspect_bytes(data: bytes, name: str = "") -> Inspection:
 def inspect_path(path: Path) -> Inspection:
     """Inspect a program, an image layout or archive, or a folder of programs. Raises: InputError."""
     if path.is_dir():
-        is_image = (path / "oci-layout").exists() or (path / "manifest.json").exists()
-        return _image(path) if is_image else _folder(path)
+        return _image(path) if _is_unpacked_image(path) else _folder(path)
     try:
         with path.open("rb") as stream:
             start = stream.read(_TAR_MAGIC.stop)
@@ -84,6 +83,17 @@ def inspect_path(path: Path) -> Inspection:
         raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
     except OSError as error:
         raise InputError("FileUnreadable", f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _is_unpacked_image(folder: Path) -> bool:
+    """Tell a layout, or what `docker save` wrote: many another folder has a manifest.json too."""
+    if (folder / "oci-layout").is_file():
+        return True
+    try:
+        with (folder / "manifest.json").open("rb") as file:
+            return b'"Layers"' in file.read(65536)
+    except OSError:
+        return False
 
 
 def looks_like_archive(start: bytes) -> bool:

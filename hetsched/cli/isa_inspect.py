@@ -47,6 +47,8 @@ def inspect_command(
         print_json(document)
         return
     programs = document.pop("programs", [])
+    if len(document.get("requirements", {})) > 1:
+        del document["requirement"]  # there is one for each architecture
     print_rows({name: as_text(value) for name, value in document.items()})
     for program in programs[:_SHOWN_PROGRAMS]:
         print_rows({program["file"]: f"{program['requirement'] or program['machine']} ({program['evidence']})"})

@@ -1,0 +1,169 @@
+"""The entry point of an image: through links, scripts, layers on top of each other, layouts and older archives."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
+
+Entry = bytes | tuple[str, str]  # content, or ("link" | "hard", target)
+
+
+def elf(machine: int, flags: int = 0) -> bytes:
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    return header + struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 0, 0, flags, 64, 56, 0, 64, 0, 0)
+
+
+RISCV, ARM = elf(243, 0x5), elf(183)  # rv64, compressed, doubles
+
+
+def layer(files: Mapping[str, Entry]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            else:
+                member.type = tarfile.SYMTYPE if content[0] == "link" else tarfile.LNKTYPE
+                member.linkname = content[1]
+                archive.addfile(member)
+    return made.getvalue()
+
+
+def layout(root: Path, settings: Any, *layers: bytes, architecture: str = "riscv64") -> Path:
+    def blob(content: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(content).hexdigest()
+        (root / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+        (root / "blobs/sha256" / digest).write_bytes(content)
+        return {"digest": f"sha256:{digest}", "size": len(content)}
+
+    platform = {"os": "linux", "architecture": architecture}
+    config = blob(json.dumps(platform | {"config": settings}).encode())
+    manifest = blob(json.dumps({"config": config, "layers": [blob(one) for one in layers]}).encode())
+    (root / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (root / "index.json").write_text(json.dumps({"manifests": [manifest | {"platform": platform}]}))
+    return root
+
+
+def entry(found: Inspection) -> list[tuple[str, str | None]]:
+    return [(program.file, program.requirement) for program in found.programs]
+
+
+def test_the_entry_point_is_found_and_raises_the_need(tmp_path: Path) -> None:
+    # rv64gc by the platform; the program has no attribute, so its header's flags are its need: within rv64gc.
+    found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": RISCV})))
+    assert entry(found) == [("/app", "rv64idc")]
+    assert found.requirement == "rv64imafdc_zicsr_zifencei"
+    assert (found.warnings, found.problems) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "files"),
+    [
+        ({"Cmd": ["app"]}, {"usr/bin/app": RISCV}),
+        ({"Cmd": ["app"], "Env": ["PATH=/opt/x:/srv"]}, {"srv/app": RISCV, "usr/bin/app": ARM}),
+        ({"Entrypoint": ["./app"], "WorkingDir": "/srv"}, {"srv/app": RISCV}),
+        ({"Entrypoint": ["/bin/app"]}, {"bin": ("link", "usr/bin"), "usr/bin/app": RISCV}),
+        ({"Entrypoint": ["/bin/app"]}, {"bin": ("link", "/usr/bin"), "usr/bin/app": ("link", "../b"), "usr/b": RISCV}),
+        ({"Entrypoint": ["/app"]}, {"real": RISCV, "app": ("hard", "real")}),
+        ({"Entrypoint": ["/run"]}, {"run": b"#!/bin/sh -e\n", "bin/sh": RISCV}),
+        ({"Entrypoint": ["/run"]}, {"run": b"#!/usr/bin/env python3\n", "usr/local/bin/python3": RISCV}),
+    ],
+)  # fmt: skip
+def test_links_scripts_and_search_paths_are_followed(tmp_path: Path, settings: Any, files: dict[str, Entry]) -> None:
+    found = inspect_path(layout(tmp_path, settings, gzip.compress(layer(files))))
+    assert [requirement for _, requirement in entry(found)] == ["rv64idc"]
+
+
+def test_a_later_layer_replaces_and_deletes(tmp_path: Path) -> None:
+    first = layer({"app": ARM, "usr/bin/tool": ARM, "opt/x/y": ARM})
+    replaced = inspect_path(layout(tmp_path / "a", {"Entrypoint": ["/app"]}, first, layer({"./app": RISCV})))
+    assert entry(replaced) == [("/app", "rv64idc")]
+    for at, gone in enumerate([{".wh.app": b""}, {".wh..wh..opq": b""}]):
+        found = inspect_path(layout(tmp_path / f"b{at}", {"Entrypoint": ["/app"]}, first, layer(gone)))
+        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is in none of its layers",))
+
+
+def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
+    found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": ARM})))
+    assert "/app is a program for arm64, in an image for linux/riscv64" in found.warnings
+    assert found.requirements == {"riscv64": "rv64imafdc_zicsr_zifencei"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "content", "told"),
+    [
+        ({}, layer({}), "names no program"),
+        ({"Entrypoint": ["/app"]}, b"\x28\xb5\x2f\xfd" + bytes(400), "packed in a way not known here"),
+        ({"Entrypoint": ["/app"]}, gzip.compress(layer({"app": RISCV}))[:60], "cannot be read"),
+        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "b"), "b": ("link", "a")}), "in none of its layers"),
+        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "../../../../etc/passwd")}), "in none of its layers"),
+        ({"Entrypoint": ["/a"]}, layer({"a": b"#!/a\n"}), "script of a script"),
+        ({"Entrypoint": ["/a"]}, layer({"a": b"text"}), "no ELF file"),
+        ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "names no program"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_told(tmp_path: Path, settings: Any, content: bytes, told: str) -> None:
+    found = inspect_path(layout(tmp_path, settings, content))
+    assert (found.programs, len(found.problems)) == ((), 1)
+    assert told in found.problems[0]
+    assert found.requirement == "rv64imafdc_zicsr_zifencei"
+
+
+def test_an_archive_is_read_from_bytes_as_from_disk(tmp_path: Path) -> None:
+    root = layout(tmp_path / "image", {"Entrypoint": ["/app"]}, layer({"app": RISCV}))
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        archive.add(root, ".")
+    assert inspect_bytes(made.getvalue()) == inspect_path(root)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_docker_save_wrote_before_layouts_is_read(tmp_path: Path, packed: bool) -> None:
+    configuration = {"os": "linux", "architecture": "arm64", "variant": "v8", "config": {"Cmd": ["/app"]}}
+    files = {
+        "manifest.json": json.dumps([{"Config": "c.json", "RepoTags": ["x:1"], "Layers": ["one/layer.tar"]}]).encode(),
+        "c.json": json.dumps(configuration).encode(),
+        "one/layer.tar": layer({"app": ARM}),
+    }
+    if packed:
+        found = inspect_bytes(layer(files))
+    else:
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+        found = inspect_path(tmp_path)
+    assert (found.format, found.platforms, found.requirements) == (
+        "docker-archive", ("linux/arm64/v8",), {"arm64": "armv8.0-a"},
+    )  # fmt: skip
+    assert entry(found) == [("/app", "armv8.0-a")]
+
+
+@pytest.mark.parametrize("layers", [["../../etc/passwd"], ["/etc/passwd"], [5], "x", ["missing"]])
+def test_a_layer_outside_the_archive_is_never_read(tmp_path: Path, layers: Any) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps([{"Config": "c.json", "Layers": layers}]))
+    (tmp_path / "c.json").write_text(json.dumps({"os": "linux", "architecture": "arm64", "config": {"Cmd": ["/app"]}}))
+    try:
+        found = inspect_path(tmp_path)
+    except ValueError:
+        return
+    assert found.programs == ()
+    assert found.problems
+
+
+def test_a_folder_with_some_other_manifest_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
+    (tmp_path / "program").write_bytes(RISCV)
+    assert inspect_path(tmp_path).format == "directory"
