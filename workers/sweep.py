@@ -17,6 +17,7 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
+from hetsched.inventory.facts import end_overrides, take_samples
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.staleness import tell_watched
@@ -50,6 +51,8 @@ def run() -> dict[str, int]:
     now = timezone.now()
     for cluster in Cluster.objects.all():
         look_again(cluster.pk)
+        end_overrides(cluster.pk)
+        take_samples(cluster.pk)
         wake_after_backoff(cluster.pk, now)
         if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
             dispatch.wake(cluster.pk)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from hetsched.adapters.agent_reports import node_facts as facts_of
@@ -38,7 +39,7 @@ from .models import Cluster, Node
 from .node_facts import NodeFacts
 from .overriding import overridden, read_override
 from .signals import inventory_changed
-from .tiles import cluster_head, tile, without_nulls
+from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
 
 AGENT = "agent"
@@ -259,7 +260,7 @@ def _tell(cluster: Cluster, node: Node) -> None:
     publish_many(
         {
             cluster_topic(cluster): {**cluster_head(cluster), "nodes": {node.name: tile(node)}},
-            node_topic(cluster, node.name): without_nulls(node_document(node)),
+            node_topic(cluster, node.name): without_nulls({**node_document(node), **node_load(node)}),
         }
     )
 
@@ -472,3 +473,10 @@ def take_samples(cluster_id: int) -> int:
 def silent_since(now: datetime) -> datetime:
     """Return the moment that an agent must have been heard of since, to be one that reports."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
+
+
+def agents_of(cluster_id: int) -> dict[str, int] | None:
+    """Return how many nodes have an agent, and of how many it was heard of lately; None where there is none."""
+    rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, heard_at__isnull=False)
+    found = rows.aggregate(all=Count("pk"), reporting=Count("pk", filter=Q(heard_at__gte=silent_since(timezone.now()))))
+    return found if found["all"] else None

@@ -321,7 +321,7 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         back_offs=back_offs(node, now, sees),
         origin=origin(node, now),
         agent=agent_facts(row, now),
-        facts={} if row is None else {fact: _stated(said) for fact, said in sorted(row.claims.items())},
+        facts={} if row is None else {fact: stated_fact(said) for fact, said in sorted(row.claims.items())},
         quarantined=[] if row is None else quarantined(node, row, held),
         overrides=[] if row is None else list(row.overrides),
     )
@@ -340,7 +340,8 @@ def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
     return AgentFacts(row.agent, rfc3339(row.heard_at), age, row.heard_at < silent_since(now))
 
 
-def _stated(said: Sequence[Said]) -> StatedFact:
+def stated_fact(said: Sequence[Said]) -> StatedFact:
+    """Return the words on a fact, and whether they contradict each other."""
     return StatedFact(list(said), conflicts(said))
 
 

@@ -6,6 +6,7 @@ counted into (`hetsched.journal.tally`). So any web process gives the same answe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -13,8 +14,10 @@ from django.db.models import Count, Min
 from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from hetsched.inventory.facts import agents_of
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
+from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal import figures, tally
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import LIVE, State
@@ -36,6 +39,7 @@ class Fleet:
         yield from _pods()
         yield from _leases(clusters)
         yield from _watches(clusters)
+        yield from _agents(clusters)
         yield from _collectors()
         yield from _outbox()
         yield from _counted()
@@ -127,6 +131,23 @@ def _collectors() -> Iterator[Metric]:
         nodes.add_metric(where, row.nodes_told)
         late.add_metric(where, row.nodes_stale)
     yield from (works, age, nodes, late)
+
+
+def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
+    agents = _gauge(
+        "hetsched_agents", "Nodes with an agent, by whether it reports.", "cluster", "reporting"
+    )
+    odd = _gauge("hetsched_facts_quarantined", "Facts of nodes that wait for an operator.", "cluster", "change")
+    for cluster in clusters:
+        found = agents_of(cluster.pk)
+        if found is not None:
+            agents.add_metric([cluster.name, "true"], found["reporting"])
+            agents.add_metric([cluster.name, "false"], found["all"] - found["reporting"])
+    rows = NodeFacts.objects.exclude(quarantined=[]).values_list("node__cluster__name", "quarantined")
+    counts = Counter((name, one.change) for name, found in rows for one in found if one.state == "open")
+    for (name, change), count in sorted(counts.items()):
+        odd.add_metric([name, change], count)
+    yield from (agents, odd)
 
 
 def _outbox() -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
+from hetsched.inventory.facts import agents_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import without_nulls
 from hetsched.placement.topics import cluster_document, decisions_document
@@ -28,6 +29,7 @@ def fleet(shell: Shell) -> HttpResponse:
 def _content(cluster: Cluster) -> dict[str, object]:
     policy = Policy.objects.filter(name=cluster.policy_name).first()
     return {
+        "agents": agents_of(cluster.pk),
         "policy_version": policy.active_version if policy else "?",
         "measures": measures(),
         "verdicts": verdicts(),

@@ -12,9 +12,12 @@ from typing import Any
 from django.http import Http404, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from hetsched.access.roles import Action
+from hetsched.access.subject import subject_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
@@ -25,7 +28,7 @@ from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Decision, Reservation
 from hetsched.placement.zones import zones_at_risk
 from web.api import facts
-from web.api.nodes import balance_of
+from web.api.nodes import HEAVY, balance_of, etag
 
 from .amounts import amount_words, mib_words, percent, use
 from .decisions import with_sentences
@@ -44,7 +47,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
     if tab not in TABS:
         raise Http404(_("There is no such tab."))
     shell.follow(node_topic(cluster, name))
-    found = Node.objects.select_related("cluster").filter(cluster=cluster, name=name).first()
+    found = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
     if found is None:
         raise Http404(_("There is no node %(name)s in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name})
     rows = Reservation.objects.filter(node=found, active=True).select_related("pod").defer("pod__spec")
@@ -55,7 +58,18 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         for key, (label, _show) in TABS.items()
     ]
     shown = tile(found)
-    context = {"node": found, "tile": shown, "measures": _measures(shown), "tabs": tabs, "tab_label": label}
+    agent = facts.agent_facts(facts.stated(found), timezone.now())
+    context = {
+        "node": found,
+        "tile": shown,
+        "measures": _measures(shown),
+        "tabs": tabs,
+        "tab_label": label,
+        "agent": agent,
+        "silent": agent is not None and agent.silent,
+        "may_rule": subject_of(shell.request).may(Action.OPERATE),
+        "actions_url": f"/api/v1/nodes/{name}/actions/?{urlencode({'cluster': cluster.name})}",
+    }
     return shell.render(f"node/{tab}", {**context, **show(found, held)})
 
 
@@ -89,6 +103,20 @@ def _overview(node: Node, held: Held) -> Context:
         "problems": node.report.problems,
         "doubts": node.doubts,
         "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
+        **_believed(node, held),
+    }
+
+
+def _believed(node: Node, held: Held) -> Context:
+    """Return who says what of a node, and what of it does not count as it is told."""
+    row = facts.stated(node)
+    if row is None:
+        return {}
+    return {
+        "etag": etag(node),
+        "quarantined": facts.quarantined(node, row, held),
+        "overrides": row.overrides,
+        "said": [(fact, facts.stated_fact(said)) for fact, said in sorted(row.claims.items())],
     }
 
 

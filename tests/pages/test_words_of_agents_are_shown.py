@@ -1,0 +1,74 @@
+"""The node page tells what its agent says, since when, what of it does not count, and where containers really are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import Client
+
+from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone, PinnedContainer
+from hetsched.inventory.facts import hear
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.placement.models import Pod
+from tests.api.test_agents_report_for_their_own_node import message
+from tests.builders import a_pod
+from tests.pages.test_a_node_shows_facts_and_their_source import words
+from tests.scenes import placed
+
+CARDS = tuple(MachineCard(i, f"GPU-{i}", "A100-SXM4-40GB", 40960, zone=0, healthy=True) for i in range(2))
+REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 16384),), (), CARDS, agent="1.2")
+
+
+@pytest.fixture
+def told(cluster: Cluster, settings: Any) -> Cluster:
+    """Have the agent of n1 report, and then lose a card."""
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    hear(cluster, message(REPORT))
+    hear(cluster, message(msgspec.structs.replace(REPORT, gpus=CARDS[:1]), sequence=2))
+    return cluster
+
+
+def test_the_overview_tells_the_agent_and_who_said_what(viewer: Client, told: Cluster) -> None:
+    shown = words(viewer, "/nodes/n1/")
+    assert "Node agent reporting Version 1.2" in shown
+    assert "isa conflict agent x86-64-v3" in shown  # the file says x86-64-v3+aes
+    assert "gpu conflict agent GPU-0 A100-SXM4-40GB" in shown
+
+
+def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
+    viewer: Client, browsing: Callable[..., Client], told: Cluster
+) -> None:
+    shown = words(viewer, "/nodes/n1/")
+    assert "Facts in quarantine" in shown
+    assert "missing gpu GPU-1" in shown
+    assert "It is gone" not in shown
+    page = browsing("operator").get("/nodes/n1/").content.decode()
+    assert "It is gone" in page
+    assert 'data-ruling="reject"' in page
+    assert "js/facts.js" in page
+
+
+def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, told: Cluster) -> None:
+    assert "agent silent" not in words(viewer, "/nodes/n1/gpu/")
+    NodeFacts.objects.update(heard_at=datetime.now(UTC) - timedelta(minutes=2))
+    assert "agent silent" in words(viewer, "/nodes/n1/gpu/")
+
+
+def test_pins_are_shown_as_granted_and_as_they_are(viewer: Client, told: Cluster) -> None:
+    placed(told, "n1", a_pod("a"))
+    Pod.objects.filter(name="a").update(uid="uid-a")
+    pins = (
+        PinnedContainer("uid-a", "main", "0-1", "0-1", "hetsched"),
+        PinnedContainer("uid-a", "side", "2", "0-7", "hetsched", "it has 0-7"),
+        PinnedContainer("of nobody", "main", "4", "4"),
+    )
+    NodeFacts.objects.update(pinned=pins)
+    shown = words(viewer, "/nodes/n1/numa/")
+    assert "default/a main 0-1 0-1 hetsched none" in shown
+    assert "default/a side 2 0-7 hetsched it has 0-7" in shown
+    assert "of nobody" not in shown
