@@ -31,7 +31,7 @@ from hetsched.contracts.agent_report import AgentReport, KubeletState, MachinePr
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 
-from .machine import read_machine
+from .machine import host_name, read_machine
 from .options import Reporting
 from .sending import Sender
 from .tree import Tree
@@ -203,7 +203,7 @@ def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> 
 
 def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> Agent:
     """Return an agent with the parts that the options ask for."""
-    node = settings.node or os.environ.get("NODE_NAME", "").strip()
+    node = settings.node or os.environ.get("NODE_NAME", "").strip() or host_name(Tree(settings.root))
 
     def tree() -> Tree:
         return Tree(settings.root)

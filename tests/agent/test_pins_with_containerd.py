@@ -191,6 +191,28 @@ def test_a_killed_runtime_is_found_again_and_nothing_is_lost(runtime: Containerd
     assert on(main) == {ONLINE[0]}
 
 
+def test_the_agent_itself_is_killed_and_started_again_without_its_control_plane(
+    runtime: Containerd, pinner: Pinner, tmp_path: Path
+) -> None:
+    main = runtime.container(runtime.pod("own", signed("uid-own", MINE)))
+    other = runtime.container(runtime.pod("other"))
+    pinner.step(0)
+    pinner.close()  # what it was told once is all that the next ones know
+    command = [sys.executable, "-m", "hetsched.agent", "--node", "n1", "--pin", "--runtime", str(runtime.socket)]
+    with Watched(main, other) as watched, (tmp_path / "log").open("wb") as log:
+        for _ in range(3):
+            free(runtime, other, main)
+            watched.seen.clear()
+            agent = subprocess.Popen([*command, "--state", str(tmp_path / "state")], stdout=log, stderr=log)
+            try:
+                eventually(lambda: (on(main), on(other)) == ({ONLINE[0]}, set(REST)), 30)
+            finally:
+                agent.kill()
+                agent.wait()
+            assert watched.together() == []
+        assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))
+
+
 def test_a_container_that_is_gone_is_no_failure(runtime: Containerd) -> None:
     connection = Runtime(runtime.socket)
     with pytest.raises(RuntimeFailure) as failure:
