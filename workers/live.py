@@ -46,7 +46,7 @@ from .schedule import batch
 
 LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed
 WARM_SECONDS = 2.0
-CONFIRM_SECONDS = 0.15
+CONFIRM_SECONDS = 0.5  # nobody waits for it: the echo is noted and left out meanwhile
 CONFIRM_AT_ONCE = 200
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
 MOST_BINDING = 400

@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import structlog
@@ -43,6 +44,7 @@ from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import warm
+from hetsched.placement.topics import count_always, count_seldom, count_up
 from hetsched.policies.kept import follow_policies
 
 from .live import Live
@@ -93,10 +95,14 @@ class Follower:
     def run(self) -> None:
         """Follow until the end."""
         self.start()
+        count_seldom(self.lease.cluster_id)
         try:
             while not self._over():
                 self.turn()
+                count_up(self.lease.cluster_id)
         finally:
+            with suppress(DatabaseError):
+                count_always(self.lease.cluster_id)
             self._lost = True  # the threads that read for it end too, whatever ended it
             if self._live is not None:
                 self._live.close()
@@ -234,7 +240,9 @@ class Follower:
     def _write(self, changes: Changes) -> None:
         cards = any(pod.spec is not None and pod.node_name and pod.spec.shape.gpu for pod in changes.pods)
         if not cards:
-            follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+            followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+            if followed.arrivals_only and self._live is not None:
+                warm(self.lease.cluster_id).passed(followed.revision)
             return
         # Whoever takes cards takes the lowest with room, on the state that this very batch leads to.
         nodes = Changes(nodes=changes.nodes, nodes_gone=changes.nodes_gone, definitions=changes.definitions)

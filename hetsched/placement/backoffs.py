@@ -82,6 +82,11 @@ class Recent:
             self._revision, self._since, self._until = revision, at, min([at + OTHERS_AHEAD, *moments])
         return self._told
 
+    def passed(self, revision: int) -> None:
+        """Note that nothing of this was changed by what was written as this revision."""
+        if self._revision == revision - 1:
+            self._revision = revision
+
 
 def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
     """Return, by owner, what the engine is told of a cluster at a moment."""

@@ -306,6 +306,16 @@ class Warm:
         else:
             self._loaded.written.add(revision)  # what others wrote in between is still to come
 
+    def passed(self, revision: int) -> None:
+        """Note that what was written as this revision, by whoever tells, changed nothing of a state."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._loaded is not None and self._loaded.revision == revision - 1:
+                    self._loaded.revision = revision
+                    self._avoided.passed(revision)
+            finally:
+                self._lock.release()
+
     def forget(self) -> None:
         """Drop the state; the next use folds anew."""
         self._loaded = None

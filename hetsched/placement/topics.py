@@ -11,11 +11,13 @@ Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluste
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from django.db import transaction
 from django.db.models import Count
 
 from hetsched.contracts.allocation import Allocation
@@ -26,7 +28,7 @@ from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.prepared import Among, Given, Prepared
-from hetsched.journal.publish import revision_of
+from hetsched.journal.publish import publish_many, revision_of
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.policies.documents import policies_document
 
@@ -38,6 +40,7 @@ LATEST = 50
 # Large columns that no document of a pod needs.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
 COUNTED = LISTED
+COUNT_SECONDS = 1.0
 
 Document = dict[str, Any]
 
@@ -75,6 +78,59 @@ def cluster_counts(cluster: Cluster) -> Document:
     """Return a cluster's own figures and how many of its pods are in each state."""
     counted = dict(_COUNTED(cluster=cluster.pk))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
+
+
+class _Pace:
+    """When the counts of a cluster were told last by this process, and whether they changed since."""
+
+    def __init__(self) -> None:
+        self.at = -COUNT_SECONDS
+        self.owed = False
+
+
+_paces: dict[int, _Pace] = {}
+
+
+def count_seldom(cluster_id: int) -> None:
+    """Count the pods of this cluster for its topic once in `COUNT_SECONDS`: whoever writes often also calls `count_up`.
+
+    To count takes as long as there are pods; by how many a single change moves the figures nobody can see.
+    """
+    _paces[cluster_id] = _Pace()
+
+
+def count_always(cluster_id: int) -> None:
+    """Tell counts with every change again, and those that are owed now."""
+    count_up(cluster_id, at_once=True)
+    _paces.pop(cluster_id, None)
+
+
+def count_up(cluster_id: int, *, at_once: bool = False) -> None:
+    """Tell the counts of a cluster that changed since they were told, if that is some time ago."""
+    pace = _paces.get(cluster_id)
+    if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
+        return
+    with transaction.atomic():
+        cluster = Cluster.objects.get(pk=cluster_id)
+        pace.at = -COUNT_SECONDS
+        publish_many({cluster_topic(cluster): lambda: cluster_figures(cluster)})
+
+
+def cluster_figures(cluster: Cluster) -> Document:
+    """Return what a change tells of a cluster: its own figures, and the counts unless they were told a moment ago."""
+    pace = _paces.get(cluster.pk)
+    if pace is None:
+        return cluster_counts(cluster)
+    now = time.monotonic()
+    pace.owed = True
+    if now - pace.at < COUNT_SECONDS:
+        return cluster_head(cluster)
+
+    def told() -> None:
+        pace.at, pace.owed = now, False
+
+    transaction.on_commit(told)
+    return cluster_counts(cluster)
 
 
 def held_document(reservation: Reservation) -> Document:

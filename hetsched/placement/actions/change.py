@@ -11,7 +11,7 @@ Invariants: what `close` publishes is a function of what was written; nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workl
 from ..retrying import stir
 from ..topics import (
     DECISIONS,
-    cluster_counts,
+    cluster_figures,
     decisions_patch,
     held_document,
     pod_documents,
@@ -85,6 +85,7 @@ class Change:
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
+        self._also: dict[str, Patch] = {}
 
     def touch(self, pods: Iterable[Pod]) -> None:
         """Note that these pods are told anew, with their workloads."""
@@ -99,6 +100,10 @@ class Change:
         self._pods.add(pod_id)
         if workload_id is not None:
             self._workloads.add(workload_id)
+
+    def tell_also(self, patches: Mapping[str, Patch]) -> None:
+        """Tell, at the end, topics that nothing else of this change is told to."""
+        self._also.update(patches)
 
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
         """Move pods into a state and set columns with it.
@@ -166,11 +171,12 @@ class Change:
         patches: dict[str, Patch | Callable[[], Patch]] = {
             workload_topic(workload_id): patch for workload_id, patch in workloads.items()
         }
+        patches.update(self._also)
         tiles = {node.name: tile(node) for node in nodes.values()}
         for node_id, node in nodes.items():
             pods = self._held[node_id]
             patches[node_topic(self.cluster, node.name)] = {**node_load(node), "pods": pods}
-        patches[cluster_topic(self.cluster)] = lambda: {**cluster_counts(self.cluster), "nodes": tiles}
+        patches[cluster_topic(self.cluster)] = lambda: {**cluster_figures(self.cluster), "nodes": tiles}
         if decisions:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
         publish_many(patches)

@@ -47,7 +47,7 @@ from .. import dispatch
 from ..bookings import Booked, parts
 from ..lifecycle import HOLDING, LISTED, LIVE, State
 from ..models import Pod
-from ..topics import cluster_counts
+from ..topics import cluster_figures
 from .change import Change
 from .creating import ask_about, join
 from .evicting import tell_who_left, wake_nominees
@@ -59,12 +59,17 @@ from .yielding import make_way
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What a batch came to: how many pods were taken in, charged, moved on and ended."""
+    """What a batch came to: how many pods were taken in, charged, moved on and ended; the revision it was written at.
+
+    `arrivals_only`: nothing else came of it, so that a state of the revision before is one of this revision too.
+    """
 
     arrived: int = 0
     charged: int = 0
     moved: int = 0
     ended: int = 0
+    revision: int = 0
+    arrivals_only: bool = False
 
 
 def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState | None = None) -> Followed:
@@ -102,7 +107,8 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
             dispatch.wake(cluster_id, dispatch.BIND)  # claims that pods wait for may be bound by now
-    return followed
+    only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
+    return msgspec.structs.replace(followed, arrivals_only=only)
 
 
 _FOLLOWED = Prepared(lambda: Connection.objects.filter(cluster=Given("cluster"), follower_epoch=Given("epoch")))
@@ -228,10 +234,12 @@ class _Batch:
             tell_who_left(over)
             wake_nominees(over)
             change.requeue()
-        change.close()
         self._submit()
+        change.close()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
-        return Followed(arrived, charged, moved, len(ended) + len(cancelled))
+        over = len(ended) + len(cancelled)
+        only = not (charged or moved or over or self.waiting or self.refused or self.messages)
+        return Followed(arrived, charged, moved, over, self.cluster.revision, only)
 
     def _ask_anew(self) -> None:
         """Take in what waiting pods ask for by now: gates go, groups and classes come."""
@@ -303,7 +311,7 @@ class _Batch:
         for seen in self.arriving:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
-        take_in(self.cluster, groups.values(), actor=SYSTEM)
+        take_in(self.cluster, groups.values(), actor=SYSTEM, tell=self.change.tell_also)
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
@@ -370,4 +378,4 @@ def _tell_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) ->
         node.cluster = cluster
     patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
     everything = {**tiles, **dict.fromkeys(left)}
-    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_counts(cluster), "nodes": everything}})
+    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_figures(cluster), "nodes": everything}})

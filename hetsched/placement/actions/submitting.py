@@ -8,7 +8,7 @@ left alone: pods that wait hold nothing, so a submission never disturbs the sche
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -226,10 +226,16 @@ def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
 
 
 def take_in(
-    cluster: Cluster, groups: Iterable[Sequence[PodSpec]], *, actor: Actor, origin: str = Pod.WATCHED
+    cluster: Cluster,
+    groups: Iterable[Sequence[PodSpec]],
+    *,
+    actor: Actor,
+    origin: str = Pod.WATCHED,
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[Pod]:
     """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
 
+    `tell` takes what their topics are told, where the caller publishes; who looks at the cluster is told by it too.
     Raises: IntegrityError when another pod of one of these names is live.
     """
     wanted = list(groups)
@@ -240,16 +246,22 @@ def take_in(
         made.append((_workload(cluster, pods, actor, ""), pods))
     if made:
         _insert(made, actor)
-        _tell(cluster, made)
+        if tell is None:
+            _tell(cluster, made)
+        else:
+            tell(_documents(made))
     return [pod for _, pods in made for pod in pods]
 
 
-def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
-    documents: dict[str, Any] = {
+def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
+    return {
         workload_topic(workload.pk): {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
         for workload, pods in made
     }
-    publish_many({**documents, cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}})
+
+
+def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
+    publish_many({**_documents(made), cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}})
 
 
 def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
