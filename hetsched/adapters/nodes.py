@@ -43,6 +43,7 @@ from .demands import ARCH_BASE
 from .fields import View, metadata, unique_names
 from .node_labels import is_short_for
 from .selectors import taint
+from .sharing import registered_cards
 
 NFD_PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 _NFD_LEVEL = re.compile(r"X86_64_V([1-4])")
@@ -83,6 +84,7 @@ def node(root: View) -> NodeReport:
         problems.append(f"{STALE_PROBLEM}: what is known of this node was confirmed last at {since}")
     if keys.EXPORT_PROBLEMS in meta.view("annotations"):
         problems.extend(_exported_problems(meta.view("annotations")))
+    registered = registered_cards(annotations, problems)
     ready = True
     for condition in status.views("conditions"):
         if condition.text("type") == "Ready":
@@ -97,6 +99,7 @@ def node(root: View) -> NodeReport:
         ready=ready,
         allocatable=status.amounts("allocatable" if "allocatable" in status else "capacity"),
         isa=isa_offered,
+        gpus=registered,
         problems=tuple(problems),
         source="file",
         addresses=_addresses(status),

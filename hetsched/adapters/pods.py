@@ -36,6 +36,7 @@ from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
 from .images.facts import stated_facts, with_demand
 from .requests import pod_amounts
+from .sharing import held_by_koordinator
 
 MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
 MAX_UID = 64  # characters; they are 36 where the API server makes them
@@ -175,7 +176,7 @@ class PodReader:
             gang=self._gang(spec, labels, namespace, problems),
             gates=tuple(gate.text("name") for gate in spec.views("schedulingGates")) if not node_name else (),
             node_name=node_name,
-            allocation=_allocation(annotations, problems) if node_name else None,
+            allocation=_allocation(annotations, dict(amounts.requests), problems) if node_name else None,
             container_names=names,
             images=images,
             image_facts=image_facts,
@@ -322,14 +323,15 @@ def not_supported(field: str) -> Problem:
     return Problem("FeatureNotSupported", field, f"{field} influences scheduling in a way that is not supported")
 
 
-def _allocation(annotations: dict[str, str], problems: list[Problem]) -> Allocation | None:
+def _allocation(annotations: dict[str, str], requests: dict[str, int], problems: list[Problem]) -> Allocation | None:
+    field = next((key for key in (keys.ALLOCATION, keys.TOPOLOGY_RESULT) if key in annotations), "Koordinator")
     try:
         if keys.ALLOCATION in annotations:
             return parse_allocation(annotations[keys.ALLOCATION])
         if keys.TOPOLOGY_RESULT in annotations:
             return parse_topology_result(annotations[keys.TOPOLOGY_RESULT])
+        return held_by_koordinator(annotations, requests)
     except InputError as error:
-        field = keys.ALLOCATION if keys.ALLOCATION in annotations else keys.TOPOLOGY_RESULT
         problems.append(Problem(error.code, field, error.message))
     return None
 

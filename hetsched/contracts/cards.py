@@ -167,7 +167,7 @@ def cards_of(report: NodeReport) -> tuple[GpuCard, ...]:
 
 def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> list[GpuCard]:
     if vendor == "amd":
-        model, memory = labels.get("amd.com/gpu.product-name"), None
+        model, memory = labels.get("amd.com/gpu.product-name"), _rounded_gib(labels.get("amd.com/gpu.vram"))
     else:
         model, memory = labels.get("nvidia.com/gpu.product"), _whole(labels.get("nvidia.com/gpu.memory"))
         if model is not None and "-MIG-" in model:
@@ -176,6 +176,12 @@ def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> l
         model = model and model.removesuffix("-SHARED")
     count = min(amount, MAX_CARDS)
     return [GpuCard(index=first + i, model=model, vendor=vendor, memory_mib=memory) for i in range(count)]
+
+
+def _rounded_gib(text: str | None) -> int | None:
+    """Return the least MiB that AMD's labeller may mean: it rounds to whole GiB, up as well as down."""
+    gib = _whole(text.removesuffix("G")) if text is not None else None
+    return 1024 * gib - 512 if gib else None
 
 
 def _whole(text: str | None) -> int | None:

@@ -13,7 +13,7 @@ from hetsched.adapters.kube.api import Api
 from hetsched.contracts.errors import InputError
 from hetsched.inventory import connecting
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connecting import api_of, check_identity, connect
+from hetsched.inventory.connecting import api_of, check_identity, connect, discovery_api
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
@@ -66,7 +66,7 @@ def test_no_row_no_text_and_no_audit_entry_holds_a_credential(live: Cluster, cap
     )
     entry = AuditEntry.objects.get(action="cluster.connect")
     told = {"server": "api.example.org:6443", "namespaces": ["team-a", "team-b"]}
-    assert entry.details == {**told, "shadowOf": "", "readPullSecrets": False}
+    assert entry.details == {**told, "shadowOf": "", "readPullSecrets": False, "discovers": False}
     call_command("dumpdata")
     texts = [repr(connection), str(connection), serializers.serialize("json", [connection]), capsys.readouterr().out]
     assert all(CANARY not in text for text in texts)
@@ -195,3 +195,20 @@ def test_a_shadow_may_look_at_a_cluster_that_has_a_name(live: Cluster) -> None:
     connected(shadow)
     Connection.objects.filter(cluster=shadow).update(shadow_of="default-scheduler")
     assert check_identity(shadow, server) == "u-1"
+
+
+def test_discoverys_kubeconfig_is_sealed_apart_and_goes_when_it_is_empty(live: Cluster) -> None:
+    connected(live, kubeconfig=kubeconfig())
+    api, reason = discovery_api(live)
+    assert reason == "the connection has no kubeconfig for discovery"
+    connection = connected(live, discovery_kubeconfig=kubeconfig())
+    assert CANARY not in connection.sealed_discovery_kubeconfig
+    with pytest.raises(InputError, match="SecretKeyChanged"):
+        unseal(connection.sealed_discovery_kubeconfig, purpose="kubeconfig of live")
+    own, reason = discovery_api(live)
+    assert reason == ""
+    assert own is not api
+    assert AuditEntry.objects.filter(action="cluster.connect").latest("id").details["discovers"] is True
+    assert connected(live, discovery_kubeconfig="").sealed_discovery_kubeconfig == ""
+    connected(live, discovery_kubeconfig=kubeconfig(), shadow_of="default-scheduler")
+    assert discovery_api(live)[1] == "the cluster is followed in shadow of default-scheduler"
