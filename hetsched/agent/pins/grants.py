@@ -40,6 +40,7 @@ class Grants:
         self.known: dict[str, Known] = {}
         self._refused: dict[str, tuple[str, MachineProblem]] = {}
         self._answered: frozenset[str] = frozenset()
+        self._carried: dict[str, str] = {}
 
     @property
     def problems(self) -> tuple[MachineProblem, ...]:
@@ -55,7 +56,7 @@ class Grants:
         if cluster != self.cluster:
             self.known = {}
         if (cluster, key) != (self.cluster, self.key):
-            self._refused = {}
+            self._refused, self._carried = {}, {}
         self.cluster, self.key = cluster, key
 
     def answered(self, allocations: Iterable[tuple[str, str]]) -> None:
@@ -66,13 +67,15 @@ class Grants:
             self._take(uid, text, answered=True)
 
     def carried(self, uid: str, text: str) -> None:
-        """Take what a pod of the runtime carries in its annotations."""
-        self._take(uid, text, answered=False)
+        """Take what a pod of the runtime carries in its annotations; it is looked at once."""
+        if self._carried.get(uid) != text:
+            self._take(uid, text, answered=False)
 
     def forget(self, present: Collection[str]) -> None:
         """Let go of what pods had that the runtime does not know any more and the control plane does not name."""
         self.known = {uid: known for uid, known in self.known.items() if uid in present or uid in self._answered}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in present}
+        self._carried = {uid: text for uid, text in self._carried.items() if uid in present}
 
     def _take(self, uid: str, text: str, *, answered: bool) -> None:
         refused = self._refused.get(uid)
@@ -86,6 +89,8 @@ class Grants:
             if known is None or answered:
                 self._refuse(uid, text, error.code, error.message)
             return
+        if not answered:
+            self._carried[uid] = text
         if known is not None:
             if granted == known.granted and answered <= known.answered:
                 return

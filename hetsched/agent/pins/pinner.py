@@ -13,6 +13,7 @@ Invariant: a step that finds everything in place writes nothing, to no file and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from hetsched.agent.cri import Container, Runtime, RuntimeFailure, Sandbox
@@ -286,6 +287,7 @@ def _parsed(text: str) -> Cpus:
         return frozenset()
 
 
+@lru_cache(maxsize=512)
 def _mask(cpus: Cpus) -> int:
     return sum(1 << cpu for cpu in cpus)
 
