@@ -1,9 +1,9 @@
 """What collectors told, laid over what a node's other sources say.
 
 Rule: fresh facts of collectors count before those of a node's agent and objects, among collectors the one that is first
-by name; an operator's override counts before all. Use is one source's alone. Where every measurement of a node that is
-to be measured is too old, the last one stays, marked as stale: requests stand for it, and everybody can see that. Stale
-facts of other kinds do not count, and the report says so among its problems.
+by name; an operator's override counts before all. Use is one source's alone; where the collector's is too old, that of
+another counts if it was taken later. Where there is none, the last one stays, marked as stale: requests stand for it,
+and everybody can see that. Stale facts of other kinds do not count, and the report says so among its problems.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.collected import CollectedFact
+from hetsched.contracts.collected import CollectedFact, Finding
 from hetsched.contracts.node_report import NodeReport, NumaReport, PowerReport, Usage
+from hetsched.contracts.times import seconds
 from hetsched.contracts.units import CPU, format_amount
 
 from .collectors.told import zone_of
@@ -64,12 +65,18 @@ def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage |
     if counting is not None and counting.finding is not None:
         return Usage(counting.finding.usage, counting.finding.observed_at, counting.collector)
     late = min((fact for fact in collected if fact.load), key=lambda fact: fact.collector, default=None)
-    if (other is not None and not other.stale) or late is None:
+    if late is None:
         return other
     finding = late.finding
+    if other is not None and not other.stale and (finding is None or _at(other) > _at(finding)):
+        return other
     if finding is None:
         return Usage({}, "", late.collector, stale=True)
     return Usage(finding.usage, finding.observed_at, late.collector, stale=True)
+
+
+def _at(sample: Usage | Finding) -> float:
+    return seconds(sample.observed_at) or 0.0
 
 
 def words_of(fact: CollectedFact) -> dict[str, str]:

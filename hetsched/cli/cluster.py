@@ -251,10 +251,18 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
         return [*found, _check("right to view", False, f"{told.message} [{told.code}]")]
     nodes, ages = f"{cluster['readyCount']} of {cluster['nodeCount']}", ready.get("clusters", {}).get(name, {})
     found.append(_check("right to view", True, cluster["kind"]))
-    if cluster["kind"] == ClusterKind.KUBERNETES:
+    if cluster["kind"] == ClusterKind.KUBERNETES or _has_sources(client, name):
         found.extend(_asked_there(client, name))
     detail = _aged(f"{nodes} nodes Ready", ages.get("syncAgeSeconds"))
     return [*found, _check("inventory", cluster["nodeCount"] > 0, detail)]
+
+
+def _has_sources(client: Client, name: str) -> bool:
+    """Tell whether systems outside are asked about the cluster."""
+    try:
+        return bool(client.get(f"clusters/{quote(name, safe='')}/collectors/")["items"])
+    except (ServerUnavailable, InputError):
+        return False
 
 
 def _asked_there(client: Client, name: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Collector
 from hetsched.placement.models import Shadow
 from tests.builders import a_pod
 
@@ -54,6 +54,8 @@ def test_every_reference_leads_somewhere(document: Any) -> None:
 
 ADDRESSES = {
     "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
+    "clusters/{name}/collectors/": "clusters/lab/collectors/", "collectors/": "collectors/",
+    "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
     "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
     "metrics/at-risk/": "metrics/at-risk/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
@@ -87,6 +89,7 @@ def a_comparison() -> None:
 
 def test_every_answer_to_a_get_fits(document: Any, operator: Api, decided: str) -> None:
     a_comparison()
+    Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/"}
     for path, address in ADDRESSES.items():

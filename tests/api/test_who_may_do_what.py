@@ -28,11 +28,16 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/clusters/", "GET"): LOOK,
     ("api/v1/clusters/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/collectors/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/collectors/<str:collector>/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/collectors/<str:collector>/", "PUT"): OPERATE,
+    ("api/v1/clusters/<str:name>/collectors/<str:collector>/", "DELETE"): OPERATE,
     ("api/v1/clusters/<str:name>/connection/", "PUT"): OPERATE,
     ("api/v1/clusters/<str:name>/test/", "POST"): OPERATE,
     ("api/v1/queue/", "GET"): LOOK,
     ("api/v1/clusters/<str:name>/import/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/export/", "GET"): OPERATE,
+    ("api/v1/collectors/", "GET"): LOOK,
     ("api/v1/decisions/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
     ("api/v1/metrics/balance/", "GET"): LOOK,
@@ -96,6 +101,7 @@ def address_of(route: str, workload: str) -> str:
     name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints"}
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
+    filled = filled.replace("<str:collector>", "racks")
     for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>"):
         filled = filled.replace(number, "1")
     return "/" + filled

@@ -136,14 +136,22 @@ def test_a_source_that_never_answered_leaves_its_mark_too(cluster: Cluster) -> N
     assert load_state(cluster.pk).state.stale() == ["n1", "n2"]
 
 
-def test_other_measurements_count_where_the_first_is_stale() -> None:
+def test_later_measurements_of_others_count_where_the_first_is_stale() -> None:
     made = a_cluster(a_node("n1").using(now(), cpu="700m"))
     row = collector(made, "prometheus-load")
-    told(row, Finding("n1", now(), usage={"cpu": 1500}))
+    told(row, Finding("n1", now(30), usage={"cpu": 1500}))
     assert report().usage.amounts["cpu"] == 1500
     failed(row)
     assert (report().usage.amounts["cpu"], report().usage.source) == (700, "")
     assert load_state(made.pk).state.stale() == []
+
+
+def test_earlier_measurements_of_others_do_not_come_back() -> None:
+    made = a_cluster(a_node("n1").using(now(3600), cpu="700m"))
+    row = collector(made, "prometheus-load")
+    told(row, Finding("n1", now(30), usage={"cpu": 1500}))
+    failed(row)
+    assert load_state(made.pk).state.stale() == ["n1"]
 
 
 def test_what_an_api_server_says_anew_takes_nothing_away() -> None:

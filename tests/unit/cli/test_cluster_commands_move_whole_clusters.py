@@ -73,6 +73,18 @@ def test_test_names_every_part(server: Server) -> None:
     ]  # fmt: skip
 
 
+def test_test_names_a_source_that_does_not_answer(server: Server) -> None:
+    server.answers("GET", "/healthz", {"status": "ok"})
+    server.answers("GET", "/readyz", READY)
+    server.answers("GET", f"{API}lab/", LAB)
+    server.answers("GET", f"{API}lab/collectors/", {"items": [{"name": "load"}], "next": None})
+    silent = {"check": "source load", "ok": False, "detail": "prometheus:9090 does not answer [HostUnreachable]"}
+    server.answers("POST", f"{API}lab/test/", {"cluster": "lab", "ok": False, "checks": [silent]})
+    result = run("cluster", "test", "lab", "-o", "json")
+    assert result.exit_code == 1
+    assert silent in document(result)["checks"]
+
+
 def test_test_names_the_missing_right_and_the_part_that_is_down(server: Server) -> None:
     down: dict[str, Any] = {**READY, "status": "unready", "components": {"database": {"ok": False, "detail": "gone"}}}
     server.answers("GET", "/healthz", {"status": "ok"})
