@@ -1,0 +1,199 @@
+"""What several sources say comes to one report, and what shrinks or grows is told apart from what merely changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.adapters.merging import laid_over, newer, weigh, words_of
+from hetsched.contracts.facts import MOST_KEPT, Claims, conflicts, noted
+from hetsched.contracts.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
+from tests.builders import a_card, a_node
+
+NOW = "2026-11-21T10:00:00Z"
+GIB = 2**30
+
+
+def zone(name: str, cpus: str, gib: int = 16) -> NumaZone:
+    return NumaZone(name, cpus, capacity={"memory": gib * GIB}, allocatable={"memory": gib * GIB})
+
+
+def report(*zones: NumaZone, uid: str = "a", **more: Any) -> NodeReport:
+    made = a_node("n").build()
+    numa = NumaReport(zones) if zones else None
+    return msgspec.structs.replace(made, uid=uid, numa=numa, **more)
+
+
+def weighed(known: NodeReport, told: NodeReport, **more: Any) -> Any:
+    return weigh(known, told, growth=2.0, now=NOW, **more)
+
+
+def changes(found: Any) -> list[tuple[str, str, str]]:
+    return [(one.fact, one.item, one.change) for one in found.quarantined]
+
+
+class TestSources:
+    def test_the_agent_goes_first_and_what_it_does_not_know_comes_from_below(self) -> None:
+        base = report(
+            NumaZone("node-0", "0-7", offline_capacity_millis=4000), isa=IsaReport("x86-64-v1", cross=("rv64gc",))
+        )
+        told = report(zone("node-0", "0-3"), isa=IsaReport("x86-64-v3", source="agent"))
+        both = laid_over(base, told)
+        assert (both.isa.native, both.isa.cross) == ("x86-64-v3", ("rv64gc",))
+        assert both.numa is not None
+        assert (both.numa.zones[0].cpus, both.numa.zones[0].offline_capacity_millis) == ("0-3", 4000)
+
+    def test_of_capacities_the_lower_counts(self) -> None:
+        base = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
+        told = report(allocatable={"cpu": 6000, "memory": 9 * GIB, "hetsched.io/network-mbps": 1000})
+        expected = {"cpu": 6000, "memory": 8 * GIB, "pods": 110, "hetsched.io/network-mbps": 1000}
+        assert laid_over(base, told).allocatable == expected
+
+    def test_a_card_is_filled_by_its_uuid(self) -> None:
+        base = report(gpus=(a_card(0, uuid="A", cores=6912), a_card(1, uuid="B", cores=1)))
+        told = report(gpus=(a_card(0, uuid="B", cores=None), a_card(1, uuid="A", cores=None)))
+        assert [card.cores for card in laid_over(base, told).gpus or ()] == [1, 6912]
+
+    def test_unknown_is_not_none_there(self) -> None:
+        base = report(zone("node-0", "0-7"), gpus=(a_card(0),))
+        assert laid_over(base, NodeReport("n")).gpus == base.gpus
+        assert laid_over(base, NodeReport("n")).numa == base.numa
+        assert laid_over(base, NodeReport("n", gpus=())).gpus == ()
+
+    def test_the_later_sample_counts(self) -> None:
+        early, late = Usage({"cpu": 1}, "2026-11-21T10:00:00Z"), Usage({"cpu": 2}, "2026-11-21T11:00:00+01:00")
+        assert newer(early, late) is late  # the same moment: the second source
+        assert newer(Usage({"cpu": 3}, "2026-11-21T10:00:01Z"), late).amounts == {"cpu": 3}  # type: ignore[union-attr]
+
+
+class TestCpus:
+    KNOWN = report(zone("node-0", "0-3"), zone("node-1", "4-7"))
+
+    def test_what_is_missing_is_lost_and_known_on(self) -> None:
+        found = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
+        assert (found.report.numa.lost_cpus, [z.cpus for z in found.report.numa.zones]) == ("6-7", ["0-3", "4-5"])
+        assert [z.cpus for z in found.known.numa.zones] == ["0-3", "4-7"]
+        assert changes(found) == [("numa", "CPUs", "shrunk")]
+
+    def test_a_zone_that_is_gone_is_known_on(self) -> None:
+        found = weighed(self.KNOWN, report(zone("node-0", "0-3", 32)))
+        assert (found.report.numa.lost_cpus, len(found.known.numa.zones)) == ("4-7", 2)
+
+    def test_zones_that_nobody_tells_any_more_are_lost(self) -> None:
+        found = weighed(self.KNOWN, report())
+        assert (found.report.numa.zones, found.report.numa.lost_cpus) == ((), "0-7")
+
+    def test_what_is_back_is_out_of_quarantine(self) -> None:
+        first = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
+        again = weighed(first.known, self.KNOWN, standing=first.quarantined)
+        assert (again.quarantined, again.report.numa.lost_cpus) == ((), None)
+
+    def test_cpus_that_move_to_another_zone_are_not_lost(self) -> None:
+        assert weighed(self.KNOWN, report(zone("node-0", "0-7", 32))).quarantined == ()
+
+    def test_twice_as_many_count_and_more_do_not(self) -> None:
+        assert weighed(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-15"))).quarantined == ()
+        found = weighed(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-16")))  # 17 > 2 x 8
+        assert changes(found)[0] == ("numa", "CPUs", "grown")
+
+    def test_less_memory_counts_at_once_and_is_told(self) -> None:
+        found = weighed(self.KNOWN, report(zone("node-0", "0-3", 8), zone("node-1", "4-7")))
+        assert found.report.numa.zones[0].capacity["memory"] == 8 * GIB
+        assert changes(found) == [("numa", "memory", "shrunk")]
+        # 32 GiB known, 31.7 told: another kernel.
+        slightly = [
+            NumaZone(name, cpus, capacity={"memory": int(15.85 * GIB)})
+            for name, cpus in (("node-0", "0-3"), ("node-1", "4-7"))
+        ]
+        assert weighed(self.KNOWN, report(*slightly)).quarantined == ()
+
+
+class TestCards:
+    KNOWN = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(3)))
+
+    def cards(self, found: Any) -> list[tuple[int, str, bool]]:
+        return [(card.index, card.uuid, card.healthy) for card in found.report.gpus]
+
+    def test_those_behind_a_missing_card_keep_their_place(self) -> None:
+        told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G2")))
+        found = weighed(self.KNOWN, told)
+        assert self.cards(found) == [(0, "G0", True), (1, "G1", False), (2, "G2", True)]
+        assert changes(found) == [("gpu", "G1", "shrunk")]
+
+    def test_a_new_card_takes_a_place_that_nobody_had(self) -> None:
+        told = report(gpus=(a_card(0, uuid="NEW"), *(a_card(i + 1, uuid=f"G{i}") for i in range(3))))
+        found = weighed(self.KNOWN, told)
+        assert changes(found) == [("gpu", "NEW", "grown")]
+        approved = weighed(self.KNOWN, told, approved=[found.quarantined[0].id])
+        assert self.cards(approved)[3] == (3, "NEW", True)
+
+    def test_a_card_that_is_split_says_so(self) -> None:
+        problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
+        told = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
+        assert weighed(self.KNOWN, told).quarantined[0].told == problem
+
+    def test_cards_that_cannot_be_listed_take_nothing_new(self) -> None:
+        found = weighed(self.KNOWN, report(gpus=None))
+        assert [healthy for _, _, healthy in self.cards(found)] == [False] * 3
+
+    def test_a_rejected_loss_counts_on_until_something_else_is_told(self) -> None:
+        told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
+        stood = tuple(msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, told).quarantined)
+        again = weighed(self.KNOWN, told, standing=stood)
+        assert self.cards(again)[2] == (2, "G2", True)
+
+    def test_the_first_report_counts_as_it_is(self) -> None:
+        told = report(gpus=tuple(a_card(i, uuid=f"N{i}") for i in range(8)))
+        assert weighed(report(gpus=()), told, first=True).quarantined == ()
+
+
+class TestAnotherMachineOfTheName:
+    def test_it_counts_as_it_is_but_for_what_of_the_old_one_it_has_not(self) -> None:
+        old = report(zone("node-0", "0-7"), gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(2)))
+        new = report(zone("node-0", "0-3", 64), uid="b", gpus=(a_card(0, uuid="H0"),))
+        found = weighed(old, new)
+        assert found.report.numa.lost_cpus == "4-7"
+        assert [(card.index, card.uuid, card.healthy) for card in found.report.gpus] == [
+            (0, "H0", True),
+            (1, "G1", False),
+        ]
+        assert {change for _, _, change in changes(found)} == {"shrunk"}
+
+
+def test_ten_times_the_capacity_is_not_believed() -> None:
+    known = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
+    told = report(allocatable={"cpu": 80_000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8})
+    found = weighed(known, told)
+    assert found.report.allocatable == {"cpu": 8000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8}
+    assert changes(found) == [("allocatable", "cpu", "grown")]
+    assert weighed(known, told, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
+
+
+class TestClaims:
+    def test_the_same_word_is_confirmed_and_another_begins(self) -> None:
+        claims: Claims = {}
+        for at, text in (("1", "a"), ("2", "a"), ("3", "b")):
+            claims = noted(claims, "agent", {"isa": text}, at)
+        assert [(one.text, one.first_at, one.last_at, one.current) for one in claims["isa"]] == [
+            ("b", "3", "3", True), ("a", "1", "2", False),
+        ]  # fmt: skip
+
+    def test_history_is_bounded_and_keeps_what_is_said_now(self) -> None:
+        claims = noted({}, "file", {"isa": "x"}, "0")
+        for number in range(50):
+            claims = noted(claims, "agent", {"isa": str(number)}, str(number))
+        assert len(claims["isa"]) == MOST_KEPT
+        assert {one.text for one in claims["isa"] if one.current} == {"x", "49"}
+
+    @pytest.mark.parametrize(
+        ("other", "expected"), [("x86-64-v3", False), ("x86-64-v4", True), ("at least x86-64-v1", False)]
+    )
+    def test_a_conflict_is_between_sources_of_now(self, other: str, expected: bool) -> None:
+        claims = noted(noted({}, "file", {"isa": other}, "1"), "agent", {"isa": "x86-64-v3"}, "2")
+        assert conflicts(claims["isa"]) is expected
+
+    def test_a_fact_that_is_not_told_any_more_is_past(self) -> None:
+        claims = noted(noted({}, "agent", words_of(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2")
+        assert not any(one.current for said in claims.values() for one in said)
