@@ -2,9 +2,10 @@
 
 Problem: the driver may be absent, older than its bindings, or hang on a card that fell off the bus.
 Rule: the library is loaded when it is asked for. Whatever one call cannot tell is None; a card that the driver calls
-lost, or that has to be reset, is unhealthy. The questions are asked on a thread of their own: if it is not back within
+lost, or that has to be reset, is unhealthy. So is one that threw a critical Xid since the agent started, unless it is
+one of those that programs cause. The questions are asked on a thread of their own: if it is not back within
 `PATIENCE_SECONDS`, the report says so, and nobody asks again before it is.
-Source: NVML API reference.
+Source: NVML API reference; NVIDIA Xid errors (which ones are a program's own fault).
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _NO_DRIVER = frozenset({9, 12})  # DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
 _GONE = {15: "the driver lost it", 16: "it has to be reset"}  # GPU_IS_LOST, RESET_REQUIRED
 _GRAPHICS_CLOCK, _ON, _SWITCH = 0, 1, 2
 _MOST_LINKS = 18
+_XID_EVENT, _MOST_EVENTS = 8, 1000
+# Exceptions and faults of a program, and what a program that stopped leaves behind.
+_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 _NEAR = {0: "switch", 10: "switch", 20: "switch", 30: "zone", 40: "zone", 50: "system"}
 
 Handle = Any
@@ -58,6 +62,7 @@ class NvmlDoor:
         self._nvml = nvml
         self._patience_seconds = patience_seconds
         self._asking: threading.Thread | None = None
+        self._xids: _Xids | None = None
 
     def read(self, problems: list[MachineProblem]) -> list[CardReading] | None:
         """Return the driver's cards, None where there is no driver or it does not answer."""
@@ -69,7 +74,7 @@ class NvmlDoor:
             return None
         found: list[list[CardReading] | None] = []
         said: list[MachineProblem] = []
-        self._asking = threading.Thread(target=lambda: found.append(_read(nvml, said)), daemon=True, name="nvml")
+        self._asking = threading.Thread(target=lambda: found.append(self._ask(nvml, said)), daemon=True, name="nvml")
         self._asking.start()
         self._asking.join(self._patience_seconds)
         if self._asking.is_alive():
@@ -79,6 +84,45 @@ class NvmlDoor:
             return None
         problems += said
         return found[0] if found else None
+
+    def _ask(self, nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | None:
+        cards = _read(nvml, problems)
+        if cards is not None:
+            self._xids = self._xids or _Xids(nvml)
+            for uuid, xid in self._xids.seen().items():
+                for card in cards:
+                    if card.uuid == uuid:
+                        card.troubles.append(f"it threw Xid {xid}")
+        return cards
+
+
+class _Xids:
+    """The last critical Xid of each card since this was made; it keeps NVML started."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._events: Any = None
+        self._seen: dict[str, int] = {}
+        with contextlib.suppress(nvml.NVMLError, AttributeError):
+            nvml.nvmlInit()
+            events = nvml.nvmlEventSetCreate()
+            for index in range(nvml.nvmlDeviceGetCount()):
+                with contextlib.suppress(nvml.NVMLError):
+                    nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(index), _XID_EVENT, events)
+            self._events = events
+
+    def seen(self) -> dict[str, int]:
+        """Take what happened by now, and return it by uuid."""
+        for _ in range(_MOST_EVENTS if self._events is not None else 0):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except (self._nvml.NVMLError, AttributeError):
+                break  # nothing more happened
+            if event.eventType == _XID_EVENT and event.eventData not in _OF_PROGRAMS:
+                uuid = _Asker(self._nvml, event.device).text("nvmlDeviceGetUUID")
+                if uuid is not None:
+                    self._seen[uuid] = int(event.eventData)
+        return self._seen
 
 
 def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | None:

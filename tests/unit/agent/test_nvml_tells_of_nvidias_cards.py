@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +14,7 @@ from hetsched.agent.probe_cards import described, read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import MachineCard, MachineProblem
 
-NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_FOUND = 3, 9, 15, 6
+NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_FOUND, TIMEOUT = 3, 9, 15, 6, 10
 MIB = 2**20
 
 
@@ -179,6 +179,37 @@ def test_cards_on_a_switch_reach_all_others_on_it(tmp_path: Path) -> None:
         [(0, 300.0)],
         [],
     ]
+
+
+def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
+    cards = [gpu(1), gpu(2)]
+    events: list[tuple[int, int]] = []
+
+    class Telling(Driver):
+        watched: ClassVar[list[Any]] = []
+
+        def nvmlEventSetCreate(self) -> object:
+            return self.watched
+
+        def nvmlDeviceRegisterEvents(self, handle: Any, kind: int, events: list[Any]) -> None:
+            assert kind == 8
+            events.append(handle)
+
+        def nvmlEventSetWait_v2(self, watched: list[Any], _milliseconds: int) -> Any:
+            if not events:
+                raise Failure(TIMEOUT)
+            place, xid = events.pop(0)
+            return SimpleNamespace(device=watched[place], eventType=8, eventData=xid)
+
+    door = NvmlDoor(Telling(*cards))
+
+    def troubles() -> list[list[str]]:
+        return [card.troubles for card in door.read([]) or ()]
+
+    assert troubles() == [[], []]
+    events += [(0, 31), (1, 79)]  # a page fault of a program; fallen off the bus
+    assert troubles() == [[], ["it threw Xid 79"]]
+    assert troubles() == [[], ["it threw Xid 79"]]
 
 
 def test_no_driver_is_no_problem() -> None:
