@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +27,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, parse_amount
 
 from .kubelet_config import FOLDER, KubeletConfig, read_config
+from .probe_topology import probe_topology, topology_fingerprint
 from .tree import Tree
 
 MOST_BYTES = 512 * 1024  # ten times what 1000 pods take
@@ -82,6 +83,22 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
     )
     _tell_overlaps(tree, found, listed, folder)
     return _with_reserved(tree, found, config, listed, folder)
+
+
+class KubeletWatch:
+    """The kubelet's state as it is now; it is read again only when a file of it, or the CPUs, changed."""
+
+    def __init__(self, tree: Callable[[], Tree]) -> None:
+        self._tree = tree
+        self._seen = ("", "")
+        self._state: KubeletState | None = None
+
+    def now(self) -> KubeletState | None:
+        tree = self._tree()
+        seen = kubelet_fingerprint(tree), topology_fingerprint(tree)
+        if seen != self._seen:
+            self._seen, self._state = seen, probe_kubelet(tree, probe_topology(tree)[1])
+        return self._state
 
 
 def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:

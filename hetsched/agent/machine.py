@@ -6,33 +6,89 @@ Rule: each probe reads its own part and says in the tree's problems what it coul
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from hetsched import __version__
+from hetsched.agent.kubelet_state import probe_kubelet
 from hetsched.agent.probe_cards import probe_cards
 from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.probe_topology import probe_topology
+from hetsched.agent.probe_usage import UsageMeter, stated_capacities
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import AgentReport, MachineProblem
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCpu, MachineProblem
+from hetsched.contracts.cpuset import format_cpuset
+
+if TYPE_CHECKING:
+    from hetsched.agent.podresources import Lister
 
 MAX_PROBLEMS = 200
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
-def read_machine(tree: Tree, *, node: str = "", nvidia_smi: bytes | None = None) -> AgentReport:
+def read_machine(
+    tree: Tree,
+    *,
+    node: str = "",
+    nvidia_smi: bytes | None = None,
+    meter: UsageMeter | None = None,
+    kubelet: Lister | None = None,
+    uids: Mapping[tuple[str, str], str] | None = None,
+) -> AgentReport:
     """Return the machine's report; `node` is its name in the cluster, by default its host name.
 
-    `nvidia_smi` is what `nvidia-smi -q -x` wrote, where NVML is not to be asked.
+    `nvidia_smi` is what `nvidia-smi -q -x` wrote, where NVML is not to be asked. `meter` knows the use by now; without
+    it use is measured while the rest is read. `kubelet` is asked what it gave out, by default the one of this machine;
+    `uids` tells the uids of its pods.
     """
+    measuring = meter or UsageMeter(stated_capacities(os.environ))
+    if meter is None:
+        measuring.measure(Tree(tree.root))
     zones, cpus = probe_topology(tree)
-    return AgentReport(
+    report = AgentReport(
         node=node or host_name(tree),
         isa=probe_isa(tree),
         zones=zones,
         cpus=cpus,
         gpus=probe_cards(tree, nvidia_smi),
+        kubelet=_kubelet(tree, cpus or (), kubelet, uids),
         memory_mib=_memory_mib(tree),
         agent=__version__,
+    )
+    if meter is None:
+        measuring.wait()
+        measuring.measure(tree)
+    return msgspec.structs.replace(
+        report,
+        zones=zones and measuring.with_steal(zones),
+        usage=measuring.last,
         problems=_problems(tree),
     )
+
+
+def _kubelet(
+    tree: Tree, cpus: tuple[MachineCpu, ...], lister: Lister | None, uids: Mapping[tuple[str, str], str] | None
+) -> KubeletState | None:
+    state = probe_kubelet(tree, cpus)
+    if lister is None and not (tree.is_this_machine and tree.exists(POD_RESOURCES)):
+        return state
+    from hetsched.agent.podresources import Lister, PodResourcesFailure, with_pods
+
+    asked = lister or Lister()
+    try:
+        pods, allocatable = asked.pods(), asked.allocatable()
+    except PodResourcesFailure as failure:
+        if state is not None:
+            what = f"the kubelet does not tell what it gave out, so its files are believed: {failure}"
+            tree.problems.append(MachineProblem("PodResourcesUnknown", what, str(asked.socket)))
+        return state
+    finally:
+        if lister is None:
+            asked.close()
+    online = format_cpuset(cpu.id for cpu in cpus if cpu.online)
+    return with_pods(state, pods, allocatable, online=online, uids=uids)
 
 
 def host_name(tree: Tree) -> str:

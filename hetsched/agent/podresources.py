@@ -137,15 +137,18 @@ def with_pods(
 ) -> KubeletState:
     """Return the kubelet's state with what it says itself in place of what its files say.
 
-    `uids` tells the uid of a pod by namespace and name; a pod that it does not know stands as `namespace/name`. With
-    the online CPUs, those that the kubelet cannot give out are the reserved ones, under the static policy.
+    `uids` tells the uid of a pod by namespace and name; else it is the one that holds the same CPUs by the files, else
+    the pod stands as `namespace/name`. With the online CPUs, those that the kubelet cannot give out are the reserved
+    ones, under the static policy.
     """
     state = state or KubeletState()
     known = uids or {}
+    by_cpus = {(name, cpus): uid for uid, held in state.exclusive.items() for name, cpus in held.items() if uid}
     exclusive: dict[str, dict[str, str]] = {}
     devices: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
     for pod in pods:
-        key = known.get((pod.namespace, pod.name), f"{pod.namespace}/{pod.name}")
+        same = (by_cpus.get((one.name, one.cpus)) for one in pod.containers if one.cpus)
+        key = known.get((pod.namespace, pod.name)) or next(filter(None, same), f"{pod.namespace}/{pod.name}")
         for container in pod.containers:
             if container.cpus:
                 exclusive.setdefault(key, {})[container.name] = container.cpus

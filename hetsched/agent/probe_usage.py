@@ -19,7 +19,7 @@ Invariants: no amount is negative; what is not in `amounts` was not measured, an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -27,13 +27,16 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem, MachineUsage, MachineZone
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 
 from .tree import Tree
 
 STEAL_HALF_LIFE_SECONDS = 60.0
+STEAL_IS_NEWS = 0.05
 LEAST_WINDOW_SECONDS = 0.2
+_VARIABLES = {NETWORK_MBPS: "HETSCHED_AGENT_NETWORK_MBPS", DISK_MBPS: "HETSCHED_AGENT_DISK_MBPS"}
 _SPEED_SECONDS = 60.0  # how long speeds are believed
 _MOST_STAT_BYTES = 4 * 1024 * 1024  # interrupt counters of large machines stand there too
 _SECTOR_BYTES = 512
@@ -65,23 +68,23 @@ class Sample(NamedTuple):
 
 
 class UsageMeter:
-    """Measures between its own calls; `network_mbps` and `disk_mbps` are capacities that an operator states."""
+    """Measures between its own calls; `stated` are capacities of network and disk that an operator knows."""
 
     def __init__(
         self,
+        stated: Mapping[str, int] | None = None,
         *,
-        network_mbps: int | None = None,
-        disk_mbps: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._stated = {NETWORK_MBPS: network_mbps, DISK_MBPS: disk_mbps}
+        self._stated = stated or {}
         self._clock = clock
         self._now = now
         self._before: Sample | None = None
         self._physical: dict[str, bool] = {}
         self._speed: tuple[float, int | None] | None = None
         self._steal: dict[int, float] = {}
+        self.last: MachineUsage | None = None
 
     def measure(self, tree: Tree) -> MachineUsage | None:
         """Return the use since the last call, None the first time; a call closes the window of the one before."""
@@ -91,6 +94,9 @@ class UsageMeter:
             _problem(tree, "UsageNotMeasured", "use is measured between two samples, and there is one so far")
             return None
         self._before = after
+        if before.cpus and before.cpus == after.cpus:
+            _problem(tree, "UsageNotMeasured", "the counters of use stand still, as those of a copied tree do")
+            return None
         window = after.at - before.at
         self._smooth(before, after, window)
         amounts = {
@@ -102,8 +108,8 @@ class UsageMeter:
         capacity = {
             CPU: None if after.cpus is None else 1000 * len(after.cpus),
             MEMORY: None if after.memory is None else after.memory[0],
-            NETWORK_MBPS: self._stated[NETWORK_MBPS] or self._network_mbps(tree, after),
-            DISK_MBPS: self._stated[DISK_MBPS],
+            NETWORK_MBPS: self._stated.get(NETWORK_MBPS) or self._network_mbps(tree, after),
+            DISK_MBPS: self._stated.get(DISK_MBPS),
         }
         for resource, amount in amounts.items():
             if amount is None:
@@ -111,12 +117,13 @@ class UsageMeter:
         for resource, amount in capacity.items():
             if amount is None and amounts[resource] is not None:
                 _problem(tree, "CapacityUnknown", f"{resource}: the machine does not tell how much there is")
-        return MachineUsage(
+        self.last = MachineUsage(
             amounts={resource: amount for resource, amount in amounts.items() if amount is not None},
             capacity={resource: amount for resource, amount in capacity.items() if amount is not None},
             window_seconds=round(window, 3),
             observed_at=rfc3339(self._now()),
         )
+        return self.last
 
     def with_steal(self, zones: Iterable[MachineZone]) -> tuple[MachineZone, ...]:
         """Return the zones with what others take of them, as far as it was measured of every CPU of a zone."""
@@ -131,10 +138,20 @@ class UsageMeter:
             found.append(zone)
         return tuple(found)
 
-    def steal_fingerprint(self, zones: Iterable[MachineZone], steps: int = 20) -> tuple[int | None, ...]:
-        """Return steal by zone in coarse steps, so that only changes that matter are news."""
-        ratios = (zone.steal_ratio for zone in self.with_steal(zones))
-        return tuple(None if ratio is None else round(ratio * steps) for ratio in ratios)
+    def news_of_steal(self, told: Iterable[MachineZone]) -> tuple[MachineZone, ...] | None:
+        """Return the zones once others take clearly more or less of one than was told, else None."""
+        told = tuple(told)
+        now = self.with_steal(told)
+        for before, after in zip(told, now, strict=True):
+            known, ratio = before.steal_ratio, after.steal_ratio
+            if ratio is not None and (known is None or abs(ratio - known) >= STEAL_IS_NEWS):
+                return now
+        return None
+
+    def wait(self) -> None:
+        """Wait until the window is long enough to be measured, a fifth of a second at most."""
+        if self._before is not None:
+            time.sleep(max(self._before.at + LEAST_WINDOW_SECONDS - self._clock(), 0.0))
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
@@ -188,6 +205,18 @@ class UsageMeter:
             elif cpu in self._steal:
                 steal[cpu] = self._steal[cpu]
         self._steal = steal
+
+
+def stated_capacities(environment: Mapping[str, str]) -> dict[str, int]:
+    """Return what an operator states of network (Mbit/s) and disks (MB/s). Raises: InputError `CapacityInvalid`."""
+    found: dict[str, int] = {}
+    for resource, variable in _VARIABLES.items():
+        text = environment.get(variable, "").strip()
+        if text and not (_is_count(text) and 0 < int(text) <= 10**9):
+            raise InputError("CapacityInvalid", f"{text[:40]!r} is no whole number of them above 0", place=variable)
+        if text:
+            found[resource] = int(text)
+    return found
 
 
 def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:

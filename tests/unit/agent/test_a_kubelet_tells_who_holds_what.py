@@ -20,7 +20,7 @@ from hetsched.agent.podresources import (
     with_pods,
 )
 from hetsched.contracts.agent_report import KubeletState
-from tests.unit.agent.kubelet import FakeKubelet, container
+from tests.unit.agent.pod_resources import FakeKubelet, container
 
 GPU = "nvidia.com/gpu"
 
@@ -115,6 +115,12 @@ def test_its_word_stands_before_its_files() -> None:
     assert said.devices == {"uid-1": {"main": {GPU: ("GPU-1",)}}}
     assert said.reserved_cpus == "0"
     assert said.sources == ("cpu_manager_state", "podresources")
+
+
+def test_a_pod_is_known_by_the_cpus_that_its_record_names() -> None:
+    files = KubeletState("static", exclusive={"uid-7": {"main": "2-3"}})
+    pods = (PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),)
+    assert with_pods(files, pods).devices == {"uid-7": {"main": {GPU: ("GPU-1",)}}}
 
 
 def test_reserved_cpus_are_the_static_policys_alone() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.probe_usage import UsageMeter, offline_capacity_millis
+from hetsched.agent.probe_usage import UsageMeter, offline_capacity_millis, stated_capacities
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import MachineUsage, MachineZone
+from hetsched.contracts.errors import InputError
 from tests.unit.agent.trees import put
 
 NETWORK, DISK = "hetsched.io/network-mbps", "hetsched.io/disk-mbps"
@@ -19,12 +20,12 @@ GIB = 2**30
 class Machine:
     """A tree whose counters a test moves, and a meter whose clock it moves."""
 
-    def __init__(self, root: Path, **stated: int) -> None:
+    def __init__(self, root: Path, stated: dict[str, int] | None = None) -> None:
         self.root = root
         self.at = 100.0
         self.problems: list[str] = []
         now = datetime(2026, 11, 20, 10, tzinfo=UTC)
-        self.meter = UsageMeter(clock=lambda: self.at, now=lambda: now, **stated)
+        self.meter = UsageMeter(stated, clock=lambda: self.at, now=lambda: now)
         self.memory()
         self.network(eth0=(0, 0))
         self.disks(sda=(0, 0))
@@ -33,7 +34,8 @@ class Machine:
         self.speed("eth0", 25000)
 
     def cpus(self, *cpus: tuple[int, int, int], first: int = 0) -> None:
-        """Set busy, idle and stolen ticks of CPUs."""
+        """Set busy, idle and stolen ticks of CPUs; until they are set again, they idle."""
+        self.last, self.first, self.set = cpus, first, True
         lines = [f"cpu{first + i} {busy} 0 0 {idle} 0 0 0 {stolen} 0 0" for i, (busy, idle, stolen) in enumerate(cpus)]
         put(self.root, "proc/stat", "\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *lines, "intr 12 0 0", "ctxt 5"]))
 
@@ -53,7 +55,10 @@ class Machine:
         put(self.root, f"sys/class/net/{name}/speed", mbps)
         put(self.root, f"sys/class/net/{name}/operstate", state)
 
-    def measure(self, seconds: float = 10.0) -> MachineUsage | None:
+    def measure(self, seconds: float = 10.0, *, still: bool = False) -> MachineUsage | None:
+        if not (self.set or still):
+            self.cpus(*((busy, idle + 1000, stolen) for busy, idle, stolen in self.last), first=self.first)
+        self.set = False
         self.at += seconds
         tree = Tree(self.root)
         found = self.meter.measure(tree)
@@ -97,7 +102,7 @@ def test_use_is_told_in_the_contracts_units(machine: Machine) -> None:
 
 
 def test_an_operator_states_what_the_machine_does_not_tell(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, network_mbps=10_000, disk_mbps=500)
+    machine = Machine(tmp_path, {NETWORK: 10_000, DISK: 500})
     machine.cpus((0, 0, 0))
     machine.measure()
     machine.cpus((0, 10, 0))
@@ -185,7 +190,7 @@ def test_what_cannot_be_read_is_not_measured(machine: Machine, file: str, conten
     (machine.root / file).unlink()
     put(machine.root, file, content)
     resource = {"stat": "cpu", "meminfo": "memory", "dev": NETWORK, "diskstats": DISK}[file.rpartition("/")[2]]
-    usage = machine.measure()
+    usage = machine.measure(still=file == "proc/stat")
     assert resource not in amounts(usage)
     assert "UsageNotMeasured" in machine.problems
 
@@ -255,7 +260,8 @@ def test_steal_is_told_by_zone(tmp_path: Path) -> None:
     assert [(zone.steal_ratio, zone.offline_capacity_millis) for zone in found] == [
         (0.2, 1600), (0.0, 2000), (None, None), (None, None),
     ]  # fmt: skip
-    assert machine.meter.steal_fingerprint(ZONES) == (4, 0, None, None)
+    assert machine.meter.news_of_steal(ZONES) == found
+    assert machine.meter.news_of_steal(found) is None
 
 
 def test_steal_is_smoothed_with_a_half_life_of_a_minute(tmp_path: Path) -> None:
@@ -268,3 +274,32 @@ def test_steal_is_smoothed_with_a_half_life_of_a_minute(tmp_path: Path) -> None:
     machine.measure(60.0)
     # half of 0.5 is forgotten, half of 0.0 is learnt
     assert machine.meter.with_steal(ZONES)[3].steal_ratio == 0.25
+
+
+def test_only_a_clear_change_of_steal_is_news(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.cpus((0, 0, 0), first=4)
+    machine.measure()
+    machine.cpus((0, 900, 100), first=4)
+    machine.measure()
+    known = MachineZone(3, "4", steal_ratio=0.06)
+    assert machine.meter.news_of_steal([known]) is None  # 0.10 - 0.06 is less than 0.05
+    assert machine.meter.news_of_steal([MachineZone(3, "4", steal_ratio=0.16)]) == (
+        MachineZone(3, "4", steal_ratio=0.1, offline_capacity_millis=900),
+    )
+
+
+def test_a_copied_tree_uses_nothing_that_could_be_measured(machine: Machine) -> None:
+    assert machine.measure(still=True) is None
+    assert machine.problems == ["UsageNotMeasured"]
+
+
+def test_capacities_are_stated_in_the_environment() -> None:
+    given = {"HETSCHED_AGENT_NETWORK_MBPS": "25000", "HETSCHED_AGENT_DISK_MBPS": ""}
+    assert stated_capacities(given) == {NETWORK: 25000}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "fast", "1.5", "9" * 30])
+def test_a_capacity_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="HETSCHED_AGENT_DISK_MBPS"):
+        stated_capacities({"HETSCHED_AGENT_DISK_MBPS": text})
