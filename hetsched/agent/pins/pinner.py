@@ -2,9 +2,9 @@
 
 Problem: containers start, end and start again, the runtime and the agent do too, and each of them forgets.
 Rule: a step compares what is wanted (`wanted`) with what is (`actual`) and writes what differs (`order`), whatever
-happened before; what it could not do, the next one does. What must survive is written before it is acted on. Nothing is
-written while it is not known who signs for the node or whether the kubelet pins, and never where it does: there its
-choices are reported beside what was predicted.
+happened before; what it could not do, the next one does. What must survive is written before it is acted on, if it can
+be written at all. No container is touched while it is not known who signs for the node or whether the kubelet pins, and
+none where it does: there its choices are reported beside what was predicted.
 Pinned containers are looked at in every step, those that only share after a while, and at once where what they share
 changed.
 Invariant: a step that finds everything in place writes nothing, to no file and no container.
@@ -91,8 +91,6 @@ class Pinner:
             self._last = tuple(
                 PinnedContainer(one.pod_uid, one.container, one.predicted, None, one.by, why) for one in self._last
             )
-        except OSError as error:
-            problems.append(MachineProblem("PinsNotKept", f"nothing is pinned: {error}"))
         # What a process left that ended meanwhile is no news, and this tree is read for months.
         self._tree.problems.clear()
         found = (*problems, *self._grants.problems)
@@ -107,7 +105,7 @@ class Pinner:
         self._take(sandboxes)
         kubelet = self._kubelet()
         if kubelet is not None and (kubelet.cpu_manager_policy == "static" or kubelet.exclusive):
-            self._save()
+            self._save(problems)
             return self._by_kubelet(kubelet)
         if self._grants.key is None:
             problems.append(MachineProblem("KeyUnknown", "nothing is pinned until the control plane answered once"))
@@ -115,7 +113,7 @@ class Pinner:
         if kubelet is not None and kubelet.cpu_manager_policy is None:
             problems.append(MachineProblem("KubeletUnknown", "nothing is pinned: whether the kubelet pins is unknown"))
             return ()
-        if not self._file.locked():
+        if not self._alone():
             problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins its containers"))
             return ()
         machine = self._machine(kubelet)
@@ -127,7 +125,7 @@ class Pinner:
         wanted = plan(machine, pods, members, self._settled)
         self._look(now, wanted, members, machine)
         self._settle(wanted, pods, members)
-        self._save()
+        self._save(problems)
         if not wanted.shared and any(not one.cpus for one in wanted.containers.values()):
             why = "every CPU is some pod's own, so all other containers stay where they are"
             problems.append(MachineProblem("NothingShared", why))
@@ -273,11 +271,21 @@ class Pinner:
         self._settled = {one: _parsed(cpus) for one, cpus in kept.settled.items()}
         self._loaded = True
 
-    def _save(self) -> None:
-        if self._file.locked():
-            settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
-            grants = self._grants
-            self._file.save(Kept(grants.node, grants.cluster, grants.key, grants.known, settled))
+    def _alone(self) -> bool:
+        try:
+            return self._file.locked()
+        except OSError:
+            return True  # told when the file is written, which cannot be done either
+
+    def _save(self, problems: list[MachineProblem]) -> None:
+        """Write what must survive; where that cannot be done, it is better to pin than to forget it at once."""
+        settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
+        grants = self._grants
+        try:
+            if self._file.locked():
+                self._file.save(Kept(grants.node, grants.cluster, grants.key, grants.known, settled))
+        except OSError as error:
+            problems.append(MachineProblem("PinsNotKept", f"pins do not survive a restart of the agent: {error}"))
 
 
 def _parsed(text: str) -> Cpus:

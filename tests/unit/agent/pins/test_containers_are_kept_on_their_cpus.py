@@ -254,6 +254,14 @@ def test_the_file_is_the_owners_alone(runtime: FakeRuntime, agent: Agent, tmp_pa
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "state", tmp_path / "state/pins")] == [0o700, 0o600]
 
 
+def test_without_a_place_for_its_file_it_pins_all_the_same(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
+    (a,) = runtime.pod("a", signed("a", main="2-5"))
+    (tmp_path / "state").write_text("no folder")
+    pinner = agent()
+    assert drifts(pinner.step(0)) == {"a/main": ""}
+    assert (runtime.on(a), codes(pinner)[-1]) == ("2-5", "PinsNotKept")
+
+
 def test_a_second_agent_pins_nothing(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     agent().step(0)
