@@ -81,7 +81,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
     except ApiFailure as failure:
         return Discovery(reason="the API server refuses", failures=(str(failure)[:300],))
-    known = _known(cluster, timezone.now())
+    known = _known(cluster, {one.uid for one in standing}, timezone.now())
     silent = [Silent(name, one.stale_since) for name, one in known.items() if one.stale_since]
     writes: list[Write] = []
     kept: list[Kept] = []
@@ -145,8 +145,8 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, object]] | None:
     return {str(one["metadata"]["name"]): one for one in objects}  # type: ignore[index]
 
 
-def _known(cluster: Cluster, now: datetime) -> dict[str, Known]:
-    """Return what agents said of nodes, by name, without what is in quarantine."""
+def _known(cluster: Cluster, uids: set[str], now: datetime) -> dict[str, Known]:
+    """Return what agents said of nodes, by name, without what is in quarantine, or was said of another machine."""
     late = silent_since(now)
     rows = NodeFacts.objects.filter(node__cluster=cluster, told__isnull=False).select_related("node")
     return {
@@ -154,6 +154,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[str, Known]:
             _believed(row), rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else ""
         )
         for row in rows
+        if row.node.report.uid in uids
     }
 
 

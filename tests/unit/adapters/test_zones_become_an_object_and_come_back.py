@@ -1,0 +1,97 @@
+"""What an agent reads of a machine's zones stands in a NodeResourceTopology and is read back the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from hetsched.adapters.agent_reports import node_facts
+from hetsched.adapters.fields import View
+from hetsched.adapters.kube.discovering import Known, Served, Standing, plan
+from hetsched.adapters.kube.resources import TOPOLOGIES
+from hetsched.adapters.nodes import numa
+from hetsched.agent.probe_topology import probe_topology
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.units import parse_amount
+from tests.unit.agent.trees import built, machine
+
+FOLDER = Path(__file__).parent / "nrt"
+NODE = {"metadata": {"name": "n1", "uid": "u1", "labels": {}}, "status": {}}
+
+
+def objects(facts: NodeReport, node: dict[str, Any] = NODE) -> dict[str, dict[str, Any]]:
+    """Return what is to be written about a node on which nothing stands yet, by kind."""
+    writes, kept = plan(Standing(node), Known(facts), Served())
+    assert kept == []
+    return {write.what: write.body for write in writes}
+
+
+def facts_of(name: str, folder: Path, **kubelet: Any) -> NodeReport:
+    zones, cpus = probe_topology(built(folder, machine("sysfs", name)))
+    told = AgentReport("n1", MachineIsa(None, None), zones, cpus, None, kubelet=KubeletState(**kubelet))
+    return node_facts(told)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
+def test_the_zones_of_real_machines(name: str, tmp_path: Path) -> None:
+    facts = facts_of(name, tmp_path)
+    body = objects(facts)[TOPOLOGIES.kind]
+    expected = json.loads((FOLDER / f"{name}.json").read_text())
+    assert [zone["name"] for zone in body["zones"]] == [zone["name"] for zone in expected["zones"]]
+    for zone, known in zip(body["zones"], expected["zones"], strict=True):
+        assert zone["costs"] == known.get("costs", [])
+        amounts, theirs = (
+            {one["name"]: parse_amount(one["name"], one["capacity"]) for one in side["resources"]}
+            for side in (zone, known)
+        )
+        assert amounts.get("cpu", 0) == theirs.get("cpu", 0)
+        # Ours is whole MiB.
+        assert 0 <= theirs.get("memory", 0) - amounts.get("memory", 0) < 2**20
+        assert all(one["available"] == one["allocatable"] for one in zone["resources"])
+    problems: list[str] = []
+    assert numa(View(body), problems) == facts.numa
+    assert problems == []
+
+
+def test_what_co_located_load_leaves_is_told_in_tenths(tmp_path: Path) -> None:
+    facts = facts_of("intel-xeon-2p4n-40t-pci", tmp_path)
+    assert facts.numa is not None
+    zones = tuple(msgspec.structs.replace(zone, offline_capacity_millis=8467) for zone in facts.numa.zones)
+    busy = msgspec.structs.replace(facts, numa=msgspec.structs.replace(facts.numa, zones=zones))
+    first = objects(busy)[TOPOLOGIES.kind]["zones"][0]
+    assert {"name": "offline_capacity", "value": "8400m"} in first["attributes"]
+
+
+def test_the_same_again_is_not_written(tmp_path: Path) -> None:
+    facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path, reserved_cpus="0", cpu_manager_policy="static")
+    body = objects(facts)[TOPOLOGIES.kind]
+    writes, kept = plan(Standing(NODE, topology=body), Known(facts), Served())
+    assert ([write.what for write in writes], kept) == ([], [])
+    # The node was made anew under its name: the object is to go with this one.
+    anew = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
+    (write,), _ = plan(Standing(anew, topology=body), Known(facts), Served())
+    assert write.body["metadata"]["ownerReferences"][0]["uid"] == "u2"
+
+
+def test_a_kind_that_is_not_served_is_not_written(tmp_path: Path) -> None:
+    facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path)
+    assert plan(Standing(NODE), Known(facts), Served(topologies=False)) == ([], [])
+
+
+def test_published_objects_are_read() -> None:
+    zones = {}
+    for one in yaml.safe_load_all((FOLDER / "published.yaml").read_text()):
+        found = numa(View(one), [])
+        zones[one["metadata"]["name"]] = [(zone.name, zone.allocatable["cpu"]) for zone in found.zones]
+        assert (found.topology_manager_policy, found.topology_manager_scope) == ("single-numa-node", "container")
+    assert zones == {
+        "kwok-numa-0": [("node-0", 16000), ("node-1", 16000)],
+        "node1": [("node-0", 12000), ("node-1", 24000)],
+        "node1-nfd": [("node-0", 16000), ("node-1", 30000)],
+    }
