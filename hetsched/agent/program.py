@@ -33,11 +33,15 @@ from hetsched.contracts.times import rfc3339
 
 from .machine import host_name, read_machine
 from .options import Reporting
+from .podresources import SOCKET as POD_RESOURCES
+from .podresources import Lister
+from .probe_usage import UsageMeter, stated_capacities
 from .sending import Sender
 from .tree import Tree
 from .uplink import Uplink
 
 LOOK_SECONDS = 5.0
+MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
 EXIT_SUPERSEDED = 4
 # What tells at little cost that a machine is not what it was: texts, and names in folders.
@@ -72,9 +76,11 @@ class Cards(Protocol):
 
 
 class Meter(Protocol):
-    """Who measures use."""
+    """Who measures use, between one call and the next."""
 
-    def sample(self) -> MachineUsage | None: ...
+    last: MachineUsage | None
+
+    def measure(self, tree: Tree) -> MachineUsage | None: ...
 
 
 class Agent:
@@ -88,6 +94,7 @@ class Agent:
         sender: Sender | None = None,
         pins: Pins | None = None,
         cards: Cards | None = None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
@@ -95,7 +102,9 @@ class Agent:
         self._sender = sender
         self._pins = pins
         self._cards = cards
+        self._meter = meter
         self._clock = clock
+        self._measured_at = float("-inf")
         self._seen: object = None
         self._whole_at = float("-inf")
         self._told = ""
@@ -125,11 +134,18 @@ class Agent:
         for answer in self._sender.answers() if self._sender is not None else ():
             self._learn(answer)
         pinned = self._pins.step(self._clock()) if self._pins is not None else None
+        self._measure()
         self._look()
         if self._cards is not None:
             self._cards.step()
         if self._sender is not None:
             self._sender.tell_pinned(pinned)
+
+    def _measure(self) -> None:
+        now = self._clock()
+        if self._meter is not None and now - self._measured_at >= MEASURE_SECONDS:
+            self._measured_at = now
+            self._meter.measure(self._tree())
 
     def _look(self) -> None:
         tree = self._tree()
@@ -208,10 +224,12 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
     def tree() -> Tree:
         return Tree(settings.root)
 
-    def read(found: Tree) -> AgentReport:
-        return read_machine(found, node=node, nvidia_smi=nvidia_smi)
+    meter = UsageMeter(stated_capacities(os.environ))
+    lister = Lister() if POD_RESOURCES.exists() else None
 
-    meter = _meter(tree)
+    def read(found: Tree) -> AgentReport:
+        return read_machine(found, node=node, nvidia_smi=nvidia_smi, meter=meter, kubelet=lister)
+
     sender = None
     if options.server:
         uplink = Uplink(options.server, options.bearer, ca_file=options.ca_file, cluster=options.cluster)
@@ -220,18 +238,14 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
             instance=secrets.token_hex(8),
             started_at=rfc3339(datetime.now(UTC)),
             gives_cards=options.devices,
-            usage=meter,
+            usage=lambda: meter.last,
         )
     cards = None
     if options.devices and sender is not None:
         from .device_plugin.enforcing import card_keeper
 
         cards = card_keeper(node, sender, options.state)
-    return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options), cards=cards)
-
-
-def _meter(tree: Callable[[], Tree]) -> Callable[[], MachineUsage | None]:
-    return lambda: None
+    return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options), cards=cards, meter=meter)
 
 
 def _pins(node: str, root: Path, options: Reporting) -> Pins | None:

@@ -285,6 +285,12 @@ def _named(cluster: Cluster, node: Node) -> tuple[str, str]:
 # -- what the cluster says ---------------------------------------------------------------------------------------------
 
 
+def with_words_of_agents(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
+    """Return what an operator's files come to with the words of agents, inside the import's transaction."""
+    known = {node.name: node for node in Node.objects.filter(cluster=cluster, facts__isnull=False)}
+    return merged(cluster, reports, known)
+
+
 def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, Node]) -> list[NodeReport]:
     """Return what new words of an API server come to with those of agents, inside the follower's transaction.
 

@@ -13,9 +13,13 @@ import time_machine
 from hetsched.access.tokens import create_token
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
+from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import import_cluster
 from hetsched.placement.granting import agent_key
+from tests.builders import a_node
 
 from .conftest import Api
 
@@ -150,3 +154,10 @@ def test_cards_that_join_later_are_named_as_not_believed(agent: Api, cluster: Cl
     told = agent("POST", "agent/reports/", message(with_two, sequence=2), status=200).json()
     assert [one["code"] for one in told["problems"]] == ["FactQuarantined"]
     assert [held.uuid for held in Node.objects.get(name="n1").report.gpus] == ["GPU-a"]
+
+
+def test_files_that_are_imported_again_leave_its_words_standing(agent: Api, cluster: Cluster) -> None:
+    agent("POST", "agent/reports/", message(), status=200)
+    nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
+    import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
+    assert Node.objects.get(name="n1").report.isa.native == "x86-64-v3+aes"

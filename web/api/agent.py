@@ -8,7 +8,7 @@ not believed yet are named in `problems`.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from django.conf import settings
@@ -26,12 +26,14 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.actions import follow_actual_cards
 from hetsched.placement.granting import agent_key, granted_on
+from hetsched.placement.models import Pod
 
 from . import bodies, reach
 from .problems import Refused
 from .speakers import AgentTokens, speaker_of
 from .views import ApiView, answer
 
+T = TypeVar("T")
 _read = msgspec.json.Decoder(AgentMessage).decode
 
 
@@ -57,8 +59,18 @@ class Reports(ApiView):
             raise
         kubelet = message.report.kubelet if message.report is not None else None
         if kubelet is not None and kubelet.devices:
-            follow_actual_cards(cluster.pk, message.node, kubelet.devices, advisory=not message.gives_cards)
+            devices = _by_uid(cluster, message.node, kubelet.devices)
+            follow_actual_cards(cluster.pk, message.node, devices, advisory=not message.gives_cards)
         return answer(request, _answer(cluster, heard.node, wanted=heard.wanted))
+
+
+def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
+    """Return what pods hold by their uids: an agent that knows no uid names them `namespace/name`."""
+    if not any("/" in key for key in devices):
+        return devices
+    rows = Pod.objects.filter(cluster=cluster, node__name=node).exclude(uid="").order_by("id")
+    uids = {f"{namespace}/{name}": uid for namespace, name, uid in rows.values_list("namespace", "name", "uid")}
+    return {uids.get(key, key): held for key, held in devices.items()}
 
 
 def _message(request: Any) -> AgentMessage:

@@ -33,6 +33,7 @@ from hetsched.inventory.actions import (
     replace_nodes,
     total_up,
 )
+from hetsched.inventory.facts import with_words_of_agents
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.inventory.signals import inventory_changed
@@ -129,7 +130,7 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     arriving = [pod for pod in content.running if our_node.get(pod.key) != pod.node_name]
     state = _judge(content, ours, arriving)
     Pod.objects.filter(cluster=cluster, origin=Pod.IMPORTED).delete()
-    replace_nodes(cluster, content.nodes)
+    replace_nodes(cluster, with_words_of_agents(cluster, content.nodes))
     _insert_running(cluster, arriving, state)
     rewrite_loads(cluster)
     total_up(cluster)

@@ -1,0 +1,73 @@
+"""The agent as it runs and the server as it answers, over a real connection: this very machine becomes a node's facts.
+
+Real here: the agent's own reading, its thread, HTTP, the door, the rows. Not here: a cluster around it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetsched.access.tokens import create_token
+from hetsched.agent.command import AgentSettings
+from hetsched.agent.options import Reporting
+from hetsched.agent.program import Agent, build
+from hetsched.inventory.models import Node
+from hetsched.inventory.node_facts import NodeFacts
+from tests.builders import a_node
+from tests.scenes import a_cluster
+
+
+@pytest.fixture
+def serving(live_server: Any, settings: Any, transactional_db: None) -> Callable[[Path], Agent]:
+    """Return a maker of agents of n1 on a tree, with their folder; a server listens."""
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    a_cluster(a_node("n1"), name="lab")
+    token = create_token(role="agent", name="n1", cluster="lab", node="n1")[1]
+
+    def make(root: Path) -> Agent:
+        return build(AgentSettings(root=root, node="n1"), Reporting(live_server.url, token))
+
+    return make
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_machine_becomes_facts_and_its_changes_follow(serving: Callable[[Path], Agent], tmp_path: Path) -> None:
+    cpus = tmp_path / "sys/devices/system/cpu"
+    for number in range(4):
+        topology = cpus / f"cpu{number}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{number}\n")
+    (cpus / "online").write_text("0-3\n")
+    (cpus / "present").write_text("0-3\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("".join(f"processor : {n}\nisa : rv64imafdcv\n\n" for n in range(4)))
+    agent = serving(tmp_path)
+    assert agent._sender is not None
+    agent._sender.start()
+    try:
+        agent.step()
+        eventually(lambda: NodeFacts.objects.filter(told__isnull=False).exists())
+        report = Node.objects.get(name="n1").report
+        assert report.isa.native is not None
+        assert report.isa.native.startswith("rv64")
+        assert report.numa is not None
+        assert [zone.cpus for zone in report.numa.zones] == ["0-3"]
+        (cpus / "online").write_text("0-2\n")
+        agent.step()
+        eventually(lambda: NodeFacts.objects.get().quarantined != ())
+        numa = Node.objects.get(name="n1").report.numa
+        assert numa is not None
+        assert numa.lost_cpus == "3"
+    finally:
+        agent._sender.stop()

@@ -1,0 +1,135 @@
+"""What agents told stays while an API server says its part anew; another machine of a name begins anew."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.agent_message import AgentMessage, digest_of
+from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
+from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
+from hetsched.contracts.observed import Changes
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.facts import agents_of, hear, take_samples
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.actions import follow
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Reservation
+from hetsched.placement.snapshot import load_state
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from tests.scenes import placing, recorded, submitted
+
+pytestmark = pytest.mark.django_db
+REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 32768),), (), None)
+
+
+def stated(uid: str = "uid-1", cpus: str | None = None, **more: Any) -> NodeReport:
+    numa = None if cpus is None else NumaReport((NumaZone("node-0", cpus),))
+    return msgspec.structs.replace(a_node("n1").build(), uid=uid, numa=numa, source="api-server", **more)
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def told(cluster: Cluster, sequence: int, report: AgentReport | None = REPORT, **more: Any) -> bool:
+    digest = digest_of(report or REPORT)
+    return hear(cluster, AgentMessage("n1", "i", "2026-11-21T10:00:00Z", sequence, digest, report, **more)).wanted
+
+
+def node() -> Node:
+    return Node.objects.get(name="n1")
+
+
+@pytest.fixture
+def cluster(settings: Any) -> Cluster:
+    """Return a live cluster with the node n1, followed under epoch 1."""
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[stated()])
+    return made
+
+
+def test_a_heartbeat_of_the_api_server_takes_nothing_of_it_away(cluster: Cluster) -> None:
+    told(cluster, 1)
+    seen(cluster, nodes=[stated(labels={"a": "b"})])
+    report = node().report
+    assert (report.labels, report.isa.native) == ({"a": "b"}, "x86-64-v3")
+    assert report.numa is not None
+    assert check_invariants() == []
+    state = load_state(cluster.pk).state
+    assert state.reports[state.row_of["n1"]].numa == report.numa
+
+
+def test_use_comes_in_batches_and_changes_no_facts(cluster: Cluster) -> None:
+    told(cluster, 1)
+    layout = Cluster.objects.get().layout_revision
+    usage = MachineUsage({"cpu": 1500, "memory": 2**30}, observed_at="2026-11-21T10:00:30Z")
+    told(cluster, 2, None, usage=usage)
+    assert node().report.usage is None
+    assert take_samples(cluster.pk) == 1
+    assert take_samples(cluster.pk) == 0
+    sample = node().report.usage
+    assert sample is not None
+    assert (sample.amounts, Cluster.objects.get().layout_revision) == ({"cpu": 1500, "memory": 2**30}, layout)
+
+
+def holding(cluster: Cluster, cpus: str) -> Reservation:
+    """Have a pod hold CPUs of n1 for itself."""
+    workload = submitted(cluster, a_pod("p"))
+    (result,) = placing(cluster, "n1")
+    grant = Allocation(zones=(ZoneGrant("node-0", cpus, 2000, 0),), cpu_policy="exclusive")
+    recorded(cluster, [msgspec.structs.replace(result, allocation=grant)])
+    return Reservation.objects.get(pod__in=workload.pods.all())
+
+
+def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Cluster) -> None:
+    told(cluster, 1)
+    held = holding(cluster, "6-7")
+    seen(cluster, nodes_gone=["n1"])
+    assert node().gone
+    seen(cluster, nodes=[stated("uid-2", "0-3")])
+    numa = node().report.numa
+    assert numa is not None
+    assert ([zone.cpus for zone in numa.zones], numa.lost_cpus) == (["0-3"], "4-7")
+    held.refresh_from_db()
+    assert held.active
+    assert [violation for violation in check_invariants() if violation.id == "I5"] == []
+    # What its agent told of the old one does not hold for it.
+    assert told(cluster, 2, None) is True
+
+
+def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Cluster) -> None:
+    seen(cluster, nodes=[stated(cpus="0-7")])
+    held = holding(cluster, "6-7")
+    seen(cluster, nodes=[stated(cpus="0-5")])
+    assert [one.item for one in NodeFacts.objects.get().quarantined] == ["CPUs"]
+    held.refresh_from_db()
+    assert held.active
+    assert [violation for violation in check_invariants() if violation.id == "I5"] == []
+    seen(cluster, nodes=[stated(cpus="0-7")])
+    assert NodeFacts.objects.get().quarantined == ()
+
+
+def test_totals_follow_what_counts(cluster: Cluster) -> None:
+    told(cluster, 1, msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-5", 16384),), memory_mib=16384))
+    assert Cluster.objects.get().capacity["cpu"] == 6000  # 8 by the kubelet, 6 by the machine
+    assert check_invariants() == []
+
+
+def test_agents_are_counted(cluster: Cluster) -> None:
+    assert agents_of(cluster.pk) is None
+    told(cluster, 1)
+    assert agents_of(cluster.pk) == {"all": 1, "reporting": 1}
+    NodeFacts.objects.update(heard_at=timezone.now() - timedelta(seconds=91))
+    assert agents_of(cluster.pk) == {"all": 1, "reporting": 0}
