@@ -24,7 +24,7 @@ from .images.documents import (
     platforms_of,
     split_digest,
 )
-from .images.layers import LayerFiles
+from .images.layers import CarefulTarInfo, LayerFiles
 
 
 class Store(Protocol):
@@ -131,7 +131,7 @@ def opened(place: Path | IO[bytes]) -> Iterator[Layout]:
     try:
         with ExitStack() as stack:
             file = stack.enter_context(place.open("rb")) if isinstance(place, Path) else place
-            yield Layout(_Archive(stack.enter_context(tarfile.open(fileobj=file, mode="r:*"))))
+            yield Layout(_Archive(stack.enter_context(tarfile.open(fileobj=file, mode="r:*", tarinfo=CarefulTarInfo))))
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise malformed(f"the tar archive cannot be read: {error}") from error
 

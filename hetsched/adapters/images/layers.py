@@ -18,12 +18,26 @@ from typing import IO, NamedTuple
 
 from .documents import malformed
 
+MAX_LAYERS = 256
 MAX_MEMBERS = 200_000
 MAX_UNPACKED_BYTES = 2 << 30
 MAX_FILE_BYTES = 256 << 20
 _MAX_LINKS = 40
+_MAX_HEADER_BYTES = 1 << 20
+_LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+                 tarfile.GNUTYPE_LONGLINK)  # fmt: skip
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 Open = Callable[[], IO[bytes]]
+
+
+class CarefulTarInfo(tarfile.TarInfo):
+    """A member whose long name or attributes are read up to a limit only: tarfile would hold them whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _LONG_HEADERS and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"the header of a file is longer than {_MAX_HEADER_BYTES} bytes")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
 
 
 class _Member(NamedTuple):
@@ -37,6 +51,8 @@ class LayerFiles:
     """The files that a stack of layers makes up together."""
 
     def __init__(self, layers: Sequence[Open]) -> None:
+        if len(layers) > MAX_LAYERS:
+            raise malformed(f"it has more than {MAX_LAYERS} layers")
         self._layers = layers
         self._members: dict[str, _Member] = {}
         left = MAX_MEMBERS
@@ -106,7 +122,7 @@ class LayerFiles:
 @contextmanager
 def _opened(layer: Open) -> Iterator[tarfile.TarFile]:
     try:
-        with layer() as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        with layer() as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=CarefulTarInfo) as archive:
             yield archive
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise malformed(f"a layer cannot be read, or is packed in a way not known here: {error}") from error

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
+from hetsched.contracts.errors import InputError
 
 Entry = bytes | tuple[str, str]  # content, or ("link" | "hard", target)
 
@@ -161,6 +162,17 @@ def test_a_layer_outside_the_archive_is_never_read(tmp_path: Path, layers: Any) 
         return
     assert found.programs == ()
     assert found.problems
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, 1 << 32
+    bomb = gzip.compress(member.tobuf() + bytes(1 << 16))
+    found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, bomb))
+    assert "longer than" in found.problems[0]
+    with pytest.raises(InputError, match="longer than"):
+        inspect_bytes(bomb)
 
 
 def test_a_folder_with_some_other_manifest_is_a_folder(tmp_path: Path) -> None:
