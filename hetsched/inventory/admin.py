@@ -8,6 +8,7 @@ from hetsched.contracts.cards import cards_of
 from hetsched.contracts.units import format_amount
 from hetsched.journal.admin import ReadOnlyAdmin, pretty, quantities
 
+from .collector import Collector
 from .models import Node
 
 
@@ -84,6 +85,34 @@ class NodeAdmin(ReadOnlyAdmin):
     @admin.display(description="report")
     def whole_report(self, node: Node) -> str:
         return pretty(node.report)
+
+
+@admin.register(Collector)
+class CollectorAdmin(ReadOnlyAdmin):
+    """Set over REST; here is how each fares."""
+
+    list_display = ("name", "cluster", "kind", "enabled", "load", "answered_at", "stale_since", "nodes_told", "failure")
+    list_filter = ("cluster", "kind", "enabled")
+    search_fields = ("name",)
+    list_select_related = ("cluster",)
+    fieldsets = (
+        (None, {"fields": ("cluster", "name", "kind", "enabled", "load", "asked")}),
+        ("When it counts", {"fields": ("interval_seconds", "most_failures", "most_age_seconds")}),
+        (
+            "How it fares",
+            {"fields": ("tried_at", "answered_at", "stale_since", "failures", "failure", "nodes_told", "nodes_stale",
+                        "wrong")},
+        ),
+    )  # fmt: skip
+    readonly_fields = ("asked", "wrong")
+
+    @admin.display(description="parameters")
+    def asked(self, row: Collector) -> str:
+        return pretty(row.params)
+
+    @admin.display(description="problems")
+    def wrong(self, row: Collector) -> str:
+        return pretty(row.problems)
 
 
 def _of(node: Node, resource: str) -> str:

@@ -129,6 +129,6 @@ def test_a_stale_sample_is_said_to_be_stale(viewer: Client, db: None) -> None:
     nodes = (a_node("n1").using("2026-11-20T10:00:00Z", cpu="6"), a_node("n2").using("2026-11-20T11:00:00Z", cpu="6"))
     a_cluster(*nodes, running=(a_pod("r").cpu(2).running_on("n1"),))
     text = words(viewer, "/nodes/n1/balance/")
-    assert "The latest sample is stale" in text
+    assert "The latest sample, of 2026-11-20T10:00:00Z from file, is too old: requests count instead." in text
     assert re.search(r"cpu 8 25 % 2 75 % 6 25 %", text)
     assert "stale" not in words(viewer, "/nodes/n2/balance/")

@@ -221,7 +221,7 @@ def _balance(node: Node, held: Held) -> Context:
         "balance": shown,
         "rows": rows,
         "measured": bool(measured) and not shown.stale,
-        "sampled_by": usage.source if usage else "",
+        "sampled_by": (usage.source if usage else "") or node.report.source or "file",
         "sampled_at": usage.observed_at if usage else "",
     }
 

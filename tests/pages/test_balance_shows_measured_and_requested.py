@@ -1,0 +1,63 @@
+"""The balance page: what is requested beside what is measured, whose measurement it is, and when it counts no more."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.contracts.collected import Collected, Finding
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.collecting import note_failure, take_in
+from hetsched.inventory.models import Cluster, Collector
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster
+
+
+def words(client: Client, address: str, language: str = "en") -> str:
+    """Return what a page says, without its tags."""
+    page = client.get(address, headers={"accept-language": language}).content.decode()
+    body = page.partition("<main")[2]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+@pytest.fixture
+def measured(db: Any) -> Collector:
+    """Return the collector of a cluster of two nodes of 8 CPUs, one of which it measured: 6 in use, 2 requested."""
+    cluster = a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("r").cpu(2).running_on("n1"),))
+    row = Collector.objects.create(cluster=cluster, name="prom", kind="prometheus-load", load=True)
+    now = timezone.now()
+    take_in(row, Collected((Finding("n1", rfc3339(now), usage={"cpu": 6000}),)), now=now)
+    row.refresh_from_db()
+    return row
+
+
+def test_both_are_shown_with_the_source(viewer: Client, measured: Collector) -> None:
+    text = words(viewer, "/balance/")
+    assert "by requests: 1 node has no fresh sample" in text
+    # CPU: 16 in all; 2 requested = 12 %; 6 of the 8 measured = 75 %; counted 6 + 0 of 16 = 38 %
+    assert re.search(r"CPU 16 12 % 2 75 % 6 · 1 node 38 %", text)
+    assert re.search(r"prom prometheus-load 1 node stale", text)
+
+
+def test_a_silent_source_is_said_to_be(viewer: Client, measured: Collector) -> None:
+    note_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
+    text = words(viewer, "/balance/")
+    assert "by requests: 2 nodes have no fresh sample" in text
+    assert "stale, counts no more" in text
+    assert "prom:9090 does not answer" in text
+    assert re.search(r"CPU 16 12 % 2 unknown 12 %", text)
+    assert "from prom, is too old: requests count instead." in words(viewer, "/nodes/n1/balance/")
+    assert "prom has no sample of this node: requests count instead." in words(viewer, "/nodes/n2/balance/")
+    assert "以请求量计：2 个节点没有最新采样" in words(viewer, "/balance/", "zh-hans")
+
+
+def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> None:
+    assert "Nobody measures this cluster, so requests count." in words(viewer, "/balance/")
+
+
+def test_without_a_cluster_there_is_a_way_to_one(viewer: Client) -> None:
+    assert "No cluster yet" in words(viewer, "/balance/")
