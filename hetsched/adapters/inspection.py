@@ -121,7 +121,7 @@ def _image(place: Path | IO[bytes]) -> Inspection:
             problems += [f"{image.platform}: {reason}" for reason in untold]
             warnings += _raised(requirements, image, needs)
         form = "oci-layout" if layout.is_oci else "docker-archive"
-    return Inspection(form, requirements, platforms, tuple(programs), tuple(warnings), tuple(problems))
+    return Inspection(form, requirements, platforms, tuple(programs), _printable(warnings), _printable(problems))
 
 
 def _entry(layout: Layout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
@@ -175,7 +175,7 @@ def _folder(root: Path) -> Inspection:
         except InputError as error:
             requirements[architecture] = None
             problems.append(f"{architecture}: {error.message}")
-    return Inspection("directory", requirements, programs=tuple(programs), problems=tuple(problems[:_MAX_PROBLEMS]))
+    return Inspection("directory", requirements, programs=tuple(programs), problems=_printable(problems))
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -204,6 +204,11 @@ def _need(file: str, need: ElfNeed, platform: str = "") -> ProgramNeed:
     written = file.encode("utf-8", "replace").decode()
     attribute = need.arch_attribute
     return ProgramNeed(written, need.machine, need.bits, need.requirement, need.evidence, attribute, platform)
+
+
+def _printable(texts: list[str]) -> tuple[str, ...]:
+    """Replace what names of files hold although it is no UTF-8: JSON cannot hold it."""
+    return tuple(text.encode("utf-8", "replace").decode() for text in texts[:_MAX_PROBLEMS])
 
 
 def _architecture(need: ProgramNeed) -> str:

@@ -9,7 +9,9 @@ Source: ISAMatch (gcc -v; cross toolchain under /opt/RISCV/bin); GCC "Installing
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from hetsched.agent.programs import is_ours, run
@@ -78,6 +80,13 @@ def cross_isas(tree: Tree) -> tuple[str, ...]:
 
 
 def _ask(path: str) -> Compiler | None:
+    entry = os.stat(path)
+    return _said(path, entry.st_ino, entry.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _said(path: str, _inode: int, _changed: int) -> Compiler | None:
+    """A compiler says the same as long as its file stays the same."""
     said = run([path, "-v"])
     return read_compiler(said.output, path) if said and said.status == 0 else None
 

@@ -11,6 +11,7 @@ Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; I
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import UNSET, structs
@@ -137,13 +138,19 @@ def _loader(tree: Tree, family: str | None) -> list[Reading]:
     """The dynamic loader asks CPUID itself, for the folders of libraries built for a level."""
     if family != "x86" or not tree.is_this_machine or not is_ours(_LOADER):
         return []
-    said = run([_LOADER, "--help"])
-    levels = sorted(_LOADER_LEVEL.findall(said.output)) if said and said.status == 0 else []
+    levels = _loader_levels()
     if not levels:
         return []
     isa = _parsed(tree, levels[-1], _LOADER)
     domain = frozenset().union(*X86.levels.values())
     return [Reading(f"{_LOADER} --help", " ".join(levels), isa, _names(isa), exact=False, domain=domain)]
+
+
+@lru_cache(maxsize=1)
+def _loader_levels() -> tuple[str, ...]:
+    """The CPU does not change while the machine runs."""
+    said = run([_LOADER, "--help"])
+    return tuple(sorted(_LOADER_LEVEL.findall(said.output))) if said and said.status == 0 else ()
 
 
 def _source(reading: Reading, believed: Reading | None) -> IsaSource:

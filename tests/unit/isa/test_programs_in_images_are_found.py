@@ -8,11 +8,15 @@ import io
 import json
 import struct
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
 from hetsched.contracts.errors import InputError
@@ -173,6 +177,37 @@ def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: by
     assert "longer than" in found.problems[0]
     with pytest.raises(InputError, match="longer than"):
         inspect_bytes(bomb)
+
+
+def test_names_that_are_no_utf8_are_told_all_the_same(tmp_path: Path) -> None:
+    odd = b"o\xffdd".decode("utf-8", "surrogateescape")
+    for at, content in enumerate([RISCV, b"text"]):
+        found = inspect_path(layout(tmp_path / str(at), {"Cmd": ["/app"]}, layer({"app": ("link", odd), odd: content})))
+        assert "o?dd" in msgspec.json.encode(found).decode()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / odd).write_bytes(RISCV)
+    (folder / f"{odd}2").write_bytes(b"\x7fELF")
+    assert msgspec.json.encode(inspect_path(folder)).count(b"o?dd") == 2
+
+
+SETTINGS = st.dictionaries(
+    st.sampled_from(["Entrypoint", "Cmd", "Env", "WorkingDir"]),
+    st.recursive(st.none() | st.integers() | st.text(max_size=8) | st.just("/app"), st.lists, max_leaves=4),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(SETTINGS, st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=12), st.integers(0, 4000))
+def test_whatever_an_image_holds_is_told_or_refused(stated: Any, damage: list[tuple[int, int]], length: int) -> None:
+    tar = bytearray(layer({"app": RISCV, "link": ("link", "app")}))
+    for at, value in damage:
+        tar[at] = value
+    with tempfile.TemporaryDirectory() as folder:
+        root = layout(Path(folder), stated, bytes(tar[: length or None]))
+        found = inspect_path(root)
+        assert found.requirements == {"riscv64": "rv64imafdc_zicsr_zifencei"}
+        msgspec.json.encode(found)
 
 
 def test_a_folder_with_some_other_manifest_is_a_folder(tmp_path: Path) -> None:
