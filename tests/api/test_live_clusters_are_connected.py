@@ -118,6 +118,18 @@ def test_pull_secrets_are_read_only_where_somebody_said_so(live: Cluster, operat
     operator("PUT", "clusters/live/connection/", body, if_match=tag, status=412)
 
 
+def test_discovery_gets_a_kubeconfig_of_its_own_that_is_never_shown(live: Cluster, operator: Api) -> None:
+    body = {"discoveryKubeconfig": kubeconfig(), "reason": "labels"}
+    answered = operator(
+        "PUT", "clusters/live/connection/", body, if_match=operator.tag("clusters/live/"), status=200
+    ).json()
+    assert "canary" not in str(answered)
+    assert Connection.objects.get().sealed_discovery_kubeconfig
+    gone = {"discoveryKubeconfig": "", "reason": "no labels"}
+    operator("PUT", "clusters/live/connection/", gone, if_match=operator.tag("clusters/live/"), status=200)
+    assert Connection.objects.get().sealed_discovery_kubeconfig == ""
+
+
 def test_nothing_is_imported_into_a_live_cluster(live: Cluster, operator: Api) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     problem = operator("POST", "clusters/live/import/?reason=x", node, if_match="*", status=409).json()
@@ -136,7 +148,9 @@ def test_a_server_that_is_not_there_is_named(operator: Api) -> None:
     operator("POST", "clusters/", NEW | {"kubeconfig": here}, status=201)
     tested = operator("POST", "clusters/live/test/", {}, status=200).json()
     assert not tested["ok"]
-    assert [(check["check"], check["ok"]) for check in tested["checks"]] == [("API server", False), ("follower", False)]
+    assert [(check["check"], check["ok"]) for check in tested["checks"]] == [
+        ("API server", False), ("follower", False), ("discovery", True),
+    ]  # fmt: skip
 
 
 def test_a_changed_key_is_told(live: Cluster, operator: Api) -> None:

@@ -71,6 +71,14 @@ def test_reading_pull_secrets_is_switched_by_a_word(server: Server, word: str, s
     assert server.body() == {"reason": "connected by command", "readPullSecrets": sent}
 
 
+def test_discoverys_kubeconfig_is_sent_beside_the_other(server: Server, file: Path) -> None:
+    server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
+    server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
+    assert run("cluster", "connect", "live", "--discovery-kubeconfig", file).exit_code == 0
+    assert set(server.body()) == {"reason", "discoveryKubeconfig"}
+    assert server.body()["discoveryKubeconfig"]["users"] == [{"name": "chosen", "user": {"token": "canary-5f2d"}}]
+
+
 def test_a_connection_is_replaced_if_nobody_else_did(server: Server, file: Path) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
