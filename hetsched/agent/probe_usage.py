@@ -138,9 +138,8 @@ class UsageMeter:
             found.append(zone)
         return tuple(found)
 
-    def news_of_steal(self, told: Iterable[MachineZone]) -> tuple[MachineZone, ...] | None:
+    def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
         """Return the zones once others take clearly more or less of one than was told, else None."""
-        told = tuple(told)
         now = self.with_steal(told)
         for before, after in zip(told, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio

@@ -27,10 +27,11 @@ from typing import Any, Protocol
 import msgspec
 
 from hetsched.contracts.agent_message import AgentAnswer, digest_of
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineProblem, MachineUsage, PinnedContainer
+from hetsched.contracts.agent_report import AgentReport, MachineProblem, MachineUsage, MachineZone, PinnedContainer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 
+from .kubelet_state import KubeletWatch
 from .machine import host_name, read_machine
 from .options import Reporting
 from .podresources import SOCKET as POD_RESOURCES
@@ -81,6 +82,7 @@ class Meter(Protocol):
     last: MachineUsage | None
 
     def measure(self, tree: Tree) -> MachineUsage | None: ...
+    def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None: ...
 
 
 class Agent:
@@ -153,6 +155,7 @@ class Agent:
         now = self._clock()
         is_due = now - self._whole_at >= WHOLE_SECONDS
         if seen == self._seen and not is_due:
+            self._tell_steal()
             return
         report = self._read(self._tree())
         if self._pins is not None:
@@ -166,6 +169,15 @@ class Agent:
             self._whole_at = now
             if self._sender is not None:
                 self._sender.tell(report)
+
+    def _tell_steal(self) -> None:
+        """Tell at once when others take clearly more or less of a zone; nothing is read for it."""
+        zones = self.report.zones if self.report is not None else None
+        news = self._meter.news_of_steal(zones) if self._meter is not None and zones is not None else None
+        if self.report is not None and news is not None:
+            self.report = msgspec.structs.replace(self.report, zones=news)
+            if self._sender is not None:
+                self._sender.tell(self.report)
 
     def _learn(self, answer: AgentAnswer) -> None:
         if self._pins is None or not answer.key:
@@ -254,20 +266,5 @@ def _pins(node: str, root: Path, options: Reporting) -> Pins | None:
     from .cri import Runtime
     from .pins.pinner import Pinner
 
-    return Pinner(node, Runtime(options.runtime), options.state, Tree(root), kubelet=_kubelet(root))
-
-
-def _kubelet(root: Path) -> Callable[[], KubeletState | None]:
-    """Return what tells how the kubelet is set up, read anew only when its files are others."""
-    from .kubelet_state import kubelet_fingerprint, probe_kubelet
-
-    known: dict[str, KubeletState | None] = {}
-
-    def read() -> KubeletState | None:
-        tree = Tree(root)
-        if (now := kubelet_fingerprint(tree)) not in known:
-            known.clear()
-            known[now] = probe_kubelet(tree)
-        return known[now]
-
-    return read
+    kubelet = KubeletWatch(lambda: Tree(root))
+    return Pinner(node, Runtime(options.runtime), options.state, Tree(root), kubelet=kubelet.now)

@@ -17,7 +17,7 @@ from hetsched.agent.options import Reporting, _check, reporting
 from hetsched.agent.program import WHOLE_SECONDS, Agent, alone
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineProblem, PinnedContainer
+from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineProblem, MachineZone, PinnedContainer
 from hetsched.contracts.errors import InputError
 
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
@@ -109,6 +109,37 @@ def test_a_change_is_read_and_told_at_once(machine: Machine) -> None:
     machine.found = msgspec.structs.replace(REPORT, memory_mib=4096)
     machine.agent.step()
     assert [report.memory_mib for report in machine.told.reports] == [None, 4096]
+
+
+class Meter:
+    """Finds that others take more of a zone than was told, once."""
+
+    last = None
+
+    def __init__(self, *news: tuple[MachineZone, ...] | None) -> None:
+        self.news = list(news)
+
+    def measure(self, tree: Tree) -> None:
+        pass
+
+    def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
+        return self.news.pop(0) if self.news else None
+
+
+def test_what_others_take_is_told_at_once_and_nothing_is_read_for_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    lent = (MachineZone(0, "0-7", steal_ratio=0.3, offline_capacity_millis=5600),)
+    machine.agent = Agent(
+        lambda: Tree(tmp_path),
+        machine._read,
+        sender=machine.told,  # type: ignore[arg-type]
+        meter=Meter(None, lent),
+        clock=lambda: machine.now,
+    )
+    for _ in range(4):
+        machine.agent.step()
+    assert [report.zones for report in machine.told.reports] == [(), lent]
+    assert machine.reads == 1
 
 
 def test_everything_is_told_now_and_then(machine: Machine) -> None:

@@ -283,8 +283,8 @@ def test_only_a_clear_change_of_steal_is_news(tmp_path: Path) -> None:
     machine.cpus((0, 900, 100), first=4)
     machine.measure()
     known = MachineZone(3, "4", steal_ratio=0.06)
-    assert machine.meter.news_of_steal([known]) is None  # 0.10 - 0.06 is less than 0.05
-    assert machine.meter.news_of_steal([MachineZone(3, "4", steal_ratio=0.16)]) == (
+    assert machine.meter.news_of_steal((known,)) is None  # 0.10 - 0.06 is less than 0.05
+    assert machine.meter.news_of_steal((MachineZone(3, "4", steal_ratio=0.16),)) == (
         MachineZone(3, "4", steal_ratio=0.1, offline_capacity_millis=900),
     )
 
