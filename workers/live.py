@@ -26,6 +26,7 @@ from functools import partial
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
+from django.db import connection
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind
@@ -48,6 +49,7 @@ LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that i
 WARM_SECONDS = 2.0
 CONFIRM_SECONDS = 0.5  # nobody waits for it: the echo is noted and left out meanwhile
 CONFIRM_AT_ONCE = 200
+LARGE_NODES = 1000  # from here on a state takes seconds to fold
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
 MOST_BINDING = 400
 KEPT_SECONDS = 30.0
@@ -68,6 +70,14 @@ class _OnItsWay:
         self.accepted = self.written = False
 
 
+def _fold(copy: Warm) -> None:
+    try:
+        with copy.held():
+            pass
+    finally:
+        connection.close()
+
+
 class Live:
     """The deciding half of a follower."""
 
@@ -83,6 +93,7 @@ class Live:
         self._most = MOST_AT_ONCE
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
         self._futures: set[Future[Bound]] = set()
+        self._warming: Future[None] | None = None
         self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
         # What was taken out by key of the pod until it is confirmed, and which of it is to be looked up after all.
         self._echoes: dict[str, ObservedPod] = {}
@@ -189,8 +200,16 @@ class Live:
         return recorded.more
 
     def _keep_warm(self, copy: Warm, now: float) -> None:
-        """Have what others hold taken in once in a while, so that the next pod does not wait for all of it."""
-        if now - self._warmed > WARM_SECONDS:
+        """Have what others hold taken in once in a while, so that the next pod does not wait for all of it.
+
+        The first time that is the whole cluster: where it is large, what happens meanwhile is taken in beside it.
+        """
+        if now - self._warmed <= WARM_SECONDS or not (self._warming is None or self._warming.done()):
+            return
+        self._warmed = now
+        if copy.cold and Cluster.objects.filter(pk=self._cluster.pk, node_count__gte=LARGE_NODES).exists():
+            self._warming = self._threads.submit(_fold, copy)
+        else:
             with copy.held():
                 self._warmed = now
 

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from celery import shared_task
 from django.db import transaction
@@ -27,8 +28,9 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement import dispatch
-from hetsched.placement.lifecycle import HOLDING, UNPLACED, State
+from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
 from hetsched.policies.models import PolicyObject
 
@@ -38,7 +40,7 @@ _BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING}
 _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
-def untold(cluster_id: int) -> Q:
+def untold(cluster_id: int | Given) -> Q:
     """Return the condition for pods whose latest decision the cluster does not know."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
@@ -86,18 +88,24 @@ def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
 
 
 def _due(cluster_id: int) -> list[Told]:
-    rows = Pod.objects.filter(untold(cluster_id)).select_related("decision", "node")
-    rows = rows.order_by(F("tell_failed_at").asc(nulls_first=True), "id")
     return [
-        Told(
-            pod.pk, pod.decision_id or 0, pod.namespace, pod.name, pod.uid, Verdict(pod.decision.verdict),
-            _sentence(pod.decision.summary, pod), pod.node.name if pod.node else "",
-            pod.decision.nominated_node,
-        )
-        for pod in rows.defer("spec", "node__report")[:PODS_PER_STEP]
-        if pod.decision is not None
-    ]  # fmt: skip
+        Told(pk, decision, namespace, name, uid, Verdict(verdict), _sentence(summary, state, message), node or "", kept)
+        for pk, decision, namespace, name, uid, verdict, summary, state, message, node, kept in _DUE(cluster=cluster_id)
+    ]
 
 
-def _sentence(summary: str, pod: Pod) -> str:
-    return f"{summary}, but was not bound: {pod.message}" if pod.state == State.PENDING.value else summary
+_DUE: Prepared[Any] = Prepared(
+    lambda: (
+        Pod.objects.filter(untold(Given("cluster")))
+        .filter(state__in=LISTED)
+        .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
+        .values_list(
+            "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
+            "node__name", "decision__nominated_node",
+        )[:PODS_PER_STEP]
+    )
+)  # fmt: skip
+
+
+def _sentence(summary: str, state: str, message: str) -> str:
+    return f"{summary}, but was not bound: {message}" if state == State.PENDING.value else summary

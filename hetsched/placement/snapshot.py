@@ -183,6 +183,11 @@ class Warm:
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
 
+    @property
+    def cold(self) -> bool:
+        """Whether the next use folds the state anew."""
+        return self._loaded is None
+
     @contextmanager
     def held(self, seconds: float = -1) -> Iterator[Loaded]:
         """Give the state as it is in the database now, for this thread alone.

@@ -237,9 +237,9 @@ class _Batch:
         self._submit()
         change.close()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
-        over = len(ended) + len(cancelled)
-        only = not (charged or moved or over or self.waiting or self.refused or self.messages)
-        return Followed(arrived, charged, moved, over, self.cluster.revision, only)
+        ends = len(ended) + len(cancelled)
+        only = not (charged or moved or ends or self.waiting or self.refused or self.messages)
+        return Followed(arrived, charged, moved, ends, self.cluster.revision, only)
 
     def _ask_anew(self) -> None:
         """Take in what waiting pods ask for by now: gates go, groups and classes come."""
