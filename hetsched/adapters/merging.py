@@ -5,7 +5,7 @@ Rule: `laid_over` lays the agent's facts over the others; what the agent does no
 memory are the lower of both: a kubelet admits no more than its own. `weigh` compares the result with what counted:
     missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
     grown amounts          count up to `growth` times what was known; beyond that, what was known counts
-    new cards              of a node whose cards are known do not count
+    new cards              that a node itself tells beside those that are known do not count
     another machine of the same name (another uid) counts as it is, but for what of the old one it has not
 A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
 makes what is told what is known; where a loss is rejected, what was known counts on.
@@ -193,13 +193,17 @@ def weigh(
     standing: Iterable[FactInQuarantine] = (),
     approved: Collection[str] = (),
     first: bool = False,
+    trusted_cards: bool = False,
 ) -> Weighed:
-    """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is."""
+    """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is.
+
+    `trusted_cards`: whoever lists cards is not the node itself, so that new ones count.
+    """
     stood = {one.id: one for one in standing}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
     anew = known.uid != candidate.uid and bool(known.uid)
     scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
-    counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew)
+    counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
     counted_numa, known_numa = _weigh_zones(scales, known.numa, candidate.numa)
     counted_amounts = _weigh_amounts(scales, known, candidate)
     found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
@@ -213,11 +217,13 @@ def weigh(
 Cards = tuple[GpuCard, ...] | None
 
 
-def _weigh_cards(scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool) -> tuple[Cards, Cards]:
+def _weigh_cards(
+    scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool, trusted: bool
+) -> tuple[Cards, Cards]:
     before = {card.index: card for card in known.gpus or ()}
     told = candidate.gpus or ()
     same = _same(told, before, anew=anew)
-    unlimited = scales.growth == float("inf") or known.gpus is None
+    unlimited = trusted or scales.growth == float("inf") or known.gpus is None
     counted, kept = [], []
     for card, place in zip(_in_place(told, same, before), told, strict=True):
         if card is None:

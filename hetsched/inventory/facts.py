@@ -208,6 +208,7 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
         standing=row.quarantined,
         approved=approved,
         first=first,
+        trusted_cards=row.told is None,
     )
     row.known, row.quarantined = weighed.known, weighed.quarantined
     row.overrides = tuple(one for one in row.overrides if one.until > rfc3339(now))
@@ -334,7 +335,7 @@ def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> Weighed
     # Whoever may describe nodes in the cluster may add cards and take their list away: only an agent may not.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
-    weighed = weigh(before, listed, growth=growth, now=rfc3339(now), source=_source(after))
+    weighed = weigh(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)
     return weighed if weighed.quarantined else None
 
 

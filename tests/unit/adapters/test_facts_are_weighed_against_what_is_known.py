@@ -129,6 +129,10 @@ class TestCards:
         approved = weighed(self.KNOWN, told, approved=[found.quarantined[0].id])
         assert self.cards(approved)[3] == (3, "NEW", True)
 
+    def test_new_cards_of_whoever_is_trusted_count(self) -> None:
+        told = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
+        assert weighed(self.KNOWN, told, trusted_cards=True).quarantined == ()
+
     def test_a_card_that_is_split_says_so(self) -> None:
         problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
         told = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
