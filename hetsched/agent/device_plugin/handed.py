@@ -18,16 +18,17 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that what ended early is not in the way
 _VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One container's cards: slot -> card, by the grant of pod `uid`; `at` is in seconds since 1970."""
+    """One container's cards, slot -> card, by the grant of pod `uid`, and how much of each; `at` in s since 1970."""
 
     uid: str
     cards: dict[str, str]
+    millis: dict[str, int] = {}
     at: float = 0.0
 
 
@@ -58,10 +59,10 @@ class HandedOutCards:
         if left != self.entries:
             self._write(left)
 
-    def add(self, uid: str, cards: dict[str, str]) -> None:
+    def add(self, uid: str, cards: dict[str, str], millis: dict[str, int]) -> None:
         """Note what is about to be handed out; slots that others had before are theirs no more. Raises: OSError."""
-        left = [other for other in self.entries if not cards.keys() & other.cards.keys()]
-        self._write([*left, Entry(uid, cards, self._clock())])
+        left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
+        self._write([*left, Entry(uid, cards, millis, self._clock())])
 
     def cards_behind(self, slots: Iterable[str]) -> tuple[str, ...]:
         """Return the cards that are behind slots; one of which nothing is known stays in doubt."""

@@ -153,9 +153,13 @@ class CardPlugin:
                         f"no pod of this node waits for {len(slots)} {self.resource} that the control plane granted",
                     )
                 assert given is not None  # abort raises
-                behind = {slot: card.id for slot, (card, _) in zip(slots, given.cards, strict=True)}
+                pairs = list(zip(slots, given.cards, strict=True))
                 try:
-                    self.handed.add(given.uid, behind)
+                    self.handed.add(
+                        given.uid,
+                        {slot: card.id for slot, (card, _) in pairs},
+                        {slot: share.milli for slot, (_, share) in pairs},
+                    )
                 except OSError as error:
                     context.abort(grpc.StatusCode.UNAVAILABLE, f"what is handed out cannot be written down: {error}")
                 response.container_responses.append(answer(given.cards, self._way, self._slicing_directory))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.choosing import PodGrant
+from hetsched.agent.device_plugin.choosing import PodGrant, choose
 from hetsched.agent.device_plugin.handed import HandedOutCards
 from hetsched.agent.device_plugin.plugin import CardPlugin
 from hetsched.agent.device_plugin.serving import Serving
-from hetsched.agent.device_plugin.slots import Card
+from hetsched.agent.device_plugin.slots import Card, slots_of
 from hetsched.agent.rpc import device_plugin_pb2 as api
 from hetsched.contracts.allocation import CardGrant
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually
@@ -137,6 +139,93 @@ def test_two_pods_of_one_shape_at_once_share_nothing(scene: Scene) -> None:
     # The kubelet does not say which one it admits first: the cards are the granted ones, and who has which is told.
     assert {visible(first[0]), visible(second[0])} == {"GPU-1", "GPU-3"}
     assert scene.actual() == {"b": [visible(first[0])], "a": [visible(second[0])]}
+
+
+def test_a_grant_that_follows_what_was_given_gives_nothing_twice(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3), grant("b", 1)]
+    (first,) = scene.kubelet.admit("b", 1)
+    assert visible(first) == "GPU-3"  # a's, which came first
+    # The control plane reads that back, and grants each what it has or what is left.
+    scene.source.known = [grant("a", 1), grant("b", 3)]
+    assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-1"
+    with pytest.raises(Refused):
+        scene.kubelet.admit("stranger", 1)
+
+
+def test_a_card_that_is_still_another_containers_is_not_given(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3)]
+    scene.kubelet.admit("a", 1)
+    scene.source.known = [grant("b", 3)]  # the control plane has forgotten a, whose container runs on
+    with pytest.raises(Refused):
+        scene.kubelet.admit("b", 1)
+    scene.kubelet.end("a")
+    scene.now += 11
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-3"
+
+
+def test_a_pod_that_was_booked_elsewhere_keeps_its_card_from_the_next_one(scene: Scene) -> None:
+    scene.source.known = [grant("a", 3)]
+    scene.kubelet.admit("a", 1)
+    scene.source.known = [grant("a", 2), grant("b", 3)]
+    # a stays on card 3 whatever is granted, so b gets the one that a was to have; both are read back.
+    assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
+    assert scene.actual() == {"a": ["GPU-3"], "b": ["GPU-2"]}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_comes_no_card_is_given_beyond_its_whole(seed: int) -> None:
+    """Pods come, end and are granted anew in any order; the kubelet names any free slots."""
+    chance = random.Random(seed)
+    slots_each = chance.choice([1, 4])
+    cards = {card.id: card for card in (a_card(index) for index in range(4))}
+    slots = [slot.id for slot in slots_of(list(cards.values()), slots_each)]
+    grants: dict[str, PodGrant] = {}
+    now = [0.0]
+    handed = HandedOutCards(None, clock=lambda: now[0])
+    held: dict[str, list[str]] = {}
+    for step in range(60):
+        now[0] += 20
+        uid = f"p{chance.randrange(8)}"
+        match chance.randrange(4):
+            case 0 | 1:  # what the ledger grants adds up, and may change at any time
+                milli = chance.choice([1000, 1000, 500, 250]) if slots_each > 1 else 1000
+                count = chance.choice([1, 1, 2]) if milli == 1000 else 1
+                used = Counter(
+                    {
+                        int(share.uuid[4:]): 0 if other == uid else share.milli
+                        for other, one in grants.items()
+                        for share in one.cards
+                        if share.uuid
+                    }
+                )
+                room = [index for index in range(4) if used[index] + milli <= 1000]
+                if len(room) >= count:
+                    grants[uid] = grant(uid, *chance.sample(room, count), milli=milli)
+            case 2:
+                grants.pop(uid, None)
+                if held.pop(uid, None) is not None:
+                    handed.settle({slot for some in held.values() for slot in some}, grants)
+            case _:
+                free = [slot for slot in slots if all(slot not in some for some in held.values())]
+                count = chance.choice([1, 1, 2])
+                if len(free) < count or uid in held:
+                    continue
+                named = chance.sample(free, count)
+                chosen = choose(named, list(grants.values()), handed.entries, cards)
+                if chosen is not None:
+                    pairs = list(zip(named, chosen.cards, strict=True))
+                    handed.add(
+                        chosen.uid,
+                        {slot: card.id for slot, (card, _) in pairs},
+                        {slot: share.milli for slot, (_, share) in pairs},
+                    )
+                    held[uid] = named
+        given: Counter[str] = Counter()
+        for entry in handed.entries:
+            assert not set(entry.cards).isdisjoint({slot for some in held.values() for slot in some})
+            for slot, card in entry.cards.items():
+                given[card] += entry.millis[slot]
+        assert max(given.values(), default=0) <= 1000, step
 
 
 def test_pods_of_different_shapes_are_told_apart(scene: Scene) -> None:
