@@ -42,7 +42,7 @@ class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
-    """RISC-V machines have `extensions`, with what they imply; others `level` and `features`, as the kernel spells them.
+    """RISC-V machines have `extensions`, with what they imply; others `level` and `features`, as the kernel has them.
 
     `cross` are instruction sets that a cross toolchain on the machine compiles for.
     """

@@ -65,7 +65,7 @@ def inspect_elf(data: bytes | memoryview) -> ElfNeed:
             return _x86_need(header)
         if machine == "arm":
             return _arm_need(header)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         refuse("ElfMalformed", f"the ELF file is cut short or inconsistent: {error}")
     requirement = "armv8.0-a" if machine == "aarch64" else None
     return ElfNeed(machine=machine, bits=header.bits, requirement=requirement, evidence="ELF header")

@@ -163,3 +163,11 @@ def test_damaged_files_give_a_result_or_a_refusal(data: bytes, length: int, chan
         damaged[at % len(damaged)] = byte
     with suppress(InputError):
         assert inspect_elf(bytes(damaged[: length or None])).machine
+
+
+def test_an_offset_beyond_all_numbers_is_no_crash() -> None:
+    # More sections than the header counts, at the last address there is.
+    data = bytearray(elf(RISCV))
+    data[40:48], data[60:62] = b"\xff" * 8, bytes(2)
+    with pytest.raises(InputError):
+        inspect_elf(bytes(data))
