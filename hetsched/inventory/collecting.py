@@ -31,6 +31,7 @@ from hetsched.adapters.outbound import Allowed, Refused, check
 from hetsched.contracts.collected import Collected, CollectedFact, Finding, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted
+from hetsched.contracts.node_report import Usage
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.waits import Event
 from hetsched.journal.audit import Actor, record
@@ -44,7 +45,7 @@ from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, Node
 from .node_facts import NodeFacts
 from .signals import inventory_changed
-from .tiles import cluster_head, node_facts, without_nulls
+from .tiles import cluster_head
 
 MOST_COLLECTORS = 32
 _MOST_PROBLEMS = 20
@@ -240,7 +241,8 @@ def _lay(
         live = Collector.objects.filter(pk=collector.pk, version=collector.version)
         if not live.exists():
             return
-        rows = {row.node_id: row for row in NodeFacts.objects.filter(node__cluster=cluster)}
+        facts = NodeFacts.objects.filter(node__cluster=cluster)
+        rows = {row.node_id: row for row in (facts.only("base", "usage", "collected") if collector.load else facts)}
         asked = bool(status.get("answered_at")) or found is None
         told = stale = 0
         changes = []
@@ -284,6 +286,7 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
     """Write the facts of nodes: samples all at once, other facts as every change of a node."""
     now = timezone.now()
     sampled: list[Node] = []
+    patches: dict[str, dict[str, Any]] = {}
     added: list[NodeFacts] = []
     kept: list[NodeFacts] = []
     for node, row, old, new, after in changes:
@@ -297,6 +300,7 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
         if usage != node.report.usage:
             if usage is not None and not usage.stale:
                 node.sampled_revision = cluster.revision
+            patches[node_topic(cluster, node.name)] = {"report": {"usage": _difference(node.report.usage, usage)}}
             node.report = msgspec.structs.replace(node.report, usage=usage)
             node.changed_revision = cluster.revision
             sampled.append(node)
@@ -307,12 +311,16 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
         cluster.inventory_revision = cluster.revision
         cluster.save(update_fields=["inventory_revision"])
         inventory_changed.send(sender=Cluster, cluster=cluster, events=frozenset({Event.NODE_USE}))
-        publish_many(
-            {
-                cluster_topic(cluster): cluster_head(cluster),
-                **{node_topic(cluster, node.name): without_nulls(node_facts(node)) for node in sampled},
-            }
-        )
+        publish_many({cluster_topic(cluster): cluster_head(cluster), **patches})
+
+
+def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:
+    """Return what makes one sample of another in a document: resources that are gone are null."""
+    if after is None:
+        return None
+    gone = dict.fromkeys(before.amounts.keys() - after.amounts.keys()) if before is not None else {}
+    document: dict[str, Any] = msgspec.to_builtins(after)
+    return {**document, "amounts": {**document["amounts"], **gone}}
 
 
 def _claim(

@@ -21,10 +21,12 @@ from hetsched.inventory.collecting import allowed, asker, claim, configure, due,
 from hetsched.inventory.facts import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.models import AuditEntry
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.journal.publish import merge
 from hetsched.placement.actions import follow
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.topics import snapshot
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
 from tests.scenes import ALICE, a_cluster
@@ -166,6 +168,20 @@ def test_what_an_api_server_says_anew_takes_nothing_away() -> None:
     follow(made.pk, Changes(nodes=[node.labelled(changed="yes").build()]), epoch=1)
     assert (offline(), report().usage.amounts) == (3000, {"cpu": 1500})
     assert report().labels["changed"] == "yes"
+
+
+def test_a_page_of_a_node_is_told_each_sample_and_its_end(cluster: Cluster) -> None:
+    row = collector(cluster, "prometheus-load")
+    for told_now in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):
+        told(row, Finding("n1", now(), usage=told_now))
+    before = snapshot("node:fleet/n1")
+    told(row, Finding("n1", now(), usage={"memory": 9}))
+    failed(row)
+    remove(cluster, "racks", actor=ALICE, reason="moved")
+    document = before.data
+    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=before.revision).order_by("revision"):
+        document = merge(document, event.data)
+    assert document["report"] == snapshot("node:fleet/n1").data["report"]
 
 
 def test_a_collector_goes_with_all_it_told(cluster: Cluster) -> None:
