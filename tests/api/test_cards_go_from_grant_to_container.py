@@ -1,0 +1,138 @@
+"""From a decision to a container and back: the server signs, the agent's plugin hands out, the server reads back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.agent.device_plugin.enforcing import CardKeeper
+from hetsched.agent.device_plugin.settings import CardSettings
+from hetsched.agent.device_plugin.slots import Card
+from hetsched.agent.device_plugin.source import AnsweredGrants
+from hetsched.contracts.agent_message import AgentAnswer, AgentMessage, digest_of
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCard, MachineIsa
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import begin_binding
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import HandedOut, Pod, Reservation
+from tests.builders import a_card, a_node, a_pod
+from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.unit.agent.kubelet import Kubelet, Refused, eventually
+
+from .conftest import Api
+
+CARDS = tuple(MachineCard(index, f"GPU-{index}", "NVIDIA L4", 23034, (), healthy=True) for index in range(3))
+
+
+class Node:
+    """Node n1: its kubelet, its agent's plugin, and the door that the agent reports at."""
+
+    def __init__(self, door: Api, folder: Path) -> None:
+        self.door = door
+        self.sequence = 0
+        self.kubelet = Kubelet(folder)
+        self.kubelet.start()
+        # The kubelet's question comes on a thread that does not share the test's transaction: nobody is hurried.
+        self.source = AnsweredGrants("n1", lambda: None)
+        settings = CardSettings(way="env", state=folder / "state", kubelet=folder)
+        cards = tuple(Card(index, f"GPU-{index}", "nvidia", index, 0, True, 23034) for index in range(3))
+        self.keeper = CardKeeper(settings, self.source, self._held, lambda: {"nvidia": cards})
+        self.keeper.step()
+        self.keeper._serving["nvidia.com/gpu"].plugin._patience_seconds = 0.2
+        eventually(lambda: self.kubelet.devices)
+
+    def _held(self, resource: str) -> set[str]:
+        pods = self.kubelet.given.values()
+        return {one for pod in pods for given in pod.values() for one in given.get(resource, ())}
+
+    def report(self, *, gives_cards: bool = True) -> None:
+        """Report what there is, and hear what is granted."""
+        self.sequence += 1
+        isa = MachineIsa("x86", "x86-64-v3", level="x86-64-v3")
+        told = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
+        if gives_cards:
+            told = self.keeper.told(told)
+        message = AgentMessage(
+            "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(told), told, gives_cards=gives_cards
+        )
+        answer = self.door("POST", "agent/reports/", message, status=200).json()
+        self.source.hear(msgspec.convert(answer, AgentAnswer))
+
+    def close(self) -> None:
+        self.keeper.close()
+        self.kubelet.stop()
+
+
+@pytest.fixture
+def node(api: Callable[..., Api], settings: Any, tmp_path: Path) -> Iterator[Node]:
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    settings.SECRET_KEY_GIVEN = True
+    a_cluster(
+        a_node("n1").having(gpus=tuple(a_card(index, "NVIDIA L4", 23034, uuid=f"GPU-{index}") for index in range(3))),
+        name="lab",
+    )
+    made = Node(api("agent"), tmp_path)
+    yield made
+    made.close()
+
+
+def placed(name: str, card: int) -> None:
+    cluster = Cluster.objects.get()
+    submitted(cluster, a_pod(name).gpu())
+    recorded(cluster, placing(cluster, "n1", CardGrant(card, 1000, 23034, f"GPU-{card}")))
+    Pod.objects.filter(name=name).update(uid=f"uid-{name}")
+    begin_binding(cluster.pk, Pod.objects.filter(name=name).values_list("id", flat=True))
+
+
+def booked() -> dict[str, list[int]]:
+    rows = Reservation.objects.filter(active=True).select_related("pod")
+    return {row.pod.name: [card.index for card in row.allocation.gpus] for row in rows}
+
+
+def admitted(node: Node, name: str, **more: Any) -> str:
+    (answer,) = node.kubelet.admit(f"uid-{name}", 1, **more)
+    return answer.envs["NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_a_container_gets_what_was_decided(node: Node) -> None:
+    placed("p", 2)
+    node.report()
+    assert admitted(node, "p", insisting_on=("GPU-0",)) == "GPU-2"
+    node.report()
+    row = HandedOut.objects.get()
+    assert (row.advisory, row.cards, row.drifted) == (False, (2,), False)
+    assert booked() == {"p": [2]}
+
+
+def test_a_pod_that_was_bound_past_us_gets_nothing(node: Node) -> None:
+    placed("p", 2)
+    node.report()
+    admitted(node, "p")
+    with pytest.raises(Refused):
+        admitted(node, "stranger")
+
+
+def test_pods_that_cannot_be_told_apart_are_booked_as_they_are(node: Node) -> None:
+    placed("p", 2)
+    placed("q", 0)
+    node.report()
+    given = {name: admitted(node, name) for name in ("q", "p")}
+    node.report()
+    assert sorted(given.values()) == ["GPU-0", "GPU-2"]
+    assert booked() == {name: [int(card[4:])] for name, card in given.items()}
+    assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
+    assert check_invariants() == []
+
+
+def test_another_plugins_choice_is_followed(node: Node) -> None:
+    placed("p", 2)
+    node.kubelet.given = {"uid-p": {"main": {"nvidia.com/gpu": ("GPU-1",)}}}
+    node.report(gives_cards=False)
+    assert booked() == {"p": [1]}
+    assert HandedOut.objects.get().advisory
+    assert check_invariants() == []
