@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import structlog
@@ -39,16 +40,36 @@ from hetsched.inventory.node_facts import NodeFacts
 
 _MOST_FAILURES = 10
 _MOST_WRITES = 5000  # at once; the next run goes on
+# Where nothing may be written whatever happens, it is not worth listing all nodes again and again.
+_LOOK_ONLY = timedelta(minutes=10)
 # Facts that may be in quarantine, and the part of a report that they are about.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
+
+
+class _Amounts(msgspec.Struct):
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct):
+    """What matters of a Node; images and conditions are most of it."""
+
+    metadata: dict[str, Any]
+    status: _Amounts = msgspec.field(default_factory=_Amounts)
+
+
+_node = msgspec.json.Decoder(_Node)
 
 
 @shared_task(name="workers.discover.run")
 def run() -> int:
     """Look at every live cluster; return how many things were written."""
     written = 0
-    for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
+    live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False).select_related("connection")
+    for cluster in live.defer("definitions"):
+        if _is_waiting(cluster.connection):
+            continue
         lease = discovering.take(cluster.pk, f"{socket.gethostname()}:{os.getpid()}")
         if lease is None:
             continue
@@ -71,34 +92,38 @@ def run() -> int:
 
 def look(cluster: Cluster, lease: Lease) -> Discovery:
     """Compare a cluster with what is known of it, and write what differs where that may be."""
+    missing: tuple[str, ...] = ()
+    nodes = 0
+    writes: list[Write] = []
+    kept: list[Kept] = []
     try:
         api, reason = discovery_api(cluster)
         check_identity(cluster, api)
-        missing = () if reason else _missing(api)
-        reason = reason or (f"{len(missing)} rights are missing" if missing else _not_ours(cluster, api))
-        standing, served = _standing(api)
+        if not reason:
+            missing = _missing(api)
+            reason = f"{len(missing)} rights are missing" if missing else _not_ours(cluster, api)
+        known = _known(cluster, timezone.now())
+        listed, served = _standing(api)
+        for one in listed:
+            nodes += 1
+            wanted, left = plan(one, known.get((one.name, one.uid), Known()), served)
+            writes += wanted
+            kept += left
     except InputError as error:
         return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
     except ApiFailure as failure:
-        return Discovery(reason="the API server refuses", failures=(str(failure)[:300],))
-    known = _known(cluster, {one.uid for one in standing}, timezone.now())
-    silent = [Silent(name, one.stale_since) for name, one in known.items() if one.stale_since]
-    writes: list[Write] = []
-    kept: list[Kept] = []
-    for one in standing:
-        wanted, left = plan(one, known.get(one.name, Known()), served)
-        writes += wanted
-        kept += left
+        return Discovery(reason="the API server refuses", missing=missing, failures=(str(failure)[:300],))
+    silent = [Silent(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
     written = 0
     failures: list[str] = []
     if writes and not reason:
-        written, reason, failures = _write(api, lease, writes, standing[0].name)
+        written, reason, failures = _write(api, lease, writes)
     return Discovery(
         writes=not reason,
         reason=reason,
         missing=missing,
-        nodes=len(standing),
-        reported=sum(one.facts is not None for one in known.values()),
+        nodes=nodes,
+        reported=len(known),
         differing=len(writes),
         written=written,
         kept_count=len(kept),
@@ -107,6 +132,16 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         silent=tuple(silent[:MOST_TOLD]),
         failures=tuple(failures[:_MOST_FAILURES]),
     )
+
+
+def _is_waiting(connection: Connection) -> bool:
+    """Tell whether a cluster that may only be looked at was looked at a while ago only."""
+    before = connection.discovery
+    if before is None or before.writes or not (connection.shadow_of or connection.sealed_kubeconfig):
+        return False
+    if connection.sealed_discovery_kubeconfig and not connection.shadow_of:
+        return False
+    return timezone.now() - datetime.fromisoformat(before.at) < _LOOK_ONLY
 
 
 def _missing(api: Api) -> tuple[str, ...]:
@@ -122,18 +157,21 @@ def _not_ours(cluster: Cluster, api: Api) -> str:
     return "" if ours else f"another installation schedules the cluster: {holder}"
 
 
-def _standing(api: Api) -> tuple[list[Standing], Served]:
+def _standing(api: Api) -> tuple[Iterator[Standing], Served]:
     """Return the nodes as they stand, with the objects of their names. Raises: ApiFailure."""
-    nodes, _ = api.list_all(NODES)
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
-    found = []
-    for node in map(msgspec.json.decode, nodes):
-        name = node["metadata"]["name"]
-        found.append(Standing(node, (topologies or {}).get(name), (gpus or {}).get(name)))
-    return found, Served(topologies is not None, gpus is not None)
+    nodes, _ = api.list_all(NODES)
+
+    def standing() -> Iterator[Standing]:
+        for node in map(_node.decode, nodes):
+            name, status = node.metadata["name"], msgspec.structs.asdict(node.status)
+            plain = {"metadata": node.metadata, "status": status}
+            yield Standing(plain, (topologies or {}).get(name), (gpus or {}).get(name))
+
+    return standing(), Served(topologies is not None, gpus is not None)
 
 
-def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, object]] | None:
+def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
     """Return the objects of a kind by name, None where the cluster does not have it."""
     try:
         listed, _ = api.list_all(kind)
@@ -141,20 +179,18 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, object]] | None:
         if failure.status == 404:
             return None
         raise
-    objects: Iterable[dict[str, object]] = map(msgspec.json.decode, listed)
-    return {str(one["metadata"]["name"]): one for one in objects}  # type: ignore[index]
+    return {one["metadata"]["name"]: one for one in map(msgspec.json.decode, listed)}
 
 
-def _known(cluster: Cluster, uids: set[str], now: datetime) -> dict[str, Known]:
-    """Return what agents said of nodes, by name, without what is in quarantine, or was said of another machine."""
+def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], Known]:
+    """Return what agents said of nodes, by name and uid, without what is in quarantine."""
     late = silent_since(now)
-    rows = NodeFacts.objects.filter(node__cluster=cluster, told__isnull=False).select_related("node")
+    rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, told__isnull=False)
     return {
-        row.node.name: Known(
+        (row.node.name, row.node.report.uid): Known(
             _believed(row), rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else ""
         )
-        for row in rows
-        if row.node.report.uid in uids
+        for row in rows.select_related("node")
     }
 
 
@@ -166,10 +202,10 @@ def _believed(row: NodeFacts) -> NodeReport:
     return msgspec.structs.replace(facts, allocatable=allocatable, **unsaid)
 
 
-def _write(api: Api, lease: Lease, writes: list[Write], node: str) -> tuple[int, str, list[str]]:
+def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, str, list[str]]:
     """Apply what differs; return how much was, why no more was, and what failed."""
     try:
-        if not is_guarded(api, node):
+        if not is_guarded(api, writes[0].name):
             return 0, "the guard of deploy/discovery is not in force", ["GuardMissing: nothing is written without it"]
     except ApiFailure as failure:
         return 0, "the guard of deploy/discovery could not be tried", [str(failure)[:300]]

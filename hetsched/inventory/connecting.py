@@ -94,7 +94,8 @@ def connect(
             changed["sealed_discovery_kubeconfig"] = sealed
         if known is not None and not changed:
             return known
-        connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults=changed)
+        # What discovery found was found by another connection.
+        connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults={**changed, "discovery": None})
         if changed.keys() & {"server", "shadow_of"}:
             Connection.objects.filter(cluster=cluster).update(
                 follower_epoch=F("follower_epoch") + 1, follower_id="", follower_until=None

@@ -13,8 +13,9 @@ import yaml
 from hetsched.adapters.kube.api import Api, ApiFailure
 from hetsched.adapters.kube.connection import from_kubeconfig
 from hetsched.adapters.kube.discovering import is_guarded
+from hetsched.adapters.kube.resources import NODE_GPUS, TOPOLOGIES
 
-from . import access
+from . import access, kinds
 from .control_plane import ControlPlane
 from .scene import make_node
 
@@ -27,6 +28,13 @@ def objects() -> list[dict[str, Any]]:
     """Return every object of the folder, the guard first."""
     files = sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.name != "guard.yaml", path.name))
     return [one for path in files for one in yaml.safe_load_all(path.read_text())]
+
+
+def written_kinds() -> list[dict[str, Any]]:
+    """Return the definitions of the kinds of objects that it writes."""
+    plurals = {TOPOLOGIES.plural: TOPOLOGIES.group, NODE_GPUS.plural: NODE_GPUS.group}
+    specs = [*kinds.ours(), *kinds.theirs()]
+    return [one for one in specs if plurals.get(one["spec"]["names"]["plural"]) == one["spec"]["group"]]
 
 
 def rules_of(kind: str) -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ MINE = {"labels": {"app.kubernetes.io/managed-by": MANAGER}}
 @pytest.fixture(scope="module")
 def theirs(plane: ControlPlane) -> Iterator[Api]:
     """Return calls as the account of discovery."""
-    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), discovery_account.discovering(plane) as kubeconfig:
+    served = kinds.installed(plane, discovery_account.written_kinds())
+    with served, discovery_account.discovering(plane) as kubeconfig:
         yield Api(from_kubeconfig(kubeconfig))
 
 

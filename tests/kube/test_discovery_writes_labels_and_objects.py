@@ -41,14 +41,15 @@ from tests.kube.scene import a_follower, eventually, make, make_node
 from tests.kube.test_what_is_granted_is_what_is_used import Grant, grant
 from workers import discover
 
-pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 K1 = "rv64imafdcv_zicbom_zicboz_zicond_zba_zbb_zbc_zbs_zkt_zve32f_zvfh_zvkt_sscofpmf_sstc_svinval_svnapot_svpbmt"
 
 
 @pytest.fixture(scope="module")
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """Return the kubeconfig of discovery's account, on an API server that has every kind we write."""
-    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), discovery_account.discovering(plane) as kubeconfig:
+    served = kinds.installed(plane, discovery_account.written_kinds())
+    with served, discovery_account.discovering(plane) as kubeconfig:
         yield kubeconfig
 
 
