@@ -13,6 +13,7 @@ import msgspec
 
 from hetsched import __version__
 from hetsched.agent.kubelet_state import probe_kubelet
+from hetsched.agent.memory import give_back
 from hetsched.agent.probe_cards import probe_cards
 from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.probe_topology import probe_topology
@@ -60,6 +61,7 @@ def read_machine(
     if meter is None:
         measuring.wait()
         measuring.measure(tree)
+    give_back()
     return msgspec.structs.replace(
         report,
         zones=zones and measuring.with_steal(zones),

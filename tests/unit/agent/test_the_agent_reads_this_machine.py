@@ -14,7 +14,7 @@ import pytest
 from hetsched.agent.command import main
 from tests.unit.agent.isa_trees import cpuinfo, write
 
-RSS_LIMIT_MIB = 60
+RSS_LIMIT_MIB = 55  # of 60, the rest is for what a driver loads
 
 
 def agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
