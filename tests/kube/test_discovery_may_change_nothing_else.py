@@ -149,9 +149,3 @@ def test_the_manifests_grant_the_table_and_nothing_twice(theirs: Api) -> None:
         rights = [right for right in DISCOVERY_RIGHTS if right.namespace == namespace]
         assert sorted(listed(discovery_account.rules_of(kind))) == sorted(map(grant, rights))
     assert [answer.right for answer in ask(theirs, namespaces=(), rights=DISCOVERY_RIGHTS) if not answer.granted] == []
-
-
-def test_the_guard_is_read_without_a_doubt(plane: ControlPlane, theirs: Api) -> None:
-    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/hetsched-discovery"
-    told = plane.call("GET", path).get("status", {})
-    assert "expressionWarnings" not in told.get("typeChecking", {})
