@@ -308,12 +308,11 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
             found.append(report)
             continue
         row = rows.get(node.pk)
-        if row is None:
-            weighed = _suspicious(node.report, report, now)
-            if weighed is None:
-                found.append(report)
+        if row is None or _is_plain(row):
+            if _suspicious(node.report if row is None else row.base, report, now) is None:
+                found.append(report if row is None else _rebased(row, report, now))
                 continue
-            row = new_facts(node)
+            row = row or new_facts(node)
         stood = row.quarantined
         if row.base.uid != report.uid:
             # Another machine of this name: what the agent of the old one said is not about it.
@@ -325,6 +324,18 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
         row.save()
         found.append(effective)
     return found
+
+
+def _is_plain(row: NodeFacts) -> bool:
+    """Tell whether no agent speaks for a node, and no operator ruled about it: what collectors say is laid over."""
+    return row.told is None and not row.quarantined and not row.overrides
+
+
+def _rebased(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
+    row.base = row.known = report
+    row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
+    row.save(update_fields=["base", "known", "claims"])
+    return with_collected(report, row.collected)
 
 
 def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> Weighed | None:

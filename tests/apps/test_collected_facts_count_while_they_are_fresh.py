@@ -170,6 +170,17 @@ def test_what_an_api_server_says_anew_takes_nothing_away() -> None:
     assert report().labels["changed"] == "yes"
 
 
+def test_a_list_of_cards_may_be_taken_away_as_where_nobody_collects() -> None:
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    follow(made.pk, Changes(nodes=[a_node("n1").gpus(2).build()]), epoch=1)
+    told(collector(made), Finding("n1", now(), power=PowerReport("capped")))
+    follow(made.pk, Changes(nodes=[a_node("n1").having(gpus=None).build()]), epoch=1)
+    row = Node.objects.get(name="n1").facts
+    assert (report().gpus, report().power, row.quarantined) == (None, PowerReport("capped"), ())
+
+
 def test_a_page_of_a_node_is_told_each_sample_and_its_end(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     for told_now in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):

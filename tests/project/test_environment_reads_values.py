@@ -21,6 +21,10 @@ def test_list_loses_blanks() -> None:
     assert Environment({"X": " a, ,b "}).names("X") == ["a", "b"]
 
 
+def test_places_are_in_lower_case() -> None:
+    assert Environment({"X": "Prometheus:9090, [fd00::5]:80"}).places("X") == ["prometheus:9090", "[fd00::5]:80"]
+
+
 @pytest.mark.parametrize(
     ("given", "celery"),
     [

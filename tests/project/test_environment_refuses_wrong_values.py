@@ -37,6 +37,11 @@ def test_origins(value: str) -> None:
     refusal(value, "origins")
 
 
+@pytest.mark.parametrize("value", ["prometheus", "http://p:9090", "p:9090/x", "u@p:9090", "*:9090", ":9090", "p:port"])
+def test_places(value: str) -> None:
+    refusal(value, "places")
+
+
 def test_folder_must_be_absolute() -> None:
     refusal("data", "folder", Path("/tmp"))
 
