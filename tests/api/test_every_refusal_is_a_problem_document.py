@@ -40,6 +40,7 @@ def test_an_address_that_is_not_there(operator: Api, method: str, address: str) 
         "nodes/none/", "clusters/none/", "policies/none/", "plugins/none/", "decisions/999/", "workloads/w-0/",
         "policies/hetsched/versions/99/", "decisions/99999999999999999999/", "policies/hetsched/versions/99999999999/",
         "nodes/n1%00/", "workloads/%00/", "nodes/?cluster=none", "decisions/?cluster=none", "shadow/?cluster=none",
+        "workloads/?cluster=none",
         "nodes/%F0%9F%92%A9/", "clusters/../../etc/",
     ],
 )  # fmt: skip

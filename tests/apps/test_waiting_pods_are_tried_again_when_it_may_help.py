@@ -170,7 +170,7 @@ def test_a_change_of_a_node_wakes_those_who_wait_for_that_kind_of_change(lease: 
     assert queued() == []
     seen(lease, nodes=[node.labelled(disk="ssd").build()])
     assert queued() == ["labels"]
-    seen(lease, nodes=[node.cpu(99).build()])
+    seen(lease, nodes=[node.cpu(12).build()])
     assert queued() == ["capacity", "labels"]
     seen(lease, nodes=[a_node("n2").build()])
     assert queued() == ["added", "capacity", "labels"]
