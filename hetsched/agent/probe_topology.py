@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hetsched.contracts.agent_report import MachineCpu, MachineProblem, MachineZone
-from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 
 from .tree import Tree
@@ -34,6 +34,9 @@ _INDEX = re.compile(r"index\d{1,3}", re.ASCII)
 _PAGES = re.compile(r"hugepages-(\d{1,12}kB)", re.ASCII)
 _TOTAL = re.compile(r"^(?:Node \d+ )?MemTotal:\s+(\d{1,18}) kB", re.MULTILINE | re.ASCII)
 _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8})*", re.ASCII)
+_LARGE = re.compile(r"[0-9]{4,}", re.ASCII)
+_MOST_ID = 2**31
+_MOST_PAGES = 2**52
 _NO_CLUSTER = 65535  # x86 kernels write it where they know of none
 
 Cpus = frozenset[int]
@@ -267,7 +270,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
     for name in tree.names(folder):
         match = _PAGES.fullmatch(name)
         count = tree.number(f"{folder}/{name}/nr_hugepages") if match else None
-        if match and count is not None and count >= 0:
+        if match and count is not None and 0 <= count < _MOST_PAGES:
             found[match[1]] = count
     return found
 
@@ -278,13 +281,13 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 def _numbered(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
     """Return the numbers of the entries that a folder names so, None where there are more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
-    numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) <= MAX_CPU_ID)
+    numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
     return numbers if len(numbers) <= most else None
 
 
 def _id(tree: Tree, path: str) -> int | None:
     number = tree.number(path)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and 0 <= number < _MOST_ID else None
 
 
 def _cpus(tree: Tree, folder: str, *lists: str, mask: str) -> Cpus | None:
@@ -299,6 +302,9 @@ def _cpus(tree: Tree, folder: str, *lists: str, mask: str) -> Cpus | None:
 def _listed(tree: Tree, path: str) -> Cpus | None:
     text = tree.text(path)
     if text is None:
+        return None
+    if any(len(number) > 5 or int(number) >= MOST_CPUS for number in set(_LARGE.findall(text))):
+        _problem(tree, "ListUnreadable", path, f"it names more than the {MOST_CPUS} CPUs that a machine can have")
         return None
     try:
         return parse_cpuset(text)
@@ -316,7 +322,7 @@ def _masked(tree: Tree, path: str) -> Cpus | None:
         _problem(tree, "ListUnreadable", path, f"{text[:80]!r} is not a CPU mask")
         return None
     bits = int("".join(word.zfill(8) for word in text.lower().split(",")), 16)
-    return frozenset(cpu for cpu in range(min(bits.bit_length(), MAX_CPU_ID + 1)) if bits >> cpu & 1)
+    return frozenset(cpu for cpu, bit in enumerate(f"{bits:b}"[: -MOST_CPUS - 1 : -1]) if bit == "1")
 
 
 def _problem(tree: Tree, code: str, path: str, why: str) -> None:

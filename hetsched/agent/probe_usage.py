@@ -247,7 +247,7 @@ def _memory(tree: Tree) -> tuple[int, int] | None:
     for line in (tree.text("/proc/meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if words and _is_count(words[0]):
+        if words and _is_count(words[0]) and len(words[0]) <= 15:
             amounts[name] = int(words[0]) * 1024
     total = amounts.get("MemTotal")
     available = amounts.get("MemAvailable")
@@ -285,7 +285,7 @@ def _counters(
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 20
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 # -- between two samples -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
     stripped = text.strip()
     if not stripped:
         return frozenset()
-    cpus: set[int] = set()
+    ranges: list[tuple[int, int]] = []
     for item in stripped.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -35,7 +35,13 @@ def parse_cpuset(text: str) -> frozenset[int]:
         last = int(match[2] or first)
         if last < first or last > MAX_CPU_ID:
             raise InputError("CpusetMalformed", f"{item!r} is not an ascending range up to {MAX_CPU_ID}")
-        cpus.update(range(first, last + 1))
+        ranges.append((first, last))
+    # Each id is taken once, however often a long text repeats it.
+    cpus: list[int] = []
+    following = 0
+    for first, last in sorted(ranges):
+        cpus.extend(range(max(first, following), last + 1))
+        following = max(following, last + 1)
     return frozenset(cpus)
 
 

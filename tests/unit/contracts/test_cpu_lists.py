@@ -19,6 +19,7 @@ from hetsched.contracts.errors import InputError
         ("007", {7}),
         ("5-5", {5}),
         (" 0-1\n", {0, 1}),
+        ("4-6,0-9,2,8-11,20", {*range(12), 20}),
     ],
 )
 def test_lists_name_cpus(text: str, cpus: set[int]) -> None:
@@ -46,6 +47,11 @@ def test_the_written_form_is_sorted_and_merged(cpus: list[int], text: str) -> No
 @given(st.frozensets(st.integers(0, MAX_CPU_ID), max_size=200))
 def test_a_written_list_is_read_back(cpus: frozenset[int]) -> None:
     assert parse_cpuset(format_cpuset(cpus)) == cpus
+
+
+@pytest.mark.timeout(20)
+def test_a_long_text_of_the_same_range_is_read_as_fast_as_one_of_many() -> None:
+    assert parse_cpuset(",".join(["0-65535"] * 30_000)) == frozenset(range(65536))
 
 
 @given(st.text(alphabet="0123456789,- \n", max_size=40))
