@@ -4,8 +4,8 @@ Problem: where another device plugin chooses, a pod may sit on a card that the l
 must follow, and must not promise one card twice while it does.
 Rule: a pod moves to the cards that it has. Whoever was granted such a card and has been given nothing yet takes one
 that is as good (same model, no less memory) and has room. Where the cards do not add up nevertheless, because two pods
-were given one card or nothing as good is left, those pods stay where they are booked, and both the pod that stays and
-whoever it meets are named.
+were given one card or nothing as good is left, those pods stay where they are booked, and it is said of the pod that
+stays and of whoever it meets. The words name no other pod: who reads them may not know of it.
 Invariants: pure; no card is held beyond its whole, if none was before; whoever does not move keeps its grants.
 """
 
@@ -65,9 +65,9 @@ def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
-        moves.problems[stays[-1]] = f"it was given card {index}, which {', '.join(others) or 'nobody'} holds too"
+        moves.problems[stays[-1]] = f"it was given card {index}, which another pod holds too"
         for other in others:
-            moves.problems.setdefault(other, f"{stays[-1]} was given card {index} too, which it holds")
+            moves.problems.setdefault(other, f"another pod was given card {index} too, which it holds")
         del wanted[stays[-1]]
     return moves
 

@@ -6,6 +6,7 @@ import pytest
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import HandedOut, Pod, Reservation
@@ -103,8 +104,8 @@ def test_nobody_makes_way_to_a_lesser_card() -> None:
     followed = told(cluster, p=["GPU-1"])
     assert followed.moved == ()
     assert followed.problems == {
-        "default/p": "it was given card 1, which default/q holds too",
-        "default/q": "default/p was given card 1 too, which it holds",
+        "default/p": "it was given card 1, which another pod holds too",
+        "default/q": "another pod was given card 1 too, which it holds",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 0, "q": 1}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
@@ -118,11 +119,14 @@ def test_one_card_for_two_pods_is_told_and_never_booked() -> None:
     followed = told(cluster, p=["GPU-2"], q=["GPU-2"])
     assert followed.moved == ("default/p",)
     assert followed.problems == {
-        "default/q": "it was given card 2, which default/p holds too",
-        "default/p": "default/q was given card 2 too, which it holds",
+        "default/q": "it was given card 2, which another pod holds too",
+        "default/p": "another pod was given card 2 too, which it holds",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
     is_sound(cluster)
+    told(cluster, p=["GPU-2"], q=["GPU-2"])
+    entry = AuditEntry.objects.get(action="node.cards")  # once, not with every report
+    assert (entry.object_name, entry.details) == ("fleet/n1", followed.problems)
     # It is told until it is over.
     assert told(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}

@@ -61,7 +61,7 @@ def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
     told(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "pods may share a card that each holds whole" in text
-    assert "it was given card 0, which default/p holds too" in text
+    assert "it was given card 0, which another pod holds too" in text
 
 
 def test_where_no_agent_tells_nothing_is_said(viewer: Client, cluster: Cluster) -> None:

@@ -4,8 +4,8 @@ Problem: where another device plugin hands out cards, a grant is advice; the led
 and give out what is not.
 Rule: what an agent reads from its kubelet is compared with what is booked on the node. A pod on other cards is booked
 on those (`card_moves`), by ending its reservation and beginning another in the same transaction, so a copy of the state
-follows as it follows any booking. What does not add up changes no booking: it stands in words at the pods and their
-node until it does. Nothing is written where nothing changed.
+follows as it follows any booking. What does not add up changes no booking: it is audited, and stands in words at the
+pods and their node until it does. Nothing is written where nothing changed.
 Invariants: as of `card_moves`; the unique indexes judge as ever.
 """
 
@@ -24,6 +24,8 @@ from hetsched.contracts.node_report import GpuCard
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.audit import record as audit
 
 from .. import dispatch
 from ..bookings import Booked
@@ -156,6 +158,12 @@ def _note(change: Change, seen: _Seen, advisory: bool) -> None:
     rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}
     active = Reservation.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()], active=True)
     present = dict(active.values_list("pod_id", "id"))
+    news = {
+        key: why for key, why in seen.problems.items() if why != getattr(rows.get(seen.pods[key].pk), "problem", "")
+    }
+    if news:
+        about = (seen.node._meta.model_name or "", f"{change.cluster.name}/{seen.node.name}")
+        audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, one in seen.held.items():
         row = rows.get(one.pod_id)
         # A pod that was placed anew was granted anew; what we moved keeps what it was granted at first.
