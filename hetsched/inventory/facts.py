@@ -308,6 +308,9 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
             found.append(report)
             continue
         row = rows.get(node.pk)
+        if row is not None and row.base == report and not node.gone:
+            found.append(node.report)  # said before, as everything is to one who begins to follow
+            continue
         if row is None or _is_plain(row):
             if _suspicious(node.report if row is None else row.base, report, now) is None:
                 found.append(report if row is None else _rebased(row, report, now))
