@@ -248,6 +248,9 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & {
         one["name"].removesuffix("_FILE") for one in container["env"]
     }
+    narrow = of("NetworkPolicy", "agent.enabled=true", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress")
+    callers = [one["podSelector"]["matchLabels"] for one in narrow["live-hetsched-web"]["spec"]["ingress"][0]["from"]]
+    assert callers[1]["app.kubernetes.io/component"] == "agent"
     policies = of("NetworkPolicy", "agent.enabled=true")
     assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
         agent["spec"]["template"]["metadata"]["labels"].items()
