@@ -237,6 +237,13 @@ def test_a_silent_agent_is_marked_and_nothing_of_its_node_goes(api: Api, live: C
     assert "hetsched.io/facts-stale-since" not in get(api, NODES)["metadata"]["annotations"]
 
 
+def test_a_cordoned_node_is_labelled_like_any_other(api: Api, live: Cluster) -> None:
+    report(live)
+    change(api, {"spec": {"unschedulable": True}})
+    assert discover.run() == 4
+    assert get(api, NODES)["spec"]["unschedulable"] is True
+
+
 def test_what_is_in_quarantine_is_left_as_it_stands(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()

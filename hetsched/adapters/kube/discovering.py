@@ -112,14 +112,13 @@ def perform(api: Api, write: Write) -> None:
 
 
 def is_guarded(api: Api, node: str) -> bool:
-    """Tell whether the cluster refuses us what is not ours: to cordon a node, tried without effect.
+    """Tell whether the cluster refuses us what is not ours: a label that no node has, tried without effect.
 
     Raises: ApiFailure.
     """
     try:
-        api.send(
-            "PATCH", NODES.path(name=node), b'{"spec":{"unschedulable":true}}', query={"dryRun": "All"}, content=_MERGE
-        )
+        body = b'{"metadata":{"labels":{"hetsched.io/unguarded":"true"}}}'
+        api.send("PATCH", NODES.path(name=node), body, query={"dryRun": "All"}, content=_MERGE)
     except ApiFailure as failure:
         if REFUSAL in failure.message:
             return True
