@@ -34,7 +34,7 @@ _COUNTERS = {
 
 
 class Machine:
-    """A made-up machine: cores in use, bytes of memory in use, bytes per second of network and disk."""
+    """A made-up machine: cores in use, bytes of memory in use, bytes per second each way of network and disk."""
 
     def __init__(self, **use: float) -> None:
         self.use = {"cpu": 0.0, "memory": 0.0, "network": 0.0, "disk": 0.0, **use}
@@ -46,7 +46,7 @@ class Machine:
         now = time.monotonic()
         for kind, (first, second) in _COUNTERS.items():
             self._counted[first] += self.use[kind] * (now - self._at)
-            self._counted[second] += (1.0 if kind == "cpu" else 0.0) * (now - self._at)
+            self._counted[second] += (1.0 if kind == "cpu" else self.use[kind]) * (now - self._at)
         self._at = now
         gauges = {
             **_GAUGES,

@@ -35,7 +35,7 @@ GIB = 2**30
 @pytest.fixture(scope="module")
 def monitoring() -> Iterator[Monitoring]:
     """Return a Prometheus that watches a machine with 3.9 of its 4 cores in use, one that idles, and this one."""
-    busy = Machine(cpu=3.9, memory=2 * GIB, network=5_000_000, disk=30_000_000)
+    busy = Machine(cpu=3.9, memory=2 * GIB, network=5_000_000, disk=15_000_000)
     idle = Machine(cpu=0.1, memory=GIB)
     with a_monitoring({"busy": busy, "idle": idle}) as watched:
         yield watched
@@ -47,7 +47,7 @@ def cluster(settings: Any, monitoring: Monitoring) -> Cluster:
     settings.HETSCHED_SOURCE_HOSTS = [monitoring.host]
     here = sized(a_node("here")).cordoned().having(addresses=("127.0.0.1",))
     made = a_cluster(sized(a_node("busy")), sized(a_node("idle")), here)
-    params = {"url": monitoring.url, "window_seconds": 6}
+    params = {"url": monitoring.url, "window_seconds": 10}
     configure(made, "load", kind="prometheus-load", params=params, interval_seconds=5, actor=ALICE, reason="measure")
     return made
 
@@ -66,6 +66,21 @@ def decided(cluster: Cluster, name: str) -> Decision:
     submitted(cluster, a_pod(name).cpu(1).policy("mbcgt"))
     schedule.run(cluster.pk)
     return Decision.objects.get(pod__name=name)
+
+
+def used(node: str) -> dict[str, int]:
+    usage = Node.objects.get(name=node).report.usage
+    return usage.amounts if usage is not None else {}
+
+
+def near(amounts: dict[str, int]) -> bool:
+    """Tell whether this is about what the busy machine does, by a tenth.
+
+    3.9 cores; 2 GiB; 5 000 000 bytes/s each way * 8 / 10^6 = 40 Mbit/s, the busier way; 15 + 15 MB/s.
+    """
+    expected = {CPU: 3900, NETWORK_MBPS: 40, DISK_MBPS: 30}
+    close = all(abs(amounts.get(name, 0) - value) <= value / 10 for name, value in expected.items())
+    return close and amounts.get(MEMORY) == 2 * GIB
 
 
 def figures(cluster: Cluster) -> dict[str, float]:
@@ -92,17 +107,13 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     # Nobody asked yet: both are empty by what is requested, and the first by name wins.
     assert decided(cluster, "before").node_name == "busy"
 
-    assert asked()
+    # A machine that is busy itself writes and reads late: a rate comes near its value after some scrapes.
+    wait_until(lambda: asked() and near(used("busy")), what=lambda: f"not near: {used('busy')}", seconds=90)
     row = Collector.objects.get()
     assert (row.nodes_told, row.nodes_stale, row.stale_since, row.problems) == (3, 0, None, [])
     busy = Node.objects.get(name="busy").report.usage
     assert busy is not None
     assert busy.source == "load"
-    # 3.9 cores; 2 GiB; 5 000 000 bytes/s each way * 8 / 10^6 = 40 Mbit/s, the busier way; 30 + 0 MB/s
-    assert abs(busy.amounts[CPU] - 3900) < 400
-    assert busy.amounts[MEMORY] == 2 * GIB
-    assert 30 <= busy.amounts[NETWORK_MBPS] <= 50
-    assert 22 <= busy.amounts[DISK_MBPS] <= 38
     here = Node.objects.get(name="here").report.usage
     assert here is not None
     assert 0 <= here.amounts[CPU] <= 1000 * (os.cpu_count() or 1) * 1.2
@@ -121,6 +132,13 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     assert (balance["byRequests"], balance["sources"][0]["up"]) == ([], True)
     assert figures(cluster)["hetsched_collector_up"] == 1
     assert [(check.check, check.ok) for check in check_cluster(cluster)] == [("source load", True)]
+
+    monitoring.exporter_down("idle")
+    wait_until(lambda: not monitoring.query('node_memory_MemTotal_bytes{node="idle"}'), what="nobody noticed")
+    assert asked()  # rates over some seconds may still give a number for it
+    assert load_state(cluster.pk).state.stale() == ["idle"]
+    row.refresh_from_db()
+    assert (row.nodes_told, row.nodes_stale, row.stale_since) == (3, 1, None)
 
     monitoring.down()
     assert not asked()  # the next time that it is due: within one interval
@@ -145,18 +163,3 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     assert monitoring.host in told.detail
     with warm(cluster.pk).held() as loaded:
         assert loaded.state.digest() == load_state(cluster.pk).state.digest()
-
-
-def test_a_machine_whose_exporter_is_gone_is_measured_no_more(settings: Any) -> None:
-    with a_monitoring({"a": Machine(cpu=1), "b": Machine(cpu=2)}) as watched:
-        settings.HETSCHED_SOURCE_HOSTS = [watched.host]
-        made = a_cluster(sized(a_node("a")), sized(a_node("b")))
-        params = {"url": watched.url, "window_seconds": 60}
-        configure(made, "load", kind="prometheus-load", params=params, actor=ALICE, reason="measure")
-        assert asked()
-        watched.exporter_down("b")
-        wait_until(lambda: not watched.query('node_memory_MemTotal_bytes{node="b"}'), what="nobody noticed")
-        assert asked()
-        assert load_state(made.pk).state.stale() == ["b"]  # though rates over a minute still give a number
-        row = Collector.objects.get()
-        assert (row.nodes_told, row.nodes_stale, row.stale_since) == (2, 1, None)
