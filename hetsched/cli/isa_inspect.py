@@ -38,7 +38,7 @@ def inspect_command(
     """Say what a program, an image or a whole folder needs, as a requirement string."""
     try:
         found = inspect_bytes(sys.stdin.buffer.read(), "-") if str(file) == "-" else inspect_path(file)
-        document = {"file": printable(str(file))} | _document(found)
+        document: Document = {"file": printable(str(file))} | _document(found)
         if hints:
             document["hints"] = disassembly_hints(file)
     except InputError as error:
