@@ -100,8 +100,8 @@ _DUE: Prepared[Any] = Prepared(
         .filter(state__in=LISTED)
         .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
         .values_list(
-            "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
-            "node__name", "decision__nominated_node",
+            "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state",
+            "message", "node__name", "decision__nominated_node",
         )[:PODS_PER_STEP]
     )
 )  # fmt: skip

@@ -2,8 +2,9 @@
 
 Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
 snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
-snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
-topic's lock (`publish_many` takes a callable for that).
+snapshot the key is left out. How many pods are in which state is told with each change or, by whoever follows a live
+cluster, once in `COUNT_SECONDS` and once more when it has changed since. Patches that depend on rows which other
+transactions change are computed under the topic's lock (`publish_many` takes a callable for that).
 Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
 `node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
 `policies`.
