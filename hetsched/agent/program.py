@@ -44,6 +44,7 @@ from .uplink import Uplink
 LOOK_SECONDS = 5.0
 MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
+EXIT_BROKEN = 1
 EXIT_SUPERSEDED = 4
 # What tells at little cost that a machine is not what it was: texts, and names in folders.
 _TEXTS = (
@@ -122,6 +123,9 @@ class Agent:
                 if self._sender is not None and self._sender.superseded:
                     log.error("another agent of this node started later; this one ends")
                     return EXIT_SUPERSEDED
+                if self._sender is not None and not self._sender.alive:
+                    log.error("what reports has ended; the agent ends to be started anew")
+                    return EXIT_BROKEN
                 stop.wait(LOOK_SECONDS)
             return 0
         finally:

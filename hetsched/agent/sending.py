@@ -61,6 +61,10 @@ class Sender:
         self.superseded = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def start(self) -> None:
         self._thread.start()
 

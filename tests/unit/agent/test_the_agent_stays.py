@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,21 @@ def test_pins_go_on_without_a_control_plane(machine: Machine) -> None:
     agent.step()
     agent.step()
     assert machine.pins.steps == 2
+
+
+@pytest.mark.parametrize(("superseded", "code"), [(True, 4), (False, 1)])
+def test_an_agent_that_cannot_report_any_more_ends(machine: Machine, superseded: bool, code: int) -> None:
+    class Ended(Told):
+        alive = False
+
+        def start(self) -> None:
+            self.superseded = superseded
+
+        def stop(self) -> None:
+            pass
+
+    agent = Agent(lambda: Tree(machine.root), machine._read, sender=Ended())  # type: ignore[arg-type]
+    assert agent.run(threading.Event()) == code
 
 
 def test_one_agent_runs_on_a_machine(tmp_path: Path) -> None:
