@@ -2,9 +2,10 @@
 
 Problem: an entry names an interpreter and no CPU; which extensions programs may use, and at what cost, is the
 interpreter's matter and changes with its version.
-Rule: an entry counts where `hetsched.isa.emulation` says that containers can use it. On this machine its interpreter is
-tried once by tiny programs (`trials`), as long as its file stays the same and nobody but root can have put it there. In
-another tree, or where it cannot be tried, the least that any supported version runs is offered, at an unknown cost.
+Rule: an entry counts where `hetsched.isa.emulation` says that containers can use it. On this machine it is tried once
+by tiny programs (`trials`), run by the kernel as any container's would be, so that an agent in a container tells what
+the machine emulates; its version is asked where the interpreter lies here too and is root's. In another tree, or where
+it cannot be tried, the least that any supported version runs is offered, at an unknown cost.
 Source: Linux Documentation/admin-guide/binfmt-misc.rst.
 """
 
@@ -66,11 +67,12 @@ def _offer(tree: Tree, path: str, *, enabled: bool) -> EmulatedOffer | None:
 
 def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
     tried = Tried()
-    if tree.is_this_machine and is_ours(offer.by):
-        # Its own name, not that of a link to it: QEMU takes other arguments under some names.
-        program = os.path.realpath(offer.by)
-        entry = os.stat(program)
-        tried = _try(program, _MACHINES[offer.isa.arch], entry.st_ino, entry.st_mtime_ns)
+    if tree.is_this_machine:
+        tried = _try(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
+        if is_ours(offer.by):
+            # Its own name, not that of a link to it: QEMU takes other arguments under some names.
+            program = os.path.realpath(offer.by)
+            tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
     if tried.isa is None:
         _problem(tree, "EmulatorNotTried", "the least that any version runs is offered, at an unknown cost", path)
     elif tried.slowdown is None:
@@ -79,15 +81,17 @@ def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
 
 
 @lru_cache(maxsize=64)
-def _try(interpreter: str, machine: str, _inode: int, _changed: int) -> Tried:
+def _try(machine: str, _interpreter: str, _entry: str) -> Tried:
+    """Once for each entry as it stands, by the kernel's own way."""
+    isa = emulated_isa(None, machine)
+    return Tried(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
+
+
+@lru_cache(maxsize=64)
+def _version(interpreter: str, _changed: int) -> str | None:
     said = run([interpreter, "--version"])
-    version = _VERSION.search(said.output) if said else None
-    isa = emulated_isa(interpreter, machine)
-    return Tried(
-        version[1] if version else None,
-        isa.canonical if isa else None,
-        slowdown(interpreter, machine) if isa else None,
-    )
+    found = _VERSION.search(said.output) if said else None
+    return found[1] if found else None
 
 
 def _problem(tree: Tree, code: str, message: str, path: str) -> None:

@@ -101,8 +101,8 @@ def program(machine: str, code: bytes) -> bytes:
     return header + struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, 0x1000) + code
 
 
-def emulated_isa(interpreter: str, machine: str) -> Isa | None:
-    """Return what the emulator runs, None where it cannot be tried."""
+def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
+    """Return what the emulator runs, None where it cannot be tried; without one the kernel finds it."""
     if machine == "riscv64":
         return _tried_riscv(interpreter)
     outcome = _run(machine, _code(machine, ask=True), interpreter)
@@ -116,7 +116,7 @@ def emulated_isa(interpreter: str, machine: str) -> Isa | None:
     return _parsed("+".join((level, *sorted(names - family.levels[level])))) if level else None
 
 
-def slowdown(interpreter: str, machine: str) -> float | None:
+def slowdown(interpreter: str | None, machine: str) -> float | None:
     """Return time emulated / time native of the loop, None where either cannot be run."""
     native = os.uname().machine
     if native not in _MACHINES:
@@ -125,7 +125,7 @@ def slowdown(interpreter: str, machine: str) -> float | None:
     return round(max(emulated / own, 0.1), 1) if emulated and own else None
 
 
-def _tried_riscv(interpreter: str) -> Isa | None:
+def _tried_riscv(interpreter: str | None) -> Isa | None:
     # A status of the program's own shows that it is run at all.
     plain = _run("riscv64", _words(_RISCV_EXIT_42), interpreter)
     if plain is None or plain.status != 42:
@@ -134,7 +134,7 @@ def _tried_riscv(interpreter: str) -> Isa | None:
     return _parsed("_".join((_RISCV_BASE, *named)))
 
 
-def _ends_well(interpreter: str, words: tuple[int, ...]) -> bool:
+def _ends_well(interpreter: str | None, words: tuple[int, ...]) -> bool:
     outcome = _run("riscv64", _words((*words, *_RISCV_EXIT)), interpreter)
     return outcome is not None and outcome.status == 0
 
@@ -158,7 +158,7 @@ def _code(machine: str, *, ask: bool = False, loop: bool = False) -> bytes:
 
 
 def _run(machine: str, code: bytes, interpreter: str | None) -> Outcome | None:
-    """Run a program from memory, by the emulator or by the machine itself."""
+    """Run a program from memory, by the emulator or by the kernel."""
     file = os.memfd_create("trial", os.MFD_CLOEXEC)
     try:
         os.write(file, program(machine, code))
