@@ -8,6 +8,8 @@ from hetsched.adapters.export import compact_pods, write_cluster
 from hetsched.adapters.manifests import read_content
 from hetsched.adapters.simulator import demo_cluster
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.node_report import Usage
+from hetsched.engine.state import ClusterState
 from tests.builders import a_node, a_pod
 from tests.unit.adapters.drawn_objects import CLUSTERS, Plain
 from tests.unit.adapters.reading import content, pod_text
@@ -89,3 +91,10 @@ def test_exact_models_and_shares_survive_the_compact_form() -> None:
             ]
         },
     }
+
+
+def test_a_sample_that_does_not_count_any_more_comes_back_as_one() -> None:
+    late = Usage({"cpu": 700}, "2026-11-20T10:00:00Z", "prometheus", stale=True)
+    again = read(write_cluster(ClusterContent(nodes=(a_node("n1").having(usage=late).build(),))))
+    assert again.nodes[0].usage == late
+    assert ClusterState.of(again).stale() == ["n1"]

@@ -344,8 +344,9 @@ def test_the_host_is_told_and_nothing_of_us(monkeypatch: pytest.MonkeyPatch) -> 
         ours, theirs = socket.socketpair()
 
         def answer() -> None:
-            heard.append(theirs.recv(65536))
-            theirs.sendall(plain(b"fine"))
+            with theirs:
+                heard.append(theirs.recv(65536))
+                theirs.sendall(plain(b"fine"))
 
         threading.Thread(target=answer, daemon=True).start()
         return ours
