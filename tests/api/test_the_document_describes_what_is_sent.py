@@ -33,7 +33,8 @@ def test_every_operation_says_what_it_does_who_may_and_how_it_fails(document: An
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             assert operation.get("description"), (path, method)
-            assert operation["security"] == [{"bearer": []}, {"cookieAuth": []}], (path, method)
+            tokens = "agent" if path.startswith("/api/v1/agent/") else "bearer"
+            assert operation["security"] == [{tokens: []}, {"cookieAuth": []}], (path, method)
             assert "application/problem+json" in operation["responses"]["default"]["content"], (path, method)
 
 

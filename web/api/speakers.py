@@ -21,6 +21,7 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from hetsched.access.authentication import BearerAuthentication
 from hetsched.access.models import Token
+from hetsched.access.schema import BearerScheme
 from hetsched.access.tokens import service_account
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import ClusterKind
@@ -57,6 +58,16 @@ class AgentTokens(BearerAuthentication):
         if speaker is None:
             raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
         return service_account("agent"), speaker
+
+
+class AgentScheme(BearerScheme):
+    target_class = f"{__name__}.AgentTokens"
+    name = "agent"
+    priority = 1  # before the scheme of the class that it stems from
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        about = "A token of a node (hs_…), or the token of a pod there that its API server made."
+        return {"type": "http", "scheme": "bearer", "description": about}
 
 
 def speaker_of(request: Any) -> Speaker:
