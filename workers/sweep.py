@@ -17,9 +17,10 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
-from hetsched.inventory.facts import end_overrides, take_samples
+from hetsched.inventory.hearing import take_samples
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.ruling import end_overrides
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import callbacks, dispatch

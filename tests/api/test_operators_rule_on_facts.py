@@ -10,9 +10,10 @@ import pytest
 
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 from hetsched.contracts.allocation import CardGrant
-from hetsched.inventory.facts import end_overrides, hear
+from hetsched.inventory.hearing import hear
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.ruling import end_overrides
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation

@@ -18,8 +18,8 @@ from hetsched.contracts.observed import Changes
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.collecting import allowed, asker, claim, configure, due, note_failure, remove, take_in
-from hetsched.inventory.facts import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
+from hetsched.inventory.ruling import override
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.journal.publish import merge

@@ -15,7 +15,7 @@ from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.facts import agents_of, hear, take_samples
+from hetsched.inventory.hearing import agents_of, hear, take_samples
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM

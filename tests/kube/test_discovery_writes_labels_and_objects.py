@@ -29,7 +29,7 @@ from hetsched.contracts.agent_report import (
     MachineZone,
 )
 from hetsched.contracts.discovery import Discovery
-from hetsched.inventory import connecting, facts
+from hetsched.inventory import connecting, hearing
 from hetsched.inventory.checking import check_cluster
 from hetsched.inventory.connecting import connect
 from hetsched.inventory.models import Cluster, Connection, Node
@@ -100,7 +100,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
         NodeFacts.objects.update(heard_at=None)  # however soon after the last one
     sequence = 1 if row is None else row.sequence + 1
     digest = digest_of(steady(told))
-    facts.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
+    hearing.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
 
 
 def found(cluster: Cluster) -> Discovery:

@@ -21,7 +21,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentAnswer, AgentMessage, NodeAllocation
 from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.facts import hear
+from hetsched.inventory.hearing import hear
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.actions import follow_actual_cards

@@ -21,7 +21,8 @@ from hetsched.contracts.node_report import GpuCard, NumaZone, PowerReport, Taint
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.zones import ZoneAtRisk
-from hetsched.inventory.facts import AGENT, silent_since
+from hetsched.inventory.facts import AGENT
+from hetsched.inventory.hearing import silent_since
 from hetsched.inventory.models import Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.isa import parse

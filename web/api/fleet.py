@@ -14,8 +14,8 @@ from django.db.models import Count, Min
 from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from hetsched.inventory.facts import agents_of
 from hetsched.inventory.following import in_step
+from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal import figures, tally
@@ -134,9 +134,7 @@ def _collectors() -> Iterator[Metric]:
 
 
 def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
-    agents = _gauge(
-        "hetsched_agents", "Nodes with an agent, by whether it reports.", "cluster", "reporting"
-    )
+    agents = _gauge("hetsched_agents", "Nodes with an agent, by whether it reports.", "cluster", "reporting")
     odd = _gauge("hetsched_facts_quarantined", "Facts of nodes that wait for an operator.", "cluster", "change")
     for cluster in clusters:
         found = agents_of(cluster.pk)

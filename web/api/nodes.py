@@ -21,9 +21,9 @@ from hetsched.access.roles import Action
 from hetsched.engine.balance import node_balance
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import cordon, uncordon
-from hetsched.inventory.facts import override
-from hetsched.inventory.facts import reject as reject_fact
 from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.ruling import override
+from hetsched.inventory.ruling import reject as reject_fact
 from hetsched.inventory.tiles import tile
 from hetsched.journal.audit import Actor
 from hetsched.placement.actions import approve_fact

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from hetsched.inventory.facts import agents_of
+from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import without_nulls
 from hetsched.placement.topics import cluster_document, decisions_document

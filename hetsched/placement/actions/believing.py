@@ -6,7 +6,7 @@ from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
-from hetsched.inventory import facts
+from hetsched.inventory import ruling
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Actor
 
@@ -18,7 +18,7 @@ def approve_fact(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, r
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or `FactStillHeld` where pods hold what would go.
     """
-    return facts.approve(cluster, node_name, fact, actor=actor, reason=reason, check=_check_free)
+    return ruling.approve(cluster, node_name, fact, actor=actor, reason=reason, check=_check_free)
 
 
 def cpus_of(report: NodeReport) -> frozenset[int]:

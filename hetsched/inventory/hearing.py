@@ -1,0 +1,193 @@
+"""Where agents are heard: messages are taken in, in order, and only what changed is settled.
+
+Rule: what only confirms facts, and use, is noted beside the node without the cluster's lock. An agent that started
+later takes over from another of its node; messages of one agent count in order.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from hetsched.adapters.agent_reports import usage_facts
+from hetsched.adapters.collected_facts import measured_by
+from hetsched.adapters.merging import newer
+from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
+from hetsched.contracts.agent_report import AgentReport
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import noted
+from hetsched.contracts.times import rfc3339
+
+from .facts import AGENT, new_facts, settle
+from .ledger import advance, write_columns
+from .models import Cluster, Node
+from .node_facts import NodeFacts
+
+_replace = msgspec.structs.replace
+# An agent whose watch is set anew may seem to have started a little later than it did.
+_MOST_AHEAD = timedelta(minutes=5)
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What became of a message; `wanted`: its report is not known here, so that the whole is to be sent."""
+
+    node: Node
+    wanted: bool = False
+
+
+def hear(cluster: Cluster, message: AgentMessage) -> Heard:
+    """Take in one message of a node's agent.
+
+    Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
+    """
+    now = timezone.now()
+    started = _started(message, now)
+    node = Node.objects.select_related("cluster").filter(cluster=cluster, name=message.node, gone=False).first()
+    if node is None:
+        raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {message.node[:80]!r}", place="node")
+    row = NodeFacts.objects.filter(node=node).first()
+    if row is not None and _is_repeated(row, message, started, now):
+        return Heard(node, wanted=row.told is None)
+    if message.report is None:
+        if row is None or row.told is None or row.digest != message.digest:
+            if row is not None:
+                NodeFacts.objects.filter(pk=row.pk).update(**_of_message(message, started, now))
+            return Heard(node, wanted=True)
+        _note(row, message, started, now)
+        return Heard(node)
+    report = message.report
+    if report.node != message.node:
+        raise InputError("ReportMalformed", f"it is about node {report.node[:80]!r}", place="report.node")
+    if row is not None and row.told is not None and lasting(row.told) == lasting(report):
+        _note(row, message, started, now)
+        return Heard(node)
+    return Heard(_take_in(node, message, report, started))
+
+
+def _started(message: AgentMessage, now: datetime) -> datetime:
+    try:
+        started = datetime.fromisoformat(message.started_at)
+    except ValueError:
+        started = None
+    if started is None or started.tzinfo is None or message.sequence < 1 or not message.instance:
+        raise InputError("ReportMalformed", "it does not say which start of an agent it is from", place="startedAt")
+    if len(message.instance) > 64 or len(message.digest) > 64:
+        raise InputError("ReportMalformed", "instance and digest have at most 64 characters", place="instance")
+    if started > now + _MOST_AHEAD:
+        raise InputError(
+            "ReportMalformed", "its agent says that it started in the future", place="startedAt",
+            hint="Set the clock of the node",
+        )  # fmt: skip
+    return started.astimezone(UTC)
+
+
+def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> bool:
+    """Tell whether a message was answered already; refuse what comes from an agent or a moment of before."""
+    if row.instance == message.instance:
+        if message.sequence < row.sequence:
+            raise InputError("ReportOutOfOrder", f"message {row.sequence} of this agent came before", place="sequence")
+        if message.sequence == row.sequence:
+            return True
+        if row.heard_at and now - row.heard_at < timedelta(milliseconds=settings.HETSCHED_AGENT_PAUSE_MILLIS):
+            raise InputError("ReportTooSoon", "another message of this node came just now", hint="Wait a second")
+    elif row.started_at is not None and (row.started_at, row.instance) > (started, message.instance):
+        raise InputError(
+            "AgentSuperseded", "another agent of this node started later", place="instance",
+            hint="Only one agent may run on a node; stop the others",
+        )  # fmt: skip
+    return False
+
+
+def _of_message(message: AgentMessage, started: datetime, now: datetime) -> dict[str, object]:
+    """Return the columns that every message sets."""
+    return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "heard_at": now}
+
+
+def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
+    """Note that what is known still holds, with its use; nothing that decisions rest on changes."""
+    usage = message.usage or (message.report.usage if message.report else None)
+    pinned = message.pinned if message.report is None else message.report.pinned
+    row.pinned = pinned
+    row.claims = _confirmed(row, rfc3339(now))
+    columns = ["pinned", "claims"]
+    if message.report is not None:
+        row.told, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
+        columns += ["told", "digest"]
+    if usage is not None:
+        row.usage, row.usage_taken = usage, False
+        columns += ["usage", "usage_taken"]
+    for name, value in _of_message(message, started, now).items():
+        setattr(row, name, value)
+        columns.append(name)
+    row.save(update_fields=columns)
+
+
+def _confirmed(row: NodeFacts, now: str) -> dict[str, tuple[msgspec.Struct, ...]]:
+    words = {fact: said.text for fact, all_said in row.claims.items() for said in all_said if _is_agents(said)}
+    return noted(row.claims, AGENT, words, now)  # type: ignore[return-value]
+
+
+def _is_agents(said: object) -> bool:
+    return bool(getattr(said, "source", "") == AGENT and getattr(said, "current", False))
+
+
+def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: datetime) -> Node:
+    """Take facts in that changed, under the cluster's lock."""
+    with transaction.atomic():
+        cluster = advance(node.cluster_id)
+        node = Node.objects.select_related("cluster").get(pk=node.pk)
+        now = timezone.now()
+        row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
+        first = row.told is None
+        row.told = _replace(report, usage=None, pinned=None)
+        row.digest = digest_of(report)
+        row.agent = report.agent[:100]
+        row.pinned = report.pinned
+        usage = report.usage or message.usage
+        if usage is not None:
+            row.usage, row.usage_taken = usage, True
+        for name, value in _of_message(message, started, now).items():
+            setattr(row, name, value)
+        settle(cluster, node, row, now, first=first)
+    return node
+
+
+def take_samples(cluster_id: int) -> int:
+    """Take use that agents measured into the reports of their nodes, all at once; return how many there were."""
+    waiting = NodeFacts.objects.filter(node__cluster_id=cluster_id, usage_taken=False)
+    if not waiting.exists():
+        return 0
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        changed = []
+        for row in waiting.select_related("node").only("usage", "collected", "node"):
+            node, sample = row.node, usage_facts(row.usage, [])
+            if measured_by(row.collected) is not None:
+                continue  # one source at a time: samples of two are not of one mind
+            latest = newer(node.report.usage, sample)
+            if latest is not None and latest != node.report.usage:
+                node.report = _replace(node.report, usage=latest)
+                node.sampled_revision = node.changed_revision = cluster.revision
+                changed.append(node)
+        waiting.update(usage_taken=True)
+        write_columns(changed, ("report", "changed_revision", "sampled_revision"))
+        cluster.inventory_revision = cluster.revision
+        cluster.save(update_fields=["inventory_revision"])
+    return len(changed)
+
+
+def silent_since(now: datetime) -> datetime:
+    """Return the moment that an agent must have been heard of since, to be one that reports."""
+    return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
+
+
+def agents_of(cluster_id: int) -> dict[str, int] | None:
+    """Return how many nodes have an agent, and of how many it was heard of lately; None where there is none."""
+    rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, heard_at__isnull=False)
+    found = rows.aggregate(all=Count("pk"), reporting=Count("pk", filter=Q(heard_at__gte=silent_since(timezone.now()))))
+    return found if found["all"] else None
