@@ -283,7 +283,7 @@ def _fact(
 
 
 def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> None:
-    """Write the facts of nodes: samples all at once, other facts as every change of a node."""
+    """Write the facts of nodes: samples and what is only told again all at once, the rest as every change of a node."""
     now = timezone.now()
     sampled: list[Node] = []
     patches: dict[str, dict[str, Any]] = {}
@@ -293,7 +293,10 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
         row.collected = after
         if not collector.load:
             _claim(row, collector, old, new, now)
-            settle(cluster, node, row, now)
+            if _is_confirmed(old, new):
+                kept.append(row)
+            else:
+                settle(cluster, node, row, now)
             continue
         (added if row._state.adding else kept).append(row)
         usage = usage_of(newer(row.base.usage, usage_facts(row.usage, [])), after)
@@ -305,13 +308,21 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
             node.changed_revision = cluster.revision
             sampled.append(node)
     NodeFacts.objects.bulk_create(added, batch_size=200)
-    write_columns(kept, ("collected",))
+    write_columns(kept, ("collected",) if collector.load else ("collected", "claims"))
     write_columns(sampled, ("report", "changed_revision", "sampled_revision"))
     if sampled:
         cluster.inventory_revision = cluster.revision
         cluster.save(update_fields=["inventory_revision"])
         inventory_changed.send(sender=Cluster, cluster=cluster, events=frozenset({Event.NODE_USE}))
         publish_many({cluster_topic(cluster): cluster_head(cluster), **patches})
+
+
+def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
+    """Tell whether the same is told again, only later: nothing that the node's report says changes by that."""
+    if old is None or new is None or old.finding is None or new.finding is None:
+        return False
+    told = msgspec.structs.replace(new.finding, observed_at=old.finding.observed_at)
+    return msgspec.structs.replace(new, finding=told) == old
 
 
 def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.collecting import allowed, asker, claim, configure, due, note_failure, remove, take_in
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
+from hetsched.inventory.node_facts import NodeFacts
 from hetsched.inventory.ruling import override
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
@@ -101,6 +102,21 @@ def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None
     told(row, Finding("n1", now(90), power=PowerReport("off")), Finding("n2", now(30), power=PowerReport("off")))
     assert (report("n1").power, report("n2").power) == (None, PowerReport("off"))
     assert (row.nodes_told, row.nodes_stale) == (2, 1)
+
+
+def test_what_is_only_told_again_changes_no_node(cluster: Cluster) -> None:
+    row = collector(cluster)
+    facts = {"zones": {"node-0": 4000}, "power": PowerReport("on")}
+    told(row, *(Finding(name, now(20), **facts) for name in ("n1", "n2")))
+    before = Node.objects.get(name="n1").changed_revision
+    again = now()
+    told(row, Finding("n1", again, **facts), Finding("n2", again, zones={"node-0": 3000}, power=PowerReport("on")))
+    changed = {node.name: node.changed_revision > before for node in Node.objects.all()}
+    assert (changed, offline("n1"), offline("n2")) == ({"n1": False, "n2": True}, 4000, 3000)
+    rows = {facts.node.name: facts for facts in NodeFacts.objects.select_related("node")}
+    assert [facts.collected[0].finding.observed_at for facts in rows.values()] == [again, again]
+    (said,) = rows["n1"].claims["offline-capacity.node-0"]
+    assert said.last_at > said.first_at
 
 
 def test_a_zone_that_is_not_there_is_a_problem(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import CPU, parse_amount
 
 _MOST_WATTS = 999_999_999
-_ENDING = re.compile(r"[0-9]+$", re.ASCII)
+_ENDING = re.compile(r"(?<![0-9])[0-9]{1,9}$", re.ASCII)
 
 
 class Told:
