@@ -95,7 +95,7 @@ class Uplink:
             raise _refused(status, after, data)
         try:
             return _answer(data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise UplinkFailure(status, "AnswerMalformed", str(error)[:200]) from None
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Pause:
 def _refused(status: int, after: str, data: bytes) -> UplinkFailure:
     try:
         problem = _problem(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         problem = _Problem()
     code = problem.code or ("Redirected" if 300 <= status < 400 else f"Status{status}")
     wait = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0.0

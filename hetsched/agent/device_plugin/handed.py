@@ -77,7 +77,7 @@ class HandedOutCards:
                 found = msgspec.json.decode(file.read(_MOST_BYTES), type=_File)
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError, RecursionError) as error:
+        except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             self.problems.append(MachineProblem("HandedOutUnreadable", f"{self.path}: {error}", str(self.path)))
             return []
         return found.entries if found.v == _VERSION else []

@@ -320,12 +320,14 @@ def test_an_agent_that_restarts_knows_what_it_gave(scene: Scene) -> None:
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-0"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"v": 2, "entries": []}', '{"v": 1, "entries": [{"uid": 3}]}'])
-def test_a_lost_record_is_told_as_doubt(scene: Scene, text: str) -> None:
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b'{"v": 2, "entries": []}', b'{"v": 1, "entries": [{"uid": 3}]}', b'"\xff"']
+)
+def test_a_lost_record_is_told_as_doubt(scene: Scene, data: bytes) -> None:
     scene.source.known = [grant("a", 2)]
     scene.kubelet.admit("a", 1)
     scene.serving.stop()
-    scene.state.write_text(text)
+    scene.state.write_bytes(data)
     scene.start()
     assert scene.actual() == {"a": ["unrecorded:GPU-2"]}
 

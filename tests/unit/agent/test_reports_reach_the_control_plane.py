@@ -116,6 +116,8 @@ def test_a_kept_connection_that_was_hung_up_is_no_failure(server: Server, uplink
         ((502, {}, b"<html>"), 502, "Status502"),
         ((200, {}, b"<html>"), 200, "AnswerMalformed"),
         ((200, {}, [1]), 200, "AnswerMalformed"),
+        ((200, {}, b'{"cluster": "\xff"}'), 200, "AnswerMalformed"),
+        ((503, {}, b'{"code": "\xff"}'), 503, "Status503"),
     ],
 )
 def test_what_is_no_answer_is_a_failure(server: Server, uplink: Uplink, answer: Answer, status: int, code: str) -> None:
