@@ -188,7 +188,9 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], Known]:
     rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, told__isnull=False)
     return {
         (row.node.name, row.node.report.uid): Known(
-            _believed(row), rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else ""
+            _believed(row),
+            rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else "",
+            frozenset(one.item for one in row.quarantined if one.fact == "allocatable"),
         )
         for row in rows.select_related("node")
     }
@@ -197,9 +199,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], Known]:
 def _believed(row: NodeFacts) -> NodeReport:
     facts = node_facts(msgspec.structs.replace(row.told, usage=row.usage))
     unsaid = {_PARTS[one.fact]: None for one in row.quarantined if one.fact in _PARTS}
-    doubted = {one.item for one in row.quarantined if one.fact == "allocatable"}
-    allocatable = {name: amount for name, amount in facts.allocatable.items() if name not in doubted}
-    return msgspec.structs.replace(facts, allocatable=allocatable, **unsaid)
+    return msgspec.structs.replace(facts, **unsaid)
 
 
 def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, str, list[str]]:

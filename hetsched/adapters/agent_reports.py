@@ -43,6 +43,8 @@ from hetsched.contracts.units import CPU, DISK_MBPS, INT64_MAX, MEMORY, MIB, NET
 
 MOST_ZONES = 1024
 MOST_PROBLEMS = 200
+MOST_TEXT = 300  # characters of a name or a problem
+MOST_NAMED = 64  # instruction sets, sizes of pages, resources in use
 SOURCE = "agent"
 CPU_MANAGER_POLICIES = frozenset({"none", "static"})
 TOPOLOGY_MANAGER_POLICIES = frozenset({"none", "best-effort", "restricted", "single-numa-node"})
@@ -73,7 +75,7 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
         gpus=card_facts(report.gpus, problems),
         numa=numa,
         usage=usage_facts(report.usage, problems),
-        problems=tuple(problems[:MOST_PROBLEMS]),
+        problems=tuple(problem[:MOST_TEXT] for problem in problems[:MOST_PROBLEMS]),
         source=SOURCE,
         observed_at=observed_at,
     )
@@ -115,7 +117,7 @@ def _isa(text: str | None, problems: Problems) -> str | None:
 
 
 def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(offer for offer in offers if offer is not None))
+    return tuple(dict.fromkeys(offer for offer in offers if offer is not None))[:MOST_NAMED]
 
 
 # -- NUMA --------------------------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ def _capacity(zone: MachineZone, cpus: frozenset[int] | None, problems: Problems
 def _huge_pages(zone: MachineZone, problems: Problems) -> dict[str, int]:
     """Return huge pages as Kubernetes counts them: bytes by `hugepages-<size>`."""
     found: dict[str, int] = {}
-    for size, count in zone.hugepages.items():
+    for size, count in list(zone.hugepages.items())[:MOST_NAMED]:
         match = _PAGE_SIZE.fullmatch(size)
         if match is None or not 0 <= count * int(match[1]) <= INT64_MAX // 1024:
             problems.append(f"HugePagesUnreadable: zone {zone.id} has {count} pages of {size[:40]!r}")
@@ -275,11 +277,12 @@ def _wrong(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str
 def _card(card: MachineCard) -> GpuCard:
     links = {link.to: link for link in card.links if link.kind in LINK_KINDS and 0 <= link.to < MAX_CARDS}
     links.pop(card.index, None)
+    model = (card.model or "")[:MOST_TEXT]
     return GpuCard(
         index=card.index,
         uuid=card.uuid or None,
-        model=card.model or None,
-        vendor=card.vendor.lower() or vendor_of(card.model or ""),
+        model=model or None,
+        vendor=card.vendor[:MOST_TEXT].lower() or vendor_of(model),
         memory_mib=_bounded(card.memory_mib, 2**40),
         cores=_bounded(card.cores, 2**31),
         fp32_tflops=_bounded(card.fp32_tflops, 1e9),
@@ -300,8 +303,12 @@ def usage_facts(usage: MachineUsage | None, problems: Problems) -> Usage | None:
         return None
     wrong = [resource for resource, amount in usage.amounts.items() if _bounded(amount, INT64_MAX) is None]
     problems.extend(f"UsageOutOfBounds: {resource[:80]!r} is {usage.amounts[resource]}" for resource in sorted(wrong))
-    amounts = {resource: amount for resource, amount in usage.amounts.items() if resource not in wrong}
-    return Usage(amounts, usage.observed_at) if amounts else None
+    amounts = {
+        resource: amount
+        for resource, amount in list(usage.amounts.items())[:MOST_NAMED]
+        if resource not in wrong and len(resource) <= MOST_TEXT
+    }
+    return Usage(amounts, usage.observed_at[:MOST_TEXT]) if amounts else None
 
 
 def _allocatable(report: AgentReport, numa: NumaReport | None) -> dict[str, int]:

@@ -4,7 +4,7 @@ Problem: sources know different things, and a node that lies or breaks must neit
 Rule: `laid_over` lays the agent's facts over the others; what the agent does not know is filled from below. CPU and
 memory are the lower of both: a kubelet admits no more than its own. `weigh` compares the result with what counted:
     missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
-    grown amounts          count up to `growth` times what was known; beyond that, what was known counts
+    grown amounts          count up to `growth` times what was told first or approved last; beyond that, that counts
     new cards              that a node itself tells beside those that are known do not count
     another machine of the same name (another uid) counts as it is, but for what of the old one it has not
 A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
@@ -15,7 +15,7 @@ Invariant: every card and CPU that counted is in the result, as usable or as mis
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -173,6 +173,10 @@ class _Scales:
         self.now = now
         self.found: dict[str, FactInQuarantine] = {}
 
+    @property
+    def is_first(self) -> bool:
+        return self.growth == float("inf")
+
     def ruled(self, fact: str, item: str, change: str, known: str, told: str) -> str:
         """Return `approved`, `rejected` or `open`; what is not approved is noted."""
         key = fact_id(fact, item, told)
@@ -194,10 +198,12 @@ def weigh(
     approved: Collection[str] = (),
     first: bool = False,
     trusted_cards: bool = False,
+    stated: Mapping[str, int] | None = None,
 ) -> Weighed:
     """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is.
 
-    `trusted_cards`: whoever lists cards is not the node itself, so that new ones count.
+    `trusted_cards`: whoever lists cards is not the node itself, so that new ones count. `stated` are amounts that the
+    node itself tells where others' words count by now: they are weighed before anybody makes them the cluster's own.
     """
     stood = {one.id: one for one in standing}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
@@ -205,11 +211,11 @@ def weigh(
     scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
     counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
     counted_numa, known_numa = _weigh_zones(scales, known.numa, candidate.numa)
-    counted_amounts = _weigh_amounts(scales, known, candidate)
+    counted_amounts, known_amounts = _weigh_amounts(scales, known, candidate, stated or {})
     found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
     return Weighed(
         _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),
-        _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=counted_amounts),
+        _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=known_amounts),
         found,
     )
 
@@ -223,7 +229,7 @@ def _weigh_cards(
     before = {card.index: card for card in known.gpus or ()}
     told = candidate.gpus or ()
     same = _same(told, before, anew=anew)
-    unlimited = trusted or scales.growth == float("inf") or known.gpus is None
+    unlimited = trusted or scales.is_first or known.gpus is None
     counted, kept = [], []
     for card, place in zip(_in_place(told, same, before), told, strict=True):
         if card is None:
@@ -392,12 +398,23 @@ def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tu
     )
 
 
-def _weigh_amounts(scales: _Scales, known: NodeReport, candidate: NodeReport) -> dict[str, int]:
+def _weigh_amounts(
+    scales: _Scales, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the amounts that count, and those that later ones are measured by: no more than were approved.
+
+    Else a node would be believed to have any amount, told in small steps or after it was left out once.
+    """
     counted = dict(candidate.allocatable)
-    for resource, amount in candidate.allocatable.items():
-        before = known.allocatable.get(resource, 0)
+    measure = {} if scales.is_first else dict(known.allocatable)
+    for resource, present in candidate.allocatable.items():
+        before, amount = known.allocatable.get(resource, 0), max(present, stated.get(resource, 0))
         if before and amount > scales.growth * before:
             words = format_amount(resource, before), format_amount(resource, amount)
             if scales.ruled("allocatable", resource, "grown", *words) != "approved":
-                counted[resource] = before
-    return counted
+                counted[resource] = min(present, before)
+                continue
+        elif before and not scales.is_first:
+            continue
+        measure[resource] = amount
+    return counted, measure

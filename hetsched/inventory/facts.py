@@ -21,6 +21,7 @@ from hetsched.adapters.merging import Weighed, laid_over, weigh, words_of
 from hetsched.contracts.facts import FactInQuarantine, noted
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
+from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.hints import differences
 from hetsched.journal.audit import SYSTEM, record
 from hetsched.journal.publish import publish_many
@@ -51,20 +52,22 @@ def _source(report: NodeReport) -> str:
 # -- what it comes to --------------------------------------------------------------------------------------------------
 
 
-def _candidate(row: NodeFacts, now: datetime) -> NodeReport:
-    """Return what all sources say together."""
+def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
+    """Return what all sources say together, and the amounts that the agent states of what the cluster counts too."""
     if row.told is None:
-        return with_collected(row.base, row.collected)
+        return with_collected(row.base, row.collected), {}
     told = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
     row.claims = noted(row.claims, AGENT, words_of(told), rfc3339(row.heard_at or now))
-    return with_collected(laid_over(row.base, told), row.collected)
+    stated = {name: amount for name, amount in told.allocatable.items() if name not in (CPU, MEMORY)}
+    return with_collected(laid_over(row.base, told), row.collected), stated
 
 
 def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
     """Weigh what is said anew, note what is in quarantine, and return what counts."""
+    candidate, stated = _candidate(row, now)
     weighed = weigh(
         row.known,
-        _candidate(row, now),
+        candidate,
         growth=settings.HETSCHED_GROWTH_PERCENT / 100,
         now=rfc3339(now),
         source=AGENT if row.told is not None else _source(row.base),
@@ -72,6 +75,7 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
         approved=approved,
         first=first,
         trusted_cards=row.told is None,
+        stated=stated,
     )
     row.known, row.quarantined = weighed.known, weighed.quarantined
     row.overrides = tuple(one for one in row.overrides if one.until > rfc3339(now))

@@ -6,6 +6,7 @@ later takes over from another of its node; messages of one agent count in order.
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -18,10 +19,11 @@ from hetsched.adapters.agent_reports import usage_facts
 from hetsched.adapters.collected_facts import measured_by
 from hetsched.adapters.merging import newer
 from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
-from hetsched.contracts.agent_report import AgentReport
+from hetsched.contracts.agent_report import AgentReport, MachineUsage
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted
-from hetsched.contracts.times import rfc3339
+from hetsched.contracts.times import rfc3339, seconds
+from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 
 from .facts import AGENT, new_facts, settle
 from .ledger import advance, write_columns
@@ -58,32 +60,29 @@ def hear(cluster: Cluster, message: AgentMessage) -> Heard:
             if row is not None:
                 NodeFacts.objects.filter(pk=row.pk).update(**_of_message(message, started, now))
             return Heard(node, wanted=True)
-        _note(row, message, started, now)
-        return Heard(node)
-    report = message.report
-    if report.node != message.node:
-        raise InputError("ReportMalformed", f"it is about node {report.node[:80]!r}", place="report.node")
-    if row is not None and row.told is not None and lasting(row.told) == lasting(report):
+        report = _replace(row.told, pinned=message.pinned)
+    else:
+        report = message.report
+        if report.node != message.node:
+            raise InputError("ReportMalformed", f"it is about node {report.node[:80]!r}", place="report.node")
+    if row is not None and row.told is not None and not _has_news(row, message):
         _note(row, message, started, now)
         return Heard(node)
     return Heard(_take_in(node, message, report, started))
 
 
 def _started(message: AgentMessage, now: datetime) -> datetime:
-    try:
-        started = datetime.fromisoformat(message.started_at)
-    except ValueError:
-        started = None
-    if started is None or started.tzinfo is None or message.sequence < 1 or not message.instance:
+    at = seconds(message.started_at)
+    if at is None or at < 0 or not 1 <= message.sequence <= INT64_MAX or not message.instance:
         raise InputError("ReportMalformed", "it does not say which start of an agent it is from", place="startedAt")
     if len(message.instance) > 64 or len(message.digest) > 64:
         raise InputError("ReportMalformed", "instance and digest have at most 64 characters", place="instance")
-    if started > now + _MOST_AHEAD:
+    if at > (now + _MOST_AHEAD).timestamp():
         raise InputError(
             "ReportMalformed", "its agent says that it started in the future", place="startedAt",
             hint="Set the clock of the node",
         )  # fmt: skip
-    return started.astimezone(UTC)
+    return datetime.fromtimestamp(at, UTC)
 
 
 def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> bool:
@@ -108,9 +107,23 @@ def _of_message(message: AgentMessage, started: datetime, now: datetime) -> dict
     return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "heard_at": now}
 
 
+def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
+    """Tell whether a message says anything else that decisions rest on; how much network there is comes with use."""
+    usage, report = _use_of(message), message.report
+    if usage is not None:
+        before = row.usage.capacity if row.usage is not None else {}
+        if any(usage.capacity.get(name) != before.get(name) for name in (NETWORK_MBPS, DISK_MBPS)):
+            return True
+    return report is not None and lasting(row.told) != lasting(report)
+
+
+def _use_of(message: AgentMessage) -> MachineUsage | None:
+    return message.usage or (message.report.usage if message.report else None)
+
+
 def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
     """Note that what is known still holds, with its use; nothing that decisions rest on changes."""
-    usage = message.usage or (message.report.usage if message.report else None)
+    usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
     row.pinned = pinned
     row.claims = _confirmed(row, rfc3339(now))
@@ -125,6 +138,14 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
         setattr(row, name, value)
         columns.append(name)
     row.save(update_fields=columns)
+
+
+def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
+    """Return the use that a message tells, taken now at the latest: a sample from the future makes all others stale."""
+    usage = _use_of(message)
+    if usage is None or (seconds(usage.observed_at) or math.inf) <= now.timestamp():
+        return usage
+    return _replace(usage, observed_at=rfc3339(now))
 
 
 def _confirmed(row: NodeFacts, now: str) -> dict[str, tuple[msgspec.Struct, ...]]:
@@ -148,7 +169,7 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
         row.digest = digest_of(report)
         row.agent = report.agent[:100]
         row.pinned = report.pinned
-        usage = report.usage or message.usage
+        usage = _sample(message, now)
         if usage is not None:
             row.usage, row.usage_taken = usage, True
         for name, value in _of_message(message, started, now).items():

@@ -14,6 +14,7 @@ from hetsched.access.tokens import create_token
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.hearing import take_samples
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
@@ -125,10 +126,31 @@ def test_a_start_in_the_future_does_not_shut_all_others_out(agent: Api, cluster:
     assert refused(agent, message(started_at="yesterday")) == (400, "ReportMalformed")
 
 
+@pytest.mark.parametrize("more", [{"sequence": 2**63}, {"sequence": 0}, {"started_at": "0001-01-01T00:00:00+10:00"}])
+def test_numbers_and_moments_that_nothing_has_are_refused(agent: Api, cluster: Cluster, more: dict[str, Any]) -> None:
+    assert refused(agent, message(**more)) == (400, "ReportMalformed")
+
+
+@pytest.mark.parametrize("told", ["2999-01-01T00:00:00Z", "2026-11-21T12:00:31Z", "soon", ""])
+@pytest.mark.parametrize("report", [REPORT, None])
+def test_no_sample_is_younger_than_its_message(
+    agent: Api, cluster: Cluster, told: str, report: AgentReport | None
+) -> None:
+    # The newest sample of a cluster tells which are too old: one from the future would make all others stale.
+    with time_machine.travel("2026-11-21T12:00:00Z", tick=False):
+        agent("POST", "agent/reports/", message(), status=200)
+        usage = MachineUsage({"cpu": 500}, observed_at=told)
+        agent("POST", "agent/reports/", message(report, sequence=2, usage=usage), status=200)
+        take_samples(cluster.pk)
+    sample = Node.objects.get(name="n1").report.usage
+    assert (sample.amounts, sample.observed_at) == ({"cpu": 500}, "2026-11-21T12:00:00Z")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         (b"{", 400, "BodyMalformed"),
+        (msgspec.json.encode(message(instance="a\0")), 400, "BodyInvalid"),
         (b"[]", 400, "BodyInvalid"),
         (b'{"node": 1}', 400, "BodyInvalid"),
         (b'{"x": ' + b"[" * 100_000, 400, "BodyMalformed"),

@@ -133,3 +133,20 @@ def test_agents_are_counted(cluster: Cluster) -> None:
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 1}
     NodeFacts.objects.update(heard_at=timezone.now() - timedelta(seconds=91))
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 0}
+
+
+def test_an_amount_that_discovery_wrote_is_weighed_before_it_is_written_anew(cluster: Cluster) -> None:
+    amounts = node().report.allocatable
+
+    def says(sequence: int, mbps: int) -> list[str]:
+        use = MachineUsage({"cpu": 1}, {"hetsched.io/network-mbps": mbps})
+        told(cluster, sequence, None, usage=use)
+        return [one.told for one in NodeFacts.objects.get().quarantined]
+
+    told(cluster, 1)  # nothing is measured by the first report
+    assert says(2, 1000) == []
+    assert node().report.allocatable["hetsched.io/network-mbps"] == 1000
+    seen(cluster, nodes=[stated(allocatable={**amounts, "hetsched.io/network-mbps": 1000})])
+    assert says(3, 100_000) == ["100000"]
+    assert node().report.allocatable["hetsched.io/network-mbps"] == 1000
+    assert says(4, 1000) == []

@@ -80,6 +80,8 @@ def _message(request: Any) -> AgentMessage:
     if len(body) > MOST_MESSAGE_BYTES:
         message = f"the body has {len(body)} bytes, {MOST_MESSAGE_BYTES} are allowed here"
         raise InputError("BodyTooLarge", message)
+    if b"\\u0000" in body:
+        raise InputError("BodyInvalid", "it holds NUL, which no text of the database may")
     try:
         return _read(body)
     except msgspec.ValidationError as error:

@@ -64,10 +64,14 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What an agent said of a node and was believed, None where none ever spoke; `stale_since` if it is silent."""
+    """What an agent said of a node and was believed, None where none ever spoke; `stale_since` if it is silent.
+
+    `doubted` are resources whose amount is in quarantine, so that it stays as it stands.
+    """
 
     facts: NodeReport | None = None
     stale_since: str = ""
+    doubted: frozenset[str] = frozenset()
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -93,7 +97,7 @@ def plan(standing: Standing, known: Known, served: Served) -> tuple[list[Write],
     writes = [_labels(standing, known, kept)]
     facts = known.facts
     if facts is not None:
-        writes.append(_capacity(standing, facts, kept))
+        writes.append(_capacity(standing, facts, known.doubted, kept))
         if served.topologies and facts.numa is not None and facts.numa.zones:
             writes.append(_object(TOPOLOGIES, standing, standing.topology, _topology(facts.numa), kept))
         if served.gpus and facts.gpus is not None and _counts(standing, facts):
@@ -194,9 +198,10 @@ def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str
 # -- extended resources ----------------------------------------------------------------------------------------------
 
 
-def _capacity(standing: Standing, facts: NodeReport, kept: list[Kept]) -> Write | None:
+def _capacity(standing: Standing, facts: NodeReport, doubted: frozenset[str], kept: list[Kept]) -> Write | None:
     """Say how much network and disk there is, as resources that pods may ask for."""
-    amounts = {name: str(facts.allocatable[name]) for name in OUR_RESOURCES if name in facts.allocatable}
+    told = facts.allocatable
+    amounts = {name: str(told[name]) for name in OUR_RESOURCES if name in told and name not in doubted}
     status = standing.node.get("status") or {}
     wanted: dict[str, dict[str, str]] = {}
     differs = False
@@ -206,8 +211,9 @@ def _capacity(standing: Standing, facts: NodeReport, kept: list[Kept]) -> Write 
         held = {name: list(_contradicted(standing.name, part, there, by, {name: amounts[name]})) for name in amounts}
         for theirs in held.values():
             kept += theirs
-        wanted[part] = {name: amount for name, amount in amounts.items() if not held[name]}
         ours = _present(there, applied(standing.node, MANAGER, "status", part, part="status"))
+        wanted[part] = {name: amount for name, amount in amounts.items() if not held[name]}
+        wanted[part] |= _present(ours, doubted & ours.keys())
         differs = differs or ours != wanted[part]
     if not differs:
         return None

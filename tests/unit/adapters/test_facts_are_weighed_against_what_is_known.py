@@ -175,6 +175,29 @@ def test_ten_times_the_capacity_is_not_believed() -> None:
     assert weighed(known, told, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
 
 
+@pytest.mark.parametrize("steps", [(1500, 2000, 2001), (0, 2001), (None, 2001), (1999, None, 2001)])
+def test_small_steps_and_pauses_lead_no_further_than_one(steps: tuple[int | None, ...]) -> None:
+    def of(mbps: int | None) -> NodeReport:
+        return report(allocatable={"cpu": 8000} if mbps is None else {"cpu": 8000, "hetsched.io/network-mbps": mbps})
+
+    found = weighed(of(1000), of(1000))
+    for step in steps:
+        assert found.quarantined == ()
+        found = weighed(found.known, of(step))
+    assert changes(found) == [("allocatable", "hetsched.io/network-mbps", "grown")]  # 2001 > 2 x 1000
+    # Once approved, that is what later amounts are measured by: 4002 = 2 x 2001.
+    approved = weighed(found.known, of(2001), approved=[found.quarantined[0].id])
+    assert weighed(approved.known, of(4002)).quarantined == ()
+    assert changes(weighed(approved.known, of(4003))) == changes(found)
+
+
+def test_another_machine_of_the_name_is_measured_by_its_own_amounts() -> None:
+    old = report(allocatable={"cpu": 8000, "hetsched.io/network-mbps": 1000})
+    new = weighed(old, report(uid="b", allocatable={"cpu": 64_000}))
+    told = report(uid="b", allocatable={"cpu": 64_000, "hetsched.io/network-mbps": 100_000})
+    assert weighed(new.known, told).quarantined == ()
+
+
 class TestClaims:
     def test_the_same_word_is_confirmed_and_another_begins(self) -> None:
         claims: Claims = {}

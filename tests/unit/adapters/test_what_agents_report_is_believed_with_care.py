@@ -200,6 +200,17 @@ def test_use_and_capacities_are_taken() -> None:
     assert [problem.split(":")[0] for problem in facts.problems] == ["UsageOutOfBounds"]
 
 
+def test_texts_and_lists_of_names_are_bounded() -> None:
+    long = "x" * 100_000
+    said = report(
+        gpus=(MachineCard(0, "G", long, vendor=long),),
+        usage=MachineUsage({long: 1, **{f"r{number}": 1 for number in range(1000)}}, observed_at=long),
+        zones=(MachineZone(0, "0-3", hugepages={f"{number}kB": 1 for number in range(1, 1001)}),),
+        problems=(MachineProblem("Odd", long),),
+    )
+    assert len(msgspec.json.encode(node_facts(said))) < 10_000
+
+
 def test_problems_are_bounded() -> None:
     zones = tuple(MachineZone(0, "0") for _ in range(1000))
     assert len(node_facts(report(zones=zones)).problems) == 200

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+from hetsched.adapters import keys
 from hetsched.adapters.agent_reports import node_facts
 from hetsched.adapters.fields import View
 from hetsched.adapters.kube.discovering import Known, Served, Standing, plan
@@ -82,6 +83,18 @@ def test_the_same_again_is_not_written(tmp_path: Path) -> None:
 def test_a_kind_that_is_not_served_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path)
     assert plan(Standing(NODE), Known(facts), Served(topologies=False)) == ([], [])
+
+
+@pytest.mark.parametrize(("doubted", "expected"), [((), ["capacity"]), (("hetsched.io/network-mbps",), [])])
+def test_an_amount_in_quarantine_stays_as_it_stands(doubted: tuple[str, ...], expected: list[str]) -> None:
+    name = "hetsched.io/network-mbps"
+    applied = {"f:status": {part: {f"f:{name}": {}} for part in ("f:capacity", "f:allocatable")}}
+    manager = {"manager": keys.DISCOVERY, "operation": "Apply", "subresource": "status", "fieldsV1": applied}
+    status = {part: {name: "1k"} for part in ("capacity", "allocatable")}
+    node = {"metadata": {**NODE["metadata"], "managedFields": [manager]}, "status": status}  # type: ignore[dict-item]
+    known = Known(NodeReport("n1", allocatable={name: 100_000}), doubted=frozenset(doubted))
+    writes, kept = plan(Standing(node), known, Served())
+    assert ([write.what for write in writes], kept) == (expected, [])
 
 
 def test_published_objects_are_read() -> None:
