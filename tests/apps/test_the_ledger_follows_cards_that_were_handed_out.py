@@ -169,6 +169,16 @@ def test_what_is_no_card_of_the_grant_is_told(given: list[str], why: str) -> Non
     is_sound(cluster)
 
 
+def test_who_was_given_what_nobody_can_tell_makes_no_way() -> None:
+    cluster = cluster_of("T4", "T4", "T4")
+    running(cluster, "odd", 0)
+    running(cluster, "p", 1)
+    followed = told(cluster, odd=["GPU-9"], p=["GPU-0"])
+    assert {name: grants[0][0] for name, grants in booked().items()} == {"odd": 0, "p": 1}
+    assert followed.problems.keys() == {"default/odd", "default/p"}
+    is_sound(cluster)
+
+
 def test_pods_and_nodes_that_nobody_knows_change_nothing() -> None:
     cluster = cluster_of("T4")
     assert told(cluster, stranger=["GPU-0"]) == CardsFollowed()

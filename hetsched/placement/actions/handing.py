@@ -103,7 +103,9 @@ class _Seen:
             self.has[key] = _cards(ids, cards)
             if ids and self.has[key] is None:
                 unclear[key] = f"it was given {', '.join(ids)}, which is no whole card that this node reports"
-            holders.append(Holder(key, one.allocation.gpus, self.has[key]))
+            # Who was given something that nobody can tell stays: only who was given nothing yet makes way.
+            stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
+            holders.append(Holder(key, one.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = moves_of(holders, cards)
         self.problems = {key: text[:_MOST_WORDS] for key, text in {**self.moves.problems, **unclear}.items()}
 
