@@ -241,10 +241,12 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
         return Tree(settings.root)
 
     meter = UsageMeter(stated_capacities(os.environ))
-    lister = Lister() if POD_RESOURCES.exists() else None
+    lister = Lister(settings.root / POD_RESOURCES.relative_to("/"))
 
     def read(found: Tree) -> AgentReport:
-        return read_machine(found, node=node, nvidia_smi=nvidia_smi, meter=meter, kubelet=lister)
+        # A kubelet may come later than the agent.
+        kubelet = lister if lister.socket.exists() else None
+        return read_machine(found, node=node, nvidia_smi=nvidia_smi, meter=meter, kubelet=kubelet)
 
     sender = None
     if options.server:

@@ -264,8 +264,12 @@ def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
     writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
     assert writable == {"/var/lib/hetsched-agent"}
     # A runtime that restarts makes another socket, which only its folder shows; what it unmounts is not held there.
-    (runtime,) = [one for one in container["volumeMounts"] if one["name"] == "runtime"]
-    assert (runtime["mountPath"], runtime["mountPropagation"]) == ("/run/containerd", "HostToContainer")
+    folders = {
+        one["mountPath"]: one["mountPropagation"]
+        for one in container["volumeMounts"]
+        if one["name"] in ("runtime", "kubelet")
+    }
+    assert folders == dict.fromkeys(("/run/containerd", "/host/var/lib/kubelet"), "HostToContainer")
     (place,) = [one["hostPath"]["path"] for one in spec["volumes"] if one["name"] == "runtime"]
     assert place == "/run/containerd"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}

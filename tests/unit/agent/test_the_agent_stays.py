@@ -9,17 +9,20 @@ import sys
 import threading
 from base64 import urlsafe_b64encode
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from hetsched.agent.options import Reporting, _check, reporting
-from hetsched.agent.program import WHOLE_SECONDS, Agent, alone
+from hetsched.agent.program import WHOLE_SECONDS, Agent, alone, build
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
 from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineProblem, MachineZone, PinnedContainer
 from hetsched.contracts.errors import InputError
+
+from .pod_resources import FakeKubelet, container
 
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
 
@@ -236,3 +239,23 @@ def test_sigterm_ends_it(tmp_path: Path) -> None:
             assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+def test_a_kubelet_that_comes_later_is_asked_below_the_root(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("")
+    agent = build(SimpleNamespace(node="n1", root=tmp_path), Reporting())
+    agent.step()
+    assert agent.report is not None
+    assert agent.report.kubelet is None or not agent.report.kubelet.devices
+    kubelet = FakeKubelet(tmp_path / "var/lib/kubelet/pod-resources/kubelet.sock")
+    kubelet.socket.parent.mkdir(parents=True)
+    kubelet.pods = {("default", "p"): [container("main", devices={"nvidia.com/gpu": ("GPU-0",)})]}
+    kubelet.start()
+    try:
+        (tmp_path / "var/lib/kubelet/cpu_manager_state").write_text("{}")  # news, so that the machine is read
+        agent.step()
+    finally:
+        kubelet.stop()
+    assert agent.report.kubelet is not None
+    assert agent.report.kubelet.devices == {"default/p": {"main": {"nvidia.com/gpu": ("GPU-0",)}}}
