@@ -136,3 +136,20 @@ def test_another_plugins_choice_is_followed(node: Node) -> None:
     assert booked() == {"p": [1]}
     assert HandedOut.objects.get().advisory
     assert check_invariants() == []
+
+
+def test_a_plugin_that_names_cards_by_their_pci_address_is_followed(api: Callable[..., Api], settings: Any) -> None:
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    gpus = tuple(a_card(index, "MI300X", 196592, uuid=f"GPU-{index}") for index in range(2))
+    a_cluster(a_node("n1").having(gpus=gpus), name="lab")
+    placed("p", 0)
+    cards = tuple(
+        MachineCard(index, f"GPU-{index}", "MI300X", 196592, (), pci_address=f"0000:0{index}:00.0", vendor="amd")
+        for index in range(2)
+    )
+    kubelet = KubeletState(devices={"default/p": {"main": {"amd.com/gpu": ("0000:01:00.0",)}}})
+    told = AgentReport("n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), (), (), cards, kubelet)
+    message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", 1, digest_of(told), told)
+    api("agent")("POST", "agent/reports/", message, status=200)
+    assert [card.index for card in Reservation.objects.get(active=True).allocation.gpus] == [1]
+    assert HandedOut.objects.get().problem == ""

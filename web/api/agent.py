@@ -57,10 +57,11 @@ class Reports(ApiView):
             if error.code == "NodeUnknown":
                 raise Refused(404, error.code, error.message, place=error.place) from None
             raise
-        kubelet = message.report.kubelet if message.report is not None else None
-        if kubelet is not None and kubelet.devices:
-            devices = _by_uid(cluster, message.node, kubelet.devices)
-            follow_actual_cards(cluster.pk, message.node, devices, advisory=not message.gives_cards)
+        report = message.report
+        if report is not None and report.kubelet is not None and report.kubelet.devices:
+            devices = _by_uid(cluster, message.node, report.kubelet.devices)
+            uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
+            follow_actual_cards(cluster.pk, message.node, devices, advisory=not message.gives_cards, uuids=uuids)
         return answer(request, _answer(cluster, heard.node, wanted=heard.wanted))
 
 

@@ -47,32 +47,44 @@ class CardsFollowed(msgspec.Struct, frozen=True):
 
 
 def follow_actual_cards(
-    cluster_id: int, node_name: str, devices: Devices, *, advisory: bool, resources: Sequence[str] = GPU_RESOURCES
+    cluster_id: int,
+    node_name: str,
+    devices: Devices,
+    *,
+    advisory: bool,
+    uuids: Mapping[str, str] | None = None,
+    resources: Sequence[str] = GPU_RESOURCES,
 ) -> CardsFollowed:
     """Book the pods of a node on the cards that its kubelet says they have; `advisory`: another plugin chose them.
 
+    `uuids` are the uuids of cards by the other ids that plugins give them: AMD's names PCI addresses.
     Where others move pods of the node at the same moment again and again, nothing is done until the next report.
     """
     for _ in range(_TRIES):
         with suppress(Conflict):
-            return _follow(cluster_id, node_name, devices, advisory, resources)
+            return _follow(cluster_id, node_name, devices, advisory, resources, uuids or {})
     return CardsFollowed()
 
 
 def _follow(
-    cluster_id: int, node_name: str, devices: Devices, advisory: bool, resources: Sequence[str]
+    cluster_id: int,
+    node_name: str,
+    devices: Devices,
+    advisory: bool,
+    resources: Sequence[str],
+    uuids: Mapping[str, str],
 ) -> CardsFollowed:
     """Follow once. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
         return CardsFollowed()
-    seen = _Seen(node, devices, resources)
+    seen = _Seen(node, devices, resources, uuids)
     if seen.is_known(advisory):
         return CardsFollowed(problems=seen.problems)
     try:
         with transaction.atomic():
             change = Change(advance(cluster_id))
-            seen = _Seen(Node.objects.get(pk=node.pk), devices, resources)  # as it is under the lock
+            seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # as it is under the lock
             moved = _move(change, seen)
             _note(change, seen, advisory)
             change.touch(seen.pods.values())
@@ -89,7 +101,7 @@ def _follow(
 class _Seen:
     """The pods with cards of one node, and what they were given."""
 
-    def __init__(self, node: Node, devices: Devices, resources: Sequence[str]) -> None:
+    def __init__(self, node: Node, devices: Devices, resources: Sequence[str], uuids: Mapping[str, str]) -> None:
         held = Reservation.objects.filter(node=node, active=True).select_related("pod").defer("pod__spec")
         self.held = {one.pod.key: one for one in held.order_by("id") if one.allocation.gpus}
         self.pods = {key: one.pod for key, one in self.held.items()}
@@ -100,7 +112,7 @@ class _Seen:
         self.has: dict[str, tuple[int, ...] | None] = {}
         for key, one in self.held.items():
             ids = _ids(devices.get(one.pod.uid, {}) if one.pod.uid else {}, resources)
-            self.has[key] = _cards(ids, cards)
+            self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
                 unclear[key] = f"it was given {', '.join(ids)}, which is no whole card that this node reports"
             # Who was given something that nobody can tell stays: only who was given nothing yet makes way.
