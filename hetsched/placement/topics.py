@@ -264,8 +264,10 @@ def workload_document(workload: Workload) -> Document:
     return {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
 
 
-def decisions_document() -> Document:
-    latest = Decision.objects.select_related("cluster").order_by("-id")[:LATEST]
+def decisions_document(cluster: Cluster | None = None) -> Document:
+    """Return the latest decisions: of all clusters, as the topic has them, or of one."""
+    rows = Decision.objects.all() if cluster is None else Decision.objects.filter(cluster=cluster)
+    latest = rows.select_related("cluster").order_by("-id")[:LATEST]
     return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}
 
 

@@ -61,11 +61,12 @@ function drawPolicy(name) {
 }
 
 const feed = document.getElementById("feed");
+let latest = [];
 function drawFeed(decisions) {
-  const latest = Object.values(decisions)
-    .filter((decision) => decision.cluster === cluster)
-    .sort((a, b) => b.id - a.id)
-    .slice(0, FEED_LENGTH);
+  // The topic holds the latest of all clusters: what a busy one displaces there stays here.
+  const mine = Object.values(decisions).filter((decision) => decision.cluster === cluster);
+  const known = new Map([...latest, ...mine].map((decision) => [decision.id, decision]));
+  latest = [...known.values()].sort((a, b) => b.id - a.id).slice(0, FEED_LENGTH);
   const shown = new Map([...feed.children].map((row) => [row.dataset.id, row]));
   const first = shown.size === 0;
   feed.replaceChildren(

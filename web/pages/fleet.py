@@ -1,7 +1,7 @@
 """The first screen: is anything wrong, how full is the fleet, what was decided last.
 
-Rule: the page carries the very documents of its live topics, so the first paint needs no socket and later deltas are
-applied to what is shown.
+Rule: the page carries the documents of its live topics, so the first paint needs no socket and later deltas are applied
+to what is shown. Of decisions it carries its own cluster's, which a busier cluster's may have displaced in the topic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
         "words": {"title": _("Fleet"), **state_words(), **grid_words()},
         "initial": {
             "cluster": without_nulls(cluster_document(cluster)),
-            "decisions": without_nulls(decisions_document()),
+            "decisions": without_nulls(decisions_document(cluster)),
         },
     }
 

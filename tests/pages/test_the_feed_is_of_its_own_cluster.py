@@ -1,0 +1,24 @@
+"""The first screen carries the latest decisions of the cluster it shows, however much another one decides."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.topics import LATEST
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed
+
+
+def test_a_busy_cluster_does_not_displace_what_a_quiet_one_decided(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("quiet").cpu("100m"))
+    busy = a_cluster(a_node("b1").cpu(64).pods(200), name="busy")
+    placed(busy, "b1", *(a_pod(f"busy-{i}").cpu("100m") for i in range(LATEST)))
+    page = viewer.get("/?cluster=fleet").content.decode()
+    found = re.search(r'<script id="initial"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    carried = json.loads(found[1])["decisions"].values()
+    assert [(one["cluster"], one["pod"]) for one in carried] == [("fleet", "default/quiet")]
