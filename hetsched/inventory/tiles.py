@@ -41,6 +41,14 @@ def isa_of(report: NodeReport) -> tuple[str, str]:
     return _FAMILY_OF_ARCH.get(report.labels.get("kubernetes.io/arch", ""), "unknown"), ""
 
 
+def shortened(isa: str, most: int) -> str:
+    """Return an ISA in at most `most` characters: whole extensions or features, so that it is true and can be read."""
+    if len(isa) <= most:
+        return isa
+    cut = isa.rfind("+" if "+" in isa else "_", 0, most + 1)
+    return isa[: cut if cut > 0 else most]
+
+
 def pool_of(report: NodeReport) -> str:
     """Name the group a node belongs to: its pool label, else its card model, else `general`."""
     for label in POOL_LABELS:

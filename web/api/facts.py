@@ -305,7 +305,7 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         unschedulable=node.unschedulable,
         cordoned_by_operator=node.cordoned_by_operator,
         family=node.isa_family,
-        isa=node.isa,
+        isa=report.isa.native or "",
         pool=node.pool,
         labels=report.labels,
         annotations=report.annotations,

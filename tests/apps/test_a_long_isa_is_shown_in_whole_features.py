@@ -1,0 +1,33 @@
+"""A list shows as much of a long ISA as has room, in whole features; the node itself is told all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.inventory.tiles import shortened
+from hetsched.isa import parse
+from tests.builders import a_node
+from tests.scenes import a_cluster
+
+# 80 features of the kernel's kind, of which one ends beyond the column: 9 + 80 x 7 = 569 characters.
+LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))
+
+
+def test_what_is_cut_ends_between_features() -> None:
+    assert shortened("x86-64-v4+adx+aes", 17) == "x86-64-v4+adx+aes"
+    assert shortened("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx"
+    assert shortened("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx"
+    assert shortened("rv64gc_zba_zbb", 13) == "rv64gc_zba"
+
+
+def test_a_text_without_features_is_cut_where_room_ends() -> None:
+    assert shortened("a" * 20, 8) == "a" * 8
+
+
+@pytest.mark.django_db
+def test_a_column_holds_an_isa_that_can_be_read() -> None:
+    node = a_cluster(a_node("n1").isa(LONG)).nodes.get()
+    assert node.report.isa.native == LONG
+    # 55 whole features fit: 9 + 55 x 7 = 394, 56 would be 401.
+    assert node.isa == LONG[:394]
+    assert parse(node.isa, source="cpuinfo").arch == "x86"
