@@ -15,11 +15,13 @@ import signal
 import stat
 import subprocess
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 MAX_OUTPUT_BYTES = 256 * 1024
+_MOST_STEPS = 256  # folders and links on the way to a program
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
@@ -32,19 +34,28 @@ class Outcome(NamedTuple):
 
 
 def is_ours(path: str) -> bool:
-    """Tell whether a file and every folder above it are root's, and nobody else may write there."""
+    """Tell whether a file, every folder above it and every link on the way are root's, and nobody else may write there.
+
+    Who could change a link could make it another program between this answer and its start.
+    """
+    ahead, place = deque(Path(path).parts), Path("/")
     try:
-        found = Path(path).resolve(strict=True)
-        if not stat.S_ISREG(found.stat().st_mode) or not os.access(found, os.X_OK):
-            return False
-        for place in (found, *found.parents):
-            entry = place.stat()
-            sticky = entry.st_mode & stat.S_ISVTX
-            if entry.st_uid != 0 or (entry.st_mode & 0o022 and not sticky):
+        for _ in range(_MOST_STEPS):
+            if not ahead:
+                return place.is_file() and os.access(place, os.X_OK)
+            part = ahead.popleft()
+            place = place.parent if part == ".." else place / part
+            entry = place.lstat()
+            if entry.st_uid != 0:
+                return False
+            if stat.S_ISLNK(entry.st_mode):
+                ahead.extendleft(reversed(place.readlink().parts))
+                place = place.parent
+            elif entry.st_mode & 0o022 and not (stat.S_ISDIR(entry.st_mode) and entry.st_mode & stat.S_ISVTX):
                 return False
     except OSError:
-        return False
-    return True
+        pass
+    return False
 
 
 def run(

@@ -56,3 +56,18 @@ def test_only_what_nobody_but_root_could_have_put_there_is_ours(tmp_path: Path) 
     assert not is_ours("/nonexistent")
     assert not is_ours("/dev/null")
     assert is_ours("/bin/sh") is (os.stat("/bin/sh").st_uid == 0)
+
+
+def test_a_link_that_others_may_change_leads_to_no_program_of_ours(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+    theirs.chmod(0o777)
+    (theirs / "sh").symlink_to("/bin/sh")
+    (theirs / "bin").symlink_to("/bin")
+    (ours / "sh").symlink_to("../theirs/sh")
+    (ours / "round").symlink_to("round")
+    for path in (theirs / "sh", theirs / "bin/sh", ours / "sh", ours / "round"):
+        assert not is_ours(str(path))
+    (ours / "good").symlink_to("/usr/../bin/sh")
+    assert is_ours(str(ours / "good")) is (is_ours("/bin/sh") and os.getuid() == 0)
