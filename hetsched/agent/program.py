@@ -229,6 +229,8 @@ def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> 
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
+    if not options.server:
+        log.info("no server is named: nothing is reported")
     with alone(options.state):
         return build(settings, options, nvidia_smi).run(stop)
 

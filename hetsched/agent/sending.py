@@ -58,6 +58,7 @@ class Sender:
         self._hurried = False
         self._ended = False
         self._failing = ""
+        self._answered = False
         self.superseded = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
@@ -155,6 +156,9 @@ class Sender:
         if self._failing:
             log.info("the control plane answers again")
             self._failing = ""
+        elif not self._answered:
+            log.info("reported as node %r", report.node)
+        self._answered = True
         with self._news:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)

@@ -180,6 +180,19 @@ def test_a_report_is_sent_until_it_was_answered(server: Server, sending: Callabl
     assert [body["sequence"] for body in bodies] == [1, 2, 2]
 
 
+def test_the_first_answer_is_told_once(
+    server: Server, sending: Callable[[], Sender], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="hetsched.agent")
+    sender = sending()
+    sender.tell(REPORT)
+    server.wait(1)
+    sender.tell_pinned((PinnedContainer("u", "c", "0-1", "0-1"),))
+    server.wait(2)
+    sender.stop()
+    assert [record.getMessage() for record in caplog.records] == ["reported as node 'n1'"]
+
+
 def test_a_server_that_forgot_is_told_everything(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(200, {}, GOOD), (200, {}, WANTED), (200, {}, GOOD)]
     sender = sending()
