@@ -49,11 +49,18 @@ def inspect_command(
     programs = document.pop("programs", [])
     if len(document.get("requirements", {})) > 1:
         del document["requirement"]  # there is one for each architecture
+    if hints:
+        document["hints"] = _hints_as_text(document["hints"])
     print_rows({name: as_text(value) for name, value in document.items()})
     for program in programs[:_SHOWN_PROGRAMS]:
         print_rows({program["file"]: f"{program['requirement'] or program['machine']} ({program['evidence']})"})
     if len(programs) > _SHOWN_PROGRAMS:
         print_rows({"": f"and {len(programs) - _SHOWN_PROGRAMS} further programs; -o json tells them"})
+
+
+def _hints_as_text(hints: Document) -> str:
+    occur = as_text(hints["instructions"]) or "no instructions of optional features"
+    return f"{occur} (by {hints['by']}, not certain)"
 
 
 def _document(found: Inspection) -> Document:

@@ -107,6 +107,16 @@ def test_hints_tell_what_occurs_and_ask_for_nothing(tmp_path: Path) -> None:
     assert answer["hints"]["instructions"] == {"avx2": 1, "bmi2": 1}
 
 
+@X86
+def test_a_program_without_such_instructions_is_told_in_words(tmp_path: Path) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("the compiler here builds for another machine")
+    program = built(tmp_path, "gcc", "-march=x86-64")
+    text = " ".join(CliRunner().invoke(app, ["inspect", "--hints", str(program)]).stdout.split())
+    assert "no instructions of optional features (by " in text
+    assert "False" not in text
+
+
 @RISCV
 def test_hints_are_told_for_riscv_too(tmp_path: Path) -> None:
     code = (
