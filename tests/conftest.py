@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
 _figures: dict[str, object] = {}
 
 # What starts programs and waits for them goes first, so that no lane is left alone with it at the end.
-_LONG = ("kube", "system", "agent", "browser")
+_LONG = frozenset(Path(__file__).with_name(name) for name in ("kube", "system", "agent", "browser"))
 
 
 @pytest.hookimpl(trylast=True)  # after the order was shuffled
@@ -38,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for part in _parts_needed(item):
             if part not in parts.PROGRAMS:
                 raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
-    items.sort(key=lambda item: item.path.parent.name not in _LONG)
+    items.sort(key=lambda item: item.path.parent not in _LONG)
 
 
 @pytest.fixture
