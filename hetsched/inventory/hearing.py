@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q
 from django.utils import timezone
 
 from hetsched.adapters.agent_reports import usage_facts
@@ -186,7 +187,11 @@ def take_samples(cluster_id: int) -> int:
     with transaction.atomic():
         cluster = advance(cluster_id)
         changed = []
-        for row in waiting.select_related("node").only("usage", "collected", "node"):
+        # Marked before they are read: what comes meanwhile is marked anew, and taken the next time.
+        taken = list(waiting.values_list("pk", flat=True))
+        NodeFacts.objects.filter(pk__in=taken).update(usage_taken=True)
+        rows = NodeFacts.objects.filter(pk__in=taken).select_related("node")
+        for row in rows.only("usage", "collected", "node"):
             node, sample = row.node, usage_facts(row.usage, [])
             if measured_by(row.collected) is not None:
                 continue  # one source at a time: samples of two are not of one mind
@@ -195,7 +200,6 @@ def take_samples(cluster_id: int) -> int:
                 node.report = _replace(node.report, usage=latest)
                 node.sampled_revision = node.changed_revision = cluster.revision
                 changed.append(node)
-        waiting.update(usage_taken=True)
         write_columns(changed, ("report", "changed_revision", "sampled_revision"))
         cluster.inventory_revision = cluster.revision
         cluster.save(update_fields=["inventory_revision"])
@@ -207,8 +211,17 @@ def silent_since(now: datetime) -> datetime:
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 
-def agents_of(cluster_id: int) -> dict[str, int] | None:
-    """Return how many nodes have an agent, and of how many it was heard of lately; None where there is none."""
+def agents_of(cluster_id: int) -> dict[str, Any] | None:
+    """Return how many nodes have an agent, and of how many it was heard of lately; None where there is none.
+
+    `doubted` is how many have facts in quarantine, and `doubted_first` the first of them by name.
+    """
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, heard_at__isnull=False)
-    found = rows.aggregate(all=Count("pk"), reporting=Count("pk", filter=Q(heard_at__gte=silent_since(timezone.now()))))
+    doubted = ~Q(quarantined=[])
+    found = rows.aggregate(
+        all=Count("pk"),
+        reporting=Count("pk", filter=Q(heard_at__gte=silent_since(timezone.now()))),
+        doubted=Count("pk", filter=doubted),
+        doubted_first=Min("node__name", filter=doubted),
+    )
     return found if found["all"] else None

@@ -53,6 +53,14 @@ def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
     assert "js/facts.js" in page
 
 
+def test_the_first_screen_leads_to_what_is_in_quarantine(viewer: Client, told: Cluster) -> None:
+    page = viewer.get("/").content.decode()
+    assert "1 node with facts in quarantine" in page
+    assert 'href="/nodes/n1/#quarantine"' in page
+    NodeFacts.objects.update(quarantined=[])
+    assert "in quarantine" not in viewer.get("/").content.decode()
+
+
 def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, told: Cluster) -> None:
     assert "agent silent" not in words(viewer, "/nodes/n1/gpu/")
     NodeFacts.objects.update(heard_at=datetime.now(UTC) - timedelta(minutes=2))
