@@ -9,6 +9,7 @@ Invariant: nobody speaks for a node that no token of theirs names.
 from __future__ import annotations
 
 import re
+import time
 from hashlib import sha256
 from typing import Any
 
@@ -24,13 +25,15 @@ from hetsched.access.models import Token
 from hetsched.access.schema import BearerScheme
 from hetsched.access.tokens import service_account
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.models import ClusterKind
+from hetsched.inventory.models import Cluster, ClusterKind
 
 from . import reach
 from .problems import Refused
 
 HELD_SECONDS = 60
 _REFUSED_SECONDS = 10
+# How many tokens an API server is shown in a second, by this process: anybody can make up tokens.
+MOST_REVIEWS = 100
 # A JSON web token, as API servers sign them.
 _SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
 _MOST_BYTES = 16 << 10
@@ -97,6 +100,7 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
     known: Speaker | str | None = cache.get(key)
     if known is not None:
         return known if isinstance(known, Speaker) else None
+    _brake(cluster)
     try:
         holder = holder_of(api_of(cluster), token)
     except (ApiFailure, InputError) as error:
@@ -110,3 +114,17 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
         speaker = Speaker(cluster.name, holder.node)
     cache.set(key, speaker or "nobody", HELD_SECONDS if speaker else _REFUSED_SECONDS)
     return speaker
+
+
+def _brake(cluster: Cluster) -> None:
+    """Raises: Refused 503 where the API server was shown as many tokens in this second as it may be."""
+    key = f"reviews-{cluster.pk}-{int(time.time())}"
+    cache.add(key, 0, 2)
+    try:
+        shown = cache.incr(key)
+    except ValueError:  # the second went by
+        return
+    if shown > MOST_REVIEWS:
+        raise Refused(
+            503, "TokenNotReviewed", f"{cluster.name} is asked about too many tokens", headers={"Retry-After": "5"}
+        )

@@ -1,0 +1,52 @@
+"""Anybody can make up tokens; an API server is asked about so many of them in a second, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from hetsched.adapters.kube import reviewing
+from hetsched.inventory import connecting
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import ClusterKind
+from hetsched.journal.audit import SYSTEM
+from web.api import speakers
+
+
+@pytest.fixture
+def asked(db: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the tokens that a live cluster's API server is asked about; it knows none of them."""
+    create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    shown: list[str] = []
+    monkeypatch.setattr(connecting, "api_of", lambda cluster: None)
+    monkeypatch.setattr(reviewing, "holder_of", lambda api, token: shown.append(token))
+    monkeypatch.setattr(speakers, "MOST_REVIEWS", 3)
+    monkeypatch.setattr(speakers.time, "time", lambda: 1000.5)
+    cache.clear()
+    return shown
+
+
+def report_with(token: str) -> Any:
+    return Client().post(
+        "/api/v1/agent/reports/?cluster=live", "{}", content_type="application/json",
+        headers={"Authorization": f"Bearer {token}"},
+    )  # fmt: skip
+
+
+def test_a_flood_is_told_to_come_again(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [report_with(f"aaaa.bbbb.cccc{number}") for number in range(5)]
+    assert [answer.status_code for answer in answers] == [401, 401, 401, 503, 503]
+    assert answers[-1].json()["code"] == "TokenNotReviewed"
+    assert answers[-1]["Retry-After"] == "5"
+    assert len(asked) == 3
+    monkeypatch.setattr(speakers.time, "time", lambda: 1001.5)
+    assert report_with("aaaa.bbbb.dddd").status_code == 401
+    assert len(asked) == 4
+
+
+def test_a_token_that_was_refused_is_not_shown_again_at_once(asked: list[str]) -> None:
+    assert [report_with("aaaa.bbbb.cccc").status_code for _ in range(5)] == [401] * 5
+    assert len(asked) == 1
