@@ -130,9 +130,9 @@ def test_totals_follow_what_counts(cluster: Cluster) -> None:
 def test_agents_are_counted(cluster: Cluster) -> None:
     assert agents_of(cluster.pk) is None
     told(cluster, 1)
-    assert agents_of(cluster.pk) == {"all": 1, "reporting": 1}
+    assert agents_of(cluster.pk) == {"all": 1, "reporting": 1, "doubted": 0, "doubted_first": None}
     NodeFacts.objects.update(heard_at=timezone.now() - timedelta(seconds=91))
-    assert agents_of(cluster.pk) == {"all": 1, "reporting": 0}
+    assert agents_of(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
 
 
 def test_an_amount_that_discovery_wrote_is_weighed_before_it_is_written_anew(cluster: Cluster) -> None:
