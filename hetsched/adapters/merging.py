@@ -6,6 +6,7 @@ memory are the lower of both: a kubelet admits no more than its own. `weigh` com
     missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
     grown amounts          count up to `growth` times what was told first or approved last; beyond that, that counts
     new cards              that a node itself tells beside those that are known do not count
+    another card           under a known uuid, of another model or grown: what was known of it counts, as of amounts
     another machine of the same name (another uid) counts as it is, but for what of the old one it has not
 A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
 makes what is told what is known; where a loss is rejected, what was known counts on.
@@ -19,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from hetsched.contracts.cards import MAX_CARDS
+from hetsched.contracts.cards import MAX_CARDS, facts_of, model_tokens
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.facts import FactInQuarantine, fact_id
 from hetsched.contracts.node_report import CardLink, GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
@@ -29,6 +30,9 @@ from hetsched.contracts.units import CPU, MEMORY, format_amount
 MOST_PROBLEMS = 200
 # A kernel that is updated leaves a little more or less of the same memory.
 MEMORY_TOLERANCE = 0.02
+# What a card offers, and what goes with its model.
+_AMOUNTS = ("memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz")
+_OF_THE_MODEL = ("model", "vendor", *_AMOUNTS)
 _replace = msgspec.structs.replace
 
 
@@ -234,10 +238,16 @@ def _weigh_cards(
     for card, place in zip(_in_place(told, same, before), told, strict=True):
         if card is None:
             continue
-        believed = place.index in same or unlimited
-        if believed or scales.ruled("gpu", _name(card), "grown", "not there", _card_words(card)) == "approved":
-            counted.append(card)
-            kept.append(card)
+        if unlimited:
+            counts = measure = card
+        elif place.index in same:
+            counts, measure = _weigh_card(scales, before[card.index], card)
+        elif scales.ruled("gpu", _name(card), "grown", "not there", _card_words(card)) == "approved":
+            counts = measure = card
+        else:
+            continue
+        counted.append(counts)
+        kept.append(measure)
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
@@ -248,6 +258,32 @@ def _weigh_cards(
     if candidate.gpus is None and not before:
         return None, None
     return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
+
+
+def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
+    """Return what counts of a known card, and what later words about it are measured by: the first or approved ones."""
+    first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name)) not in (None, "")}
+    measure = _replace(card, **first)
+    both = {name: value for name, value in first.items() if getattr(card, name) not in (None, "")}
+    amounts = {name: both[name] for name in _AMOUNTS if name in both}
+    other = bool(known.model and card.model) and not _is_same_model(known.model or "", card.model or "")
+    if not other and all(getattr(card, name) <= scales.growth * amount for name, amount in amounts.items()):
+        return card, measure
+    if scales.ruled("gpu", _name(card), "grown", _full_words(known), _full_words(card)) == "approved":
+        return card, card
+    return _replace(measure, **{name: min(getattr(card, name), amount) for name, amount in amounts.items()}), measure
+
+
+def _is_same_model(one: str, other: str) -> bool:
+    """Tell whether two names are of one model; a name that says less, as a prefix, may be of another."""
+    facts = facts_of(one)
+    return model_tokens(one) == model_tokens(other) or (facts is not None and facts is facts_of(other))
+
+
+def _full_words(card: GpuCard) -> str:
+    stated = ((card.model, ""), (card.memory_mib, " MiB"), (card.cores, " cores"), (card.fp32_tflops, " TFLOPS"),
+              (card.bandwidth_gbs, " GB/s"), (card.clock_mhz, " MHz"))  # fmt: skip
+    return ", ".join(f"{value}{unit}" for value, unit in stated if value is not None) or "unknown"
 
 
 def _index(card: GpuCard) -> int:

@@ -42,6 +42,10 @@ class Node2:
     def cards(self) -> list[tuple[int, str | None, bool]]:
         return [(card.index, card.uuid, card.healthy) for card in Node.objects.get(name="n2").report.gpus or ()]
 
+    @property
+    def offers(self) -> list[tuple[str | None, int | None]]:
+        return [(card.model, card.memory_mib) for card in Node.objects.get(name="n2").report.gpus or ()]
+
     def quarantined(self) -> list[tuple[str, str, str]]:
         return [(one.fact, one.item, one.change) for one in NodeFacts.objects.get().quarantined]
 
@@ -98,6 +102,17 @@ def test_a_card_that_joins_waits_for_approval(node: Node2) -> None:
     node.act("approve")
     assert node.cards[2] == (2, "GPU-2", True)
     node.says(gpus=(*CARDS, new))
+    assert node.quarantined() == []
+
+
+def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
+    told = (msgspec.structs.replace(CARDS[0], model="H100-SXM5-80GB", memory_mib=8_000_000), CARDS[1])
+    node.says(gpus=told)
+    assert node.offers == [("A100-SXM4-40GB", 40960), ("A100-SXM4-40GB", 40960)]
+    assert node.quarantined() == [("gpu", "GPU-0", "grown")]
+    shown = node.act("approve")
+    assert (shown["quarantined"], node.offers[0]) == ([], ("H100-SXM5-80GB", 8_000_000))
+    node.says(gpus=told, memory_mib=1024)
     assert node.quarantined() == []
 
 

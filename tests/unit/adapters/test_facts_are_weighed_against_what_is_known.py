@@ -153,6 +153,77 @@ class TestCards:
         assert weighed(report(gpus=()), told, first=True).quarantined == ()
 
 
+class TestWhatAKnownCardIs:
+    KNOWN = report(gpus=(a_card(0, "Tesla-T4", 15360, uuid="G0", cores=2560),))
+
+    def told(self, **changed: Any) -> NodeReport:
+        assert self.KNOWN.gpus is not None
+        return report(gpus=(msgspec.structs.replace(self.KNOWN.gpus[0], **changed),))
+
+    def offers(self, found: Any) -> tuple[str, int, int]:
+        (card,) = found.report.gpus
+        return card.model, card.memory_mib, card.cores
+
+    def test_another_model_does_not_count_before_it_is_approved(self) -> None:
+        told = self.told(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
+        found = weighed(self.KNOWN, told)
+        assert self.offers(found) == ("Tesla-T4", 15360, 2560)
+        assert changes(found) == [("gpu", "G0", "grown")]
+        assert found.quarantined[0].told == "H100-SXM5-80GB, 8000000 MiB, 16896 cores"
+        again = weighed(found.known, told, standing=found.quarantined)
+        assert (self.offers(again), again.quarantined) == (self.offers(found), found.quarantined)
+        approved = weighed(again.known, told, standing=again.quarantined, approved=[found.quarantined[0].id])
+        assert self.offers(approved) == ("H100-SXM5-80GB", 8_000_000, 16896)
+        assert weighed(approved.known, told).quarantined == ()
+
+    @pytest.mark.parametrize("model", ["NVIDIA T4", "tesla_t4", None])
+    def test_another_name_of_the_model_or_none_is_no_other_model(self, model: str | None) -> None:
+        assert weighed(self.KNOWN, self.told(model=model)).quarantined == ()
+
+    def test_a_longer_name_may_be_of_another_model(self) -> None:
+        known = report(gpus=(a_card(0, "RTX 6000", uuid="G0"),))
+        told = report(gpus=(a_card(0, "RTX 6000 Ada Generation", uuid="G0"),))
+        assert changes(weighed(known, told)) == [("gpu", "G0", "grown")]
+
+    @pytest.mark.parametrize(("fact", "most"), [("memory_mib", 30720), ("cores", 5120)])
+    def test_twice_as_much_counts_and_more_does_not(self, fact: str, most: int) -> None:
+        # 30720 = 2 x 15360 MiB, 5120 = 2 x 2560 cores
+        found = weighed(self.KNOWN, self.told(**{fact: most}))
+        assert (getattr(found.report.gpus[0], fact), found.quarantined) == (most, ())
+        # Neither small steps nor a pause lead further than one.
+        paused = weighed(found.known, self.told(model=None, **{fact: None}))
+        found = weighed(paused.known, self.told(**{fact: most + 1}))
+        assert self.offers(found) == ("Tesla-T4", 15360, 2560)
+        assert changes(found) == [("gpu", "G0", "grown")]
+
+    def test_less_counts_at_once_also_where_something_else_grew(self) -> None:
+        assert self.offers(weighed(self.KNOWN, self.told(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
+        found = weighed(self.KNOWN, self.told(memory_mib=8192, cores=9999))
+        assert self.offers(found) == ("Tesla-T4", 8192, 2560)
+
+    def test_what_was_unknown_counts_at_once(self) -> None:
+        known = report(gpus=(a_card(0, "Tesla-T4", None, uuid="G0"),))
+        found = weighed(known, self.told())
+        assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
+        assert changes(weighed(found.known, self.told(cores=5121))) == [("gpu", "G0", "grown")]
+
+    def test_a_card_without_a_uuid_is_known_by_its_index(self) -> None:
+        known = report(gpus=(a_card(0, "Tesla-T4", 15360),))
+        found = weighed(known, report(gpus=(a_card(0, "H100-SXM5-80GB", 81559),)))
+        assert changes(found) == [("gpu", "card 0", "grown")]
+
+    def test_a_card_that_grew_may_still_fall_ill_or_be_rejected(self) -> None:
+        told = self.told(memory_mib=99_999, healthy=False)
+        found = weighed(self.KNOWN, told)
+        assert found.report.gpus[0].healthy is False
+        stood = tuple(msgspec.structs.replace(one, state="rejected") for one in found.quarantined)
+        assert self.offers(weighed(found.known, told, standing=stood)) == ("Tesla-T4", 15360, 2560)
+
+    def test_who_may_describe_nodes_may_say_what_a_card_is(self) -> None:
+        told = self.told(model="H100-SXM5-80GB", memory_mib=81559)
+        assert self.offers(weighed(self.KNOWN, told, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
+
+
 class TestAnotherMachineOfTheName:
     def test_it_counts_as_it_is_but_for_what_of_the_old_one_it_has_not(self) -> None:
         old = report(zone("node-0", "0-7"), gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(2)))
