@@ -59,6 +59,7 @@ class Sender:
         self._ended = False
         self._failing = ""
         self._answered = False
+        self._doubts: list[str] = []
         self.superseded = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
@@ -159,6 +160,7 @@ class Sender:
         elif not self._answered:
             log.info("reported as node %r", report.node)
         self._answered = True
+        self._say_doubts(answer)
         with self._news:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
@@ -166,6 +168,13 @@ class Sender:
         for told in self._heard:
             told(answer)
         return None
+
+    def _say_doubts(self, answer: AgentAnswer) -> None:
+        """Log what of this machine's facts is not believed, when that changes."""
+        doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
+        if doubts != self._doubts:
+            log.warning("facts that wait for an operator: %s", "; ".join(doubts[:5]) or "none any more")
+            self._doubts = doubts
 
     def _failed(self, failure: UplinkFailure, unsent: bool) -> float:
         if failure.code != self._failing:

@@ -42,8 +42,12 @@ def create(
     from django.db import OperationalError, ProgrammingError
 
     from hetsched.access.tokens import create_token
+    from hetsched.inventory.models import Cluster
 
     try:
+        if cluster and not Cluster.objects.filter(name=cluster).exists():
+            hint = "Add it first: hetsched cluster add"
+            raise InputError("ClusterUnknown", f"there is no cluster {cluster[:80]!r}", place="--cluster", hint=hint)
         token, plaintext = create_token(
             role=role,
             name=name or node,

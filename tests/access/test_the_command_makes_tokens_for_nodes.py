@@ -10,15 +10,25 @@ from hetsched.access.models import Token
 from hetsched.cli.output import OutputFormat
 from hetsched.cli.token import create
 from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import create_cluster
+from hetsched.journal.audit import SYSTEM
 
 pytestmark = pytest.mark.django_db
 
 
 def test_it_is_bound_to_the_node_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    create_cluster(name="lab", actor=SYSTEM)
     create(role="agent", cluster="lab", node="gpu-1", output=OutputFormat.JSON)
     told = json.loads(capsys.readouterr().out)
     assert (told["cluster"], told["node"], told["name"]) == ("lab", "gpu-1", "gpu-1")
     assert Token.objects.get().node == "gpu-1"
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        create(role="agent", cluster="nope", node="gpu-1")
+    assert (caught.value.code, caught.value.place) == ("ClusterUnknown", "--cluster")
+    assert not Token.objects.exists()
 
 
 def test_without_a_node_there_is_none() -> None:

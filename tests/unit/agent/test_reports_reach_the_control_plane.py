@@ -193,6 +193,22 @@ def test_the_first_answer_is_told_once(
     assert [record.getMessage() for record in caplog.records] == ["reported as node 'n1'"]
 
 
+def test_what_is_not_believed_is_told_when_it_changes(
+    server: Server, sending: Callable[[], Sender], caplog: pytest.LogCaptureFixture
+) -> None:
+    doubtful = GOOD | {"problems": [{"code": "FactQuarantined", "message": "cards 7: 8 are known"}]}
+    server.answers = [(200, {}, doubtful), (200, {}, doubtful), (200, {}, GOOD)]
+    sender = sending()
+    for number in range(1, 4):
+        sender.tell_pinned((PinnedContainer("u", "c", "0-1", str(number)),)) if number > 1 else sender.tell(REPORT)
+        server.wait(number)
+    sender.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "facts that wait for an operator: cards 7: 8 are known",
+        "facts that wait for an operator: none any more",
+    ]
+
+
 def test_a_server_that_forgot_is_told_everything(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(200, {}, GOOD), (200, {}, WANTED), (200, {}, GOOD)]
     sender = sending()
