@@ -15,10 +15,11 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,20 @@ def _reap_shims() -> None:
             if name.startswith("containerd-shim") and int(rest.split()[1]) == os.getpid():
                 os.waitpid(int(stat.parent.name), 0)
     _adopt(False)
+
+
+@contextmanager
+def running() -> Iterator[Containerd]:
+    """Have a containerd of its own run, with the image."""
+    folder = Path(tempfile.mkdtemp(prefix="hetsched-cri-"))
+    containerd = Containerd(folder)
+    try:
+        containerd.start()
+        containerd.add_image()
+        yield containerd
+    finally:
+        containerd.close()
+        shutil.rmtree(folder)
 
 
 def cpuset_file(container: str) -> Path:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from hetsched.agent.pins import Pinner
 from hetsched.agent.tree import Tree
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.signing import node_key, sign
-from tests.agent.containerd import Containerd, cpuset_file
+from tests.agent.containerd import Containerd, cpuset_file, running
 
 pytestmark = pytest.mark.needs("containerd", "runc", "busybox")
 KEY = node_key(b"secret", "prod", "n1")
@@ -39,17 +37,8 @@ def signed(uid: str, cpus: str, policy: str = "exclusive", epoch: int = 1, key: 
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[Containerd]:
-    if os.geteuid() != 0:
-        pytest.skip("containerd needs root")
-    folder = Path(tempfile.mkdtemp(prefix="hetsched-cri-"))
-    containerd = Containerd(folder)
-    try:
-        containerd.start()
-        containerd.add_image()
+    with running() as containerd:
         yield containerd
-    finally:
-        containerd.close()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

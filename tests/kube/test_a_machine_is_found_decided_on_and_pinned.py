@@ -7,9 +7,7 @@ product as a process of its own. Played: the kubelet, which hands a bound pod's 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import pytest
 from hetsched.adapters.kube.api import Api, ApiFailure
 from hetsched.adapters.kube.resources import NODES, PODS, TOPOLOGIES
 from hetsched.contracts.cpuset import parse_cpuset
-from tests.agent.containerd import Containerd, cpuset_file
+from tests.agent.containerd import Containerd, cpuset_file, running
 from tests.kube import discovery_account
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import PACE, connected, node_of, start_watch
@@ -59,15 +57,8 @@ print(looking.get(sys.argv[1], follow=True).content.decode())
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[Containerd]:
-    folder = Path(tempfile.mkdtemp(prefix="hetsched-cri-"))
-    containerd = Containerd(folder)
-    try:
-        containerd.start()
-        containerd.add_image()
+    with running() as containerd:
         yield containerd
-    finally:
-        containerd.close()
-        shutil.rmtree(folder)
 
 
 def test_a_container_runs_where_the_console_says(
