@@ -262,10 +262,9 @@ def _weigh_cards(
 
 def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
     """Return what counts of a known card, and what later words about it are measured by: the first or approved ones."""
-    first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name)) not in (None, "")}
+    first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name))}
     measure = _replace(card, **first)
-    both = {name: value for name, value in first.items() if getattr(card, name) not in (None, "")}
-    amounts = {name: both[name] for name in _AMOUNTS if name in both}
+    amounts = {name: first[name] for name in _AMOUNTS if name in first and getattr(card, name) is not None}
     other = bool(known.model and card.model) and not _is_same_model(known.model or "", card.model or "")
     if not other and all(getattr(card, name) <= scales.growth * amount for name, amount in amounts.items()):
         return card, measure

@@ -201,8 +201,9 @@ class TestWhatAKnownCardIs:
         found = weighed(self.KNOWN, self.told(memory_mib=8192, cores=9999))
         assert self.offers(found) == ("Tesla-T4", 8192, 2560)
 
-    def test_what_was_unknown_counts_at_once(self) -> None:
-        known = report(gpus=(a_card(0, "Tesla-T4", None, uuid="G0"),))
+    @pytest.mark.parametrize("nothing", [None, 0])
+    def test_what_was_unknown_counts_at_once(self, nothing: int | None) -> None:
+        known = report(gpus=(a_card(0, "Tesla-T4", nothing, uuid="G0"),))
         found = weighed(known, self.told())
         assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
         assert changes(weighed(found.known, self.told(cores=5121))) == [("gpu", "G0", "grown")]
