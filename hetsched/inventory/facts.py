@@ -36,6 +36,7 @@ from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
 
 AGENT = "agent"
+_MOST_RECORDED = 20  # facts in one audit entry; the node itself names all that stand
 _replace = msgspec.structs.replace
 
 
@@ -136,12 +137,17 @@ def _tell(cluster: Cluster, node: Node) -> None:
 def _record_quarantine(
     cluster: Cluster, node: Node, before: Iterable[FactInQuarantine], after: Iterable[FactInQuarantine]
 ) -> None:
-    """Write down what came into quarantine, and what is back as it was."""
-    stood, stands = {one.id: one for one in before}, {one.id: one for one in after}
-    for new in stands.keys() - stood.keys():
-        one = stands[new]
-        details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
-        record(actor=SYSTEM.name, role=SYSTEM.role, action="node.quarantine", obj=named(cluster, node), details=details)
+    """Write down what came into quarantine, all of it in one entry: a node that lies must not flood the audit."""
+    stood = {one.id for one in before}
+    new = sorted((one for one in after if one.id not in stood), key=lambda one: (one.fact, one.item, one.id))
+    if not new:
+        return
+    facts = [
+        {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
+        for one in new[:_MOST_RECORDED]
+    ]
+    details = {"count": len(new), "facts": facts}
+    record(actor=SYSTEM.name, role=SYSTEM.role, action="node.quarantine", obj=named(cluster, node), details=details)
 
 
 def named(cluster: Cluster, node: Node) -> tuple[str, str]:

@@ -116,6 +116,25 @@ def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
     assert node.quarantined() == []
 
 
+def test_what_came_into_quarantine_at_once_is_one_audit_entry(node: Node2) -> None:
+    def entries() -> list[dict[str, Any]]:
+        return list(
+            AuditEntry.objects.filter(action="node.quarantine").order_by("pk").values_list("details", flat=True)
+        )
+
+    new = [msgspec.structs.replace(CARDS[0], index=i, uuid=f"NEW-{i:03}") for i in range(2, 32)]
+    node.says(gpus=(*CARDS, *reversed(new)))
+    (told,) = entries()
+    # 30 cards are new: all are counted, and the first 20 by name are told.
+    assert told["count"] == 30
+    assert [one["item"] for one in told["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
+    node.says(gpus=(*CARDS, *new), memory_mib=1024)
+    assert len(entries()) == 1  # what stands is not written down anew
+    node.says(gpus=(CARDS[0], *new))
+    lost = {"fact": "gpu", "item": "GPU-1", "change": "shrunk", "known": "GPU-1 A100-SXM4-40GB", "told": "missing"}
+    assert entries()[1:] == [{"count": 1, "facts": [lost]}]
+
+
 def test_cpus_that_are_missing_are_lost_not_freed(node: Node2) -> None:
     node.says(zones=(ZONES[0], MachineZone(1, "4-5", 16384)))
     numa = Node.objects.get(name="n2").report.numa
