@@ -3,7 +3,8 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-ruling]");
   if (!button) return;
   const panel = document.getElementById("quarantine");
-  const reason = window.prompt(panel.dataset.ask)?.trim();
+  const asked = [button.dataset.warn, panel.dataset.ask].filter(Boolean).join(" ");
+  const reason = window.prompt(asked)?.trim();
   if (!reason) return;
   button.disabled = true;
   const said = document.getElementById("ruled");

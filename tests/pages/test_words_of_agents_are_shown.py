@@ -50,6 +50,7 @@ def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
     page = browsing("operator").get("/nodes/n1/").content.decode()
     assert "It is gone" in page
     assert 'data-ruling="reject"' in page
+    assert 'data-warn="It takes pods again, although it is not reported."' in page
     assert "js/facts.js" in page
 
 
