@@ -242,7 +242,7 @@ def _weigh_cards(
             counts = measure = card
         elif place.index in same:
             counts, measure = _weigh_card(scales, before[card.index], card)
-        elif scales.ruled("gpu", _name(card), "grown", "not there", _card_words(card)) == "approved":
+        elif scales.ruled("gpu", card_name(card), "grown", "not there", _card_words(card)) == "approved":
             counts = measure = card
         else:
             continue
@@ -251,7 +251,7 @@ def _weigh_cards(
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
-        ruling = scales.ruled("gpu", _name(card), "shrunk", _card_words(card), _gone_words(card, candidate))
+        ruling = scales.ruled("gpu", card_name(card), "shrunk", _card_words(card), _gone_words(card, candidate))
         if ruling != "approved":
             counted.append(card if ruling == "rejected" else _replace(card, healthy=False))
             kept.append(card)
@@ -268,7 +268,7 @@ def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard
     other = bool(known.model and card.model) and not _is_same_model(known.model or "", card.model or "")
     if not other and all(getattr(card, name) <= scales.growth * amount for name, amount in amounts.items()):
         return card, measure
-    if scales.ruled("gpu", _name(card), "grown", _full_words(known), _full_words(card)) == "approved":
+    if scales.ruled("gpu", card_name(card), "grown", _full_words(known), _full_words(card)) == "approved":
         return card, card
     return _replace(measure, **{name: min(getattr(card, name), amount) for name, amount in amounts.items()}), measure
 
@@ -289,7 +289,8 @@ def _index(card: GpuCard) -> int:
     return card.index
 
 
-def _name(card: GpuCard) -> str:
+def card_name(card: GpuCard) -> str:
+    """Return the item by which a card stands in quarantine."""
     return card.uuid or f"card {card.index}"
 
 

@@ -54,6 +54,12 @@ def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
     assert "js/facts.js" in page
 
 
+def test_a_missing_card_is_not_called_ill(viewer: Client, told: Cluster) -> None:
+    page = viewer.get("/nodes/n1/gpu/").content.decode()
+    assert '<a class="chip bad" href="/nodes/n1/#quarantine">missing</a>' in page
+    assert "unhealthy" not in page
+
+
 def test_the_first_screen_leads_to_what_is_in_quarantine(viewer: Client, told: Cluster) -> None:
     page = viewer.get("/").content.decode()
     assert "1 node with facts in quarantine" in page

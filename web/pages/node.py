@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
+from hetsched.adapters.merging import card_name
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
@@ -145,9 +146,12 @@ def _gpu(node: Node, held: Held) -> Context:
     shown = facts.gpu_facts(node, held, timezone.now())
     colours = _colours(holder.pod for card in shown.cards for holder in card.holders)
     workloads = {reservation.pod.key: reservation.pod.workload_id for reservation in held}
+    row = facts.stated(node)
+    missing = {one.item for one in row.quarantined if one.change == "shrunk"} if row is not None else set()
     cards = [
         {
             "card": card.card,
+            "missing": card_name(card.card) in missing,
             "memory": mib_words(card.card.memory_mib),
             "free_milli": card.free_milli,
             "free_memory": mib_words(card.free_memory_mib),
