@@ -9,6 +9,7 @@ from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
+from hetsched.journal.prepared import Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod
@@ -42,6 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(tell, "tell", made.tell)
     monkeypatch.setattr(tell, "api_of", lambda _: None)
     monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))  # the number stands in the query
     return made
 
 

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -241,19 +243,26 @@ def test_sigterm_ends_it(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_a_kubelet_that_comes_later_is_asked_below_the_root(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text("")
-    agent = build(SimpleNamespace(node="n1", root=tmp_path), Reporting())
+@pytest.fixture
+def near_root() -> Iterator[Path]:
+    """Return a folder with a short name: the path of a socket may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="agent-") as name:
+        yield Path(name)
+
+
+def test_a_kubelet_that_comes_later_is_asked_below_the_root(near_root: Path) -> None:
+    (near_root / "proc").mkdir()
+    (near_root / "proc/cpuinfo").write_text("")
+    agent = build(SimpleNamespace(node="n1", root=near_root), Reporting())
     agent.step()
     assert agent.report is not None
     assert agent.report.kubelet is None or not agent.report.kubelet.devices
-    kubelet = FakeKubelet(tmp_path / "var/lib/kubelet/pod-resources/kubelet.sock")
+    kubelet = FakeKubelet(near_root / "var/lib/kubelet/pod-resources/kubelet.sock")
     kubelet.socket.parent.mkdir(parents=True)
     kubelet.pods = {("default", "p"): [container("main", devices={"nvidia.com/gpu": ("GPU-0",)})]}
     kubelet.start()
     try:
-        (tmp_path / "var/lib/kubelet/cpu_manager_state").write_text("{}")  # news, so that the machine is read
+        (near_root / "var/lib/kubelet/cpu_manager_state").write_text("{}")  # news, so that the machine is read
         agent.step()
     finally:
         kubelet.stop()
