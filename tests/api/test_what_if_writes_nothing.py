@@ -17,6 +17,7 @@ from hetsched.engine.policy import compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.engine.whatif import what_if
+from hetsched.placement.models import Decision
 
 from .conftest import POD, Api
 
@@ -192,15 +193,16 @@ READS = [
     "clusters/", "clusters/lab/", "queue/?cluster=lab",
     "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n1/gpu/", "nodes/n1/numa/",
     "nodes/n1/balance/", "policies/", "policies/hetsched/", "plugins/", "metrics/balance/", "metrics/at-risk/",
-    "decisions/", "decisions/1/", "decisions/1/?explain=true", "workloads/", "/healthz", "/readyz", "/metrics",
-    "schema",
+    "decisions/", "decisions/{decision}/", "decisions/{decision}/?explain=true", "workloads/", "/healthz", "/readyz",
+    "/metrics", "schema",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", READS)
 def test_a_read_writes_nothing(operator: Api, decided: str, address: str) -> None:
+    decision = Decision.objects.latest("id").pk
     with no_writes():
-        operator("GET", address, status=200)
+        operator("GET", address.format(decision=decision), status=200)
 
 
 def test_a_policy_of_the_inline_cluster_goes_first(viewer: Api) -> None:
