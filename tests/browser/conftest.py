@@ -44,6 +44,7 @@ class Console:
         page.fill("#id_password", self.admin["password"])
         page.click("main button[type=submit]")
         page.wait_for_url(f"{self.url}/")
+        page.evaluate("localStorage.setItem('tour', 'closed')")  # it would stand over what tests click
         self.session = page.context.storage_state()
 
     def run(self, code: str) -> None:

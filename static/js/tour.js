@@ -1,0 +1,68 @@
+// A short tour of the console, from page to page; closed once, it stays closed until somebody asks for it.
+//
+// Where it stands is kept in the browser: a step's number, or "closed". It begins by itself on a demo cluster only.
+
+const CLOSED = "closed";
+const tour = document.getElementById("tour");
+const steps = [...tour.querySelectorAll("article")];
+const place = document.getElementById("tour-place");
+const back = document.getElementById("tour-back");
+const next = document.getElementById("tour-next");
+
+function address(step) {
+  const wanted = new URLSearchParams(step.dataset.query ?? "");
+  const cluster = new URLSearchParams(location.search).get("cluster");
+  if (cluster) wanted.set("cluster", cluster);
+  return wanted.size ? `${step.dataset.page}?${wanted}` : step.dataset.page;
+}
+
+function close() {
+  localStorage.setItem("tour", CLOSED);
+  tour.hidden = true;
+  mark(null);
+}
+
+function mark(selector) {
+  document.querySelector(".toured")?.classList.remove("toured");
+  if (!selector) return;
+  const marked = document.querySelector(selector);
+  marked?.classList.add("toured");
+  marked?.scrollIntoView({ block: "nearest" });
+}
+
+function go(number) {
+  if (number >= steps.length) return close();
+  localStorage.setItem("tour", number);
+  if (steps[number].dataset.page === location.pathname) show(number);
+  else location.assign(address(steps[number]));
+}
+
+function show(number) {
+  const step = steps[number];
+  for (const other of steps) other.hidden = other !== step;
+  place.textContent = place.dataset.text.replace("{step}", number + 1).replace("{steps}", steps.length);
+  back.disabled = number === 0;
+  next.dataset.first ??= next.textContent;
+  next.textContent = number === steps.length - 1 ? next.dataset.last : next.dataset.first;
+  next.href = number === steps.length - 1 ? "#" : address(steps[number + 1]);
+  back.onclick = () => go(number - 1);
+  next.onclick = (event) => {
+    event.preventDefault();
+    go(number + 1);
+  };
+  tour.hidden = false;
+  mark(step.dataset.mark);
+}
+
+document.getElementById("tour-close").addEventListener("click", close);
+tour.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") close();
+});
+for (const starter of document.querySelectorAll("[data-starts-tour]")) {
+  starter.addEventListener("click", () => go(0));
+}
+
+const kept = localStorage.getItem("tour");
+const number = kept === null && tour.dataset.starts === "yes" ? 0 : Number.parseInt(kept, 10);
+// Whoever walks off on their own is left alone; the tour waits on its page.
+if (steps[number]?.dataset.page === location.pathname) show(number);
