@@ -117,7 +117,7 @@ class Policies(ApiView):
     )
     def post(self, request: Any) -> HttpResponse:
         """Save a draft of a new or known policy, as JSON or as a SchedulingPolicy object."""
-        return _save(self, request, _read_draft(request))
+        return _save(self, request, read_draft(request))
 
 
 class One(ApiView):
@@ -146,7 +146,7 @@ class Versions(ApiView):
     )
     def post(self, request: Any, name: str) -> HttpResponse:
         """Save a draft of this policy; If-Match, if given, is that of the policy."""
-        draft = _read_draft(request, name)
+        draft = read_draft(request, name)
         policy = _find(name)
         with locked(policy):
             check_match(request, _etag(_find(name)), required=False)
@@ -212,7 +212,11 @@ class Keeper(ApiView):
         return _told(request, name)
 
 
-def _read_draft(request: Any, name: str = "") -> Draft:
+def read_draft(request: Any, name: str = "") -> Draft:
+    """Read a draft that comes as JSON or as a SchedulingPolicy object; `name` is that of the address.
+
+    Raises: InputError; Refused 415.
+    """
     if bodies.media_type(request, bodies.JSON, bodies.YAML) == bodies.JSON:
         plain = bodies.plain(bodies.raw(request))
         if not (isinstance(plain, dict) and "apiVersion" in plain):

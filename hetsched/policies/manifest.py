@@ -1,0 +1,57 @@
+"""A policy as the text of its SchedulingPolicy object, as people read and write it.
+
+Rule: the same object that a cluster keeps and that REST takes, one line a plugin, with what is at its default left
+out; the text can be sent back and gives the same policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from hetsched.adapters.export import policy_object
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+
+_WIDTH = 110
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes one plugin a line: mappings inside the list stand in braces."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+class _Line(dict[str, Any]):
+    """A mapping that stays on its line."""
+
+
+def _on_one_line(writer: yaml.SafeDumper, values: _Line) -> yaml.Node:
+    return writer.represent_mapping("tag:yaml.org,2002:map", values, flow_style=True)
+
+
+_Writer.add_representer(_Line, _on_one_line)
+
+
+def manifest_of(spec: PolicySpec) -> str:
+    """Return the YAML text of a policy's SchedulingPolicy object."""
+    whole = policy_object(spec)
+    body: dict[str, Any] = {"description": spec.description} if spec.description else {}
+    body["plugins"] = [_plugin(use) for use in spec.plugins]
+    if spec.ties != Ties():
+        body["ties"] = _Line(msgspec.to_builtins(spec.ties))
+    whole["metadata"] = _Line(whole["metadata"])
+    return yaml.dump(
+        {**whole, "spec": body}, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=_WIDTH
+    )  # fmt: skip
+
+
+def _plugin(use: PluginUse) -> _Line:
+    line = _Line(name=use.name)
+    if use.weight != 1:
+        line["weight"] = int(use.weight) if use.weight == int(use.weight) else use.weight
+    if use.params:
+        line["params"] = msgspec.to_builtins(dict(use.params))
+    return line

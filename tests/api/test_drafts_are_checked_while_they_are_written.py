@@ -1,0 +1,83 @@
+"""A draft is checked, compared and shown as text before anything is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.engine.policies import BUILTIN
+from hetsched.policies.manifest import manifest_of
+from hetsched.policies.models import PolicyRevision
+
+from .conftest import Api
+
+DRAFT = {"plugins": [{"name": "resource-fit"}, {"name": "least-allocated", "weight": 2, "params": {"cpu": 3}}]}
+
+
+@pytest.fixture
+def viewer(api: Callable[..., Api], cluster: Any) -> Api:
+    return api("viewer")
+
+
+def checked(asker: Api, draft: Any, query: str = "", **more: Any) -> Any:
+    return asker("POST", f"policies/spread/check/{query}", draft, status=200, **more).json()
+
+
+def test_a_good_draft_comes_back_as_policy_and_as_text(viewer: Api) -> None:
+    told = checked(viewer, DRAFT)
+    assert (told["valid"], told["problem"], told["against"]) == (True, None, 1)
+    assert told["spec"]["plugins"][1] == {"name": "least-allocated", "weight": 2.0, "params": {"cpu": 3}}
+    assert "    - {name: least-allocated, weight: 2, params: {cpu: 3}}\n" in told["manifest"]
+
+
+def test_the_text_says_the_same_as_the_form(viewer: Api) -> None:
+    told = checked(viewer, DRAFT)
+    again = checked(viewer, told["manifest"], kind="application/yaml")
+    assert again == told
+
+
+def test_what_decides_now_changes_nothing(viewer: Api) -> None:
+    told = checked(viewer, manifest_of(BUILTIN["spread"]), kind="application/yaml")
+    assert (told["valid"], told["changes"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("draft", "code", "plugin"),
+    [
+        ({"plugins": []}, "PolicyEmpty", ""),
+        ({"plugins": [{"name": "no-such"}]}, "PolicyPluginUnknown", "no-such"),
+        ({"plugins": [{"name": "binpack", "weight": 1001}]}, "BodyInvalid", ""),
+        ({"plugins": [{"name": "gang"}, {"name": "binpack", "params": {"mode": "x"}}]}, "PolicyParamInvalid", "binpack"),
+        ({"plugins": [{"name": "gang-sort"}, {"name": "qos-sort"}]}, "PolicyPointDoubled", ""),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_plugin(viewer: Api, draft: Any, code: str, plugin: str) -> None:
+    told = checked(viewer, draft)
+    assert (told["valid"], told["problem"]["code"], told["problem"]["plugin"]) == (False, code, plugin)
+    assert told["problem"]["message"]
+
+
+def test_broken_yaml_is_a_fault_of_the_draft(viewer: Api) -> None:
+    told = checked(viewer, "kind: [", kind="application/yaml")
+    assert (told["valid"], told["spec"], told["manifest"]) == (False, None, "")
+
+
+def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) -> None:
+    api("policy-admin")("POST", "policies/spread/versions/", DRAFT, status=201)
+    assert checked(viewer, DRAFT, "?against=2")["changes"] == []
+    assert checked(viewer, DRAFT, "?against=1")["changes"]
+    unknown = viewer("POST", "policies/spread/check/?against=9", DRAFT)
+    assert unknown.json()["code"] == "PolicyVersionUnknown"
+
+
+def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:
+    told = viewer("POST", "policies/brand-new/check/", DRAFT, status=200).json()
+    assert (told["valid"], told["against"], told["changes"]) == (True, 0, [])
+
+
+def test_nothing_is_written(viewer: Api) -> None:
+    before = PolicyRevision.objects.count()
+    checked(viewer, DRAFT)
+    assert PolicyRevision.objects.count() == before

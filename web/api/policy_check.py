@@ -1,0 +1,105 @@
+"""`policies/{name}/check/`: what the server says about a draft while it is still being written.
+
+Rule: the checks are those of saving one; the answer is 200 also where something is wrong, since it was the check that
+was asked for. The draft comes back as a policy and as the text of its SchedulingPolicy, so that a form and a text can
+show the same draft, with what it changes against the version that decides, or against any other.
+Invariant: nothing is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.policies.actions import check
+from hetsched.policies.changes import Change, changes
+from hetsched.policies.manifest import manifest_of
+from hetsched.policies.models import PolicyRevision
+
+from .documents import Document
+from .plugins import registry
+from .policies import Draft, read_draft
+from .views import ApiView, answer
+
+
+class Fault(Document, frozen=True):
+    """What is wrong with a draft; `plugin` is the one it is about, where it is about one."""
+
+    code: str
+    message: str
+    place: str
+    hint: str
+    plugin: str
+
+
+class Checked(Document, frozen=True):
+    """A draft as it was understood; `against` is the version that `changes` compares it with, 0 for none."""
+
+    valid: bool
+    problem: Fault | None
+    spec: PolicySpec | None
+    manifest: str
+    against: int
+    changes: list[Change]
+
+
+class Check(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+    queries: ClassVar = {"against": "Version to compare the draft with; the one that decides if not given."}
+
+    @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=Checked)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Check a draft and tell what it would change; nothing is saved."""
+        other = _version(name, request.GET.get("against", ""))
+        against, before = (other.version, other.spec) if other else (0, None)
+        spec: PolicySpec | None = None
+        fault: Fault | None = None
+        try:
+            draft = read_draft(request, name)
+            spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+            check(spec)
+        except InputError as error:
+            fault = Fault(error.code, error.message, error.place, error.hint, _plugin_of(error, spec))
+        told = Checked(
+            valid=fault is None,
+            problem=fault,
+            spec=spec,
+            manifest=manifest_of(spec) if spec else "",
+            against=against,
+            changes=changes(before, spec, registry()) if spec and before else [],
+        )
+        return answer(request, told)
+
+
+def _version(name: str, asked: str) -> PolicyRevision | None:
+    """Return the version to compare with, none where there is none yet.
+
+    Raises: InputError `PolicyVersionUnknown`.
+    """
+    rows = PolicyRevision.objects.filter(policy__name=name)
+    if not asked:
+        return rows.filter(state="active").first()
+    found = rows.filter(version=int(asked)).first() if asked.isdecimal() and len(asked) < 10 else None
+    if found is None:
+        raise InputError("PolicyVersionUnknown", f"policy {name[:80]} has no version {asked[:20]}", place="against")
+    return found
+
+
+def _plugin_of(error: InputError, spec: PolicySpec | None) -> str:
+    """Return the plugin that a fault is about, "" where it is about none or the draft could not be read."""
+    place = error.place.removeprefix("spec.")
+    if spec is None or not place.startswith("plugins"):
+        return ""
+    named = next((use.name for use in spec.plugins if place.startswith(f"plugins.{use.name}.")), "")
+    at = place.removeprefix("plugins[").partition("]")[0]
+    return named or (spec.plugins[int(at)].name if at.isdecimal() and int(at) < len(spec.plugins) else "")
+
+
+routes = [path("policies/<str:name>/check/", Check.as_view())]
