@@ -75,9 +75,19 @@ def _rule(
 
 
 def override(
-    cluster: Cluster, node_name: str, fact: str, value: str | None, until: str | None, *, actor: Actor, reason: str
+    cluster: Cluster,
+    node_name: str,
+    fact: str,
+    value: str | None,
+    until: str | None,
+    *,
+    actor: Actor,
+    reason: str,
+    action: str = "node.override",
 ) -> Node:
     """State a fact of a node until a moment, whatever others say; a value of None takes that back.
+
+    `action` is its name in the audit trail.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, `FactInvalid`, `ExpiryInvalid`.
     """
@@ -87,6 +97,7 @@ def override(
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
         row = row or new_facts(node)
+        before = next((one.value for one in row.overrides if one.fact == fact), None)
         kept = tuple(one for one in row.overrides if one.fact != fact)
         if value is not None:
             ends = _expiry(until, now)
@@ -96,10 +107,9 @@ def override(
             raise InputError("FactUnknown", f"fact {fact[:80]!r} is not overridden", place="fact")
         row.overrides = kept
         settle(locked, node, row, now)
-        details = {"fact": fact, "value": value, "until": until}
+        details = {"fact": fact, "before": before, "value": value, "until": until}
         record(
-            actor=actor.name, role=actor.role, action="node.override", obj=named(locked, node), reason=reason,
-            details=details,
+            actor=actor.name, role=actor.role, action=action, obj=named(locked, node), reason=reason, details=details,
         )  # fmt: skip
     return node
 

@@ -1,4 +1,4 @@
-"""`nodes/`: the inventory, one node's facts, and what an operator may do to it.
+"""`nodes/`: the inventory and one node's facts; what an operator may do to it is in `node_actions`.
 
 Rule: node names are unique in a cluster; `?cluster=` says which. A node's ETag has two parts, its facts and its load:
 a cached copy is old when either changed, a write is stale only when the facts did, since placements change the load
@@ -8,7 +8,7 @@ all the time. A token that is limited to namespaces sees loads, but no pods of o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 from django.db.models import QuerySet
@@ -20,22 +20,16 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.engine.balance import node_balance
 from hetsched.engine.columns import USAGE_RESOURCES
-from hetsched.inventory.actions import cordon, uncordon
-from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.ruling import override
-from hetsched.inventory.ruling import reject as reject_fact
+from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
-from hetsched.journal.audit import Actor
-from hetsched.placement.actions import approve_fact
-from hetsched.placement.actions.refusing import trust_node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
 from hetsched.placement.snapshot import warm
 from hetsched.placement.zones import zones_at_risk
 
-from . import bodies, facts, reach
-from .documents import Document, Request, Rows, page_of
-from .etags import check_match, etag_of, locked, two_part
+from . import facts, reach
+from .documents import Document, Rows, page_of
+from .etags import etag_of, two_part
 from .paging import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
@@ -64,20 +58,6 @@ class NodeRow(Document, frozen=True):
     pods: int
 
 
-class NodeAction(Request, frozen=True):
-    """An action on a node.
-
-    `fact` is the id of a quarantined one to approve or reject, or the name of one to override by `value` `until` a
-    moment; without a value the override is taken back.
-    """
-
-    action: Literal["cordon", "uncordon", "trust", "approve", "reject", "override"]
-    reason: str
-    fact: str = ""
-    value: str | None = None
-    until: str | None = None
-
-
 class Nodes(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
@@ -96,7 +76,7 @@ class Nodes(ApiView):
         return answer(request, Rows([tile(Node(**values)) for values in found], following))
 
 
-class _OfNode(ApiView):
+class OfNode(ApiView):
     """What is common to the addresses under one node."""
 
     actions: ClassVar = {"GET": Action.VIEW}
@@ -119,7 +99,8 @@ class _OfNode(ApiView):
         return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
 
 
-def _detail(view: _OfNode, node: Node) -> facts.NodeDetail:
+def detail(view: OfNode, node: Node) -> facts.NodeDetail:
+    """Return a node's own page, as far as the asker may see it."""
     return facts.node_detail(node, view.held(node), timezone.now(), sees=view.subject.may_in)
 
 
@@ -128,20 +109,20 @@ def _held(node: Node) -> QuerySet[Reservation]:
     return rows.select_related("pod").defer("pod__spec").order_by("pod_id")
 
 
-class One(_OfNode):
+class One(OfNode):
     @extend_schema(responses=facts.NodeDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node."""
         node = self.find(name)
-        return answer(request, _detail(self, node), etag=etag(node))
+        return answer(request, detail(self, node), etag=etag(node))
 
 
 @extend_schema(responses=facts.IsaFacts, description="Show a node's instruction sets.")
-class Isa(_OfNode):
+class Isa(OfNode):
     describe = facts.isa_facts
 
 
-class Gpu(_OfNode):
+class Gpu(OfNode):
     @extend_schema(responses=facts.GpuFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node's cards and who holds them."""
@@ -151,7 +132,7 @@ class Gpu(_OfNode):
 
 
 @extend_schema(responses=facts.NumaFacts, description="Show a node's NUMA zones and who holds their CPUs.")
-class Numa(_OfNode):
+class Numa(OfNode):
     @extend_schema(responses=facts.NumaFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node's NUMA zones, who holds their CPUs, and who is at risk there."""
@@ -161,7 +142,7 @@ class Numa(_OfNode):
         return answer(request, shown, etag=etag(node))
 
 
-class Balance(_OfNode):
+class Balance(OfNode):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show how evenly a node is used."""
@@ -176,36 +157,6 @@ def balance_of(node: Node) -> facts.BalanceFacts:
         balance = float(node_balance(loaded.state)[row])
         stale = node.name in loaded.state.stale()
     return facts.balance_facts(node, used, balance, timezone.now(), stale=stale)
-
-
-_ACTIONS = {"cordon": cordon, "uncordon": uncordon, "trust": trust_node}
-_RULINGS = {"approve": approve_fact, "reject": reject_fact}
-
-
-def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
-    if asked.action == "override":
-        override(cluster, name, asked.fact, asked.value, asked.until, actor=actor, reason=asked.reason)
-    elif asked.action in _RULINGS:
-        _RULINGS[asked.action](cluster, name, asked.fact, actor=actor, reason=asked.reason)
-    else:
-        _ACTIONS[asked.action](cluster, name, actor=actor, reason=asked.reason)
-
-
-class Actions(_OfNode):
-    actions: ClassVar = {"POST": Action.OPERATE}
-    get = None  # type: ignore[assignment]
-
-    @extend_schema(request=NodeAction, responses=facts.NodeDetail)
-    def post(self, request: Any, name: str) -> HttpResponse:
-        """Cordon or uncordon a node, rule on its facts, override one, or trust them again; needs If-Match."""
-        asked = bodies.read(request, NodeAction)
-        reach.check_unlimited(self.subject)
-        node = self.find(name)
-        with locked(node.cluster):
-            check_match(request, etag(self.find(name)), required=True)
-            _act(node.cluster, name, asked, self.subject)
-        node = self.find(name)
-        return answer(request, _detail(self, node), headers={"ETag": etag(node)})
 
 
 def etag(node: Node) -> str:
@@ -226,5 +177,4 @@ routes = [
     path("nodes/<str:name>/gpu/", Gpu.as_view()),
     path("nodes/<str:name>/numa/", Numa.as_view()),
     path("nodes/<str:name>/balance/", Balance.as_view()),
-    path("nodes/<str:name>/actions/", Actions.as_view()),
 ]

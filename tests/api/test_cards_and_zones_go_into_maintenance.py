@@ -1,0 +1,99 @@
+"""A card or zone in maintenance takes nothing new until a moment; what holds it stays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.ruling import end_overrides
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import import_cluster
+from hetsched.placement.models import Pod
+from tests.builders import a_node, a_pod
+from tests.scenes import placing, recorded, submitted
+from workers.schedule import run
+
+from .conftest import Api
+
+
+@pytest.fixture
+def zoned(policies: None) -> Cluster:
+    node = a_node("n2").cpu(8).gpus(2).zone("node-0", "0-3").zone("node-1", "4-7")
+    return import_cluster(ClusterContent(nodes=(node.build(),)), name="lab", actor=SYSTEM)
+
+
+def in_hours(hours: float) -> str:
+    return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+
+
+def act(operator: Api, status: int = 200, **body: Any) -> Any:
+    asked = {"reason": "new fan", **body}
+    return operator("POST", "nodes/n2/actions/", asked, if_match=operator.tag("nodes/n2/"), status=status).json()
+
+
+def test_a_card_in_maintenance_takes_nothing_new_and_keeps_what_holds_it(zoned: Cluster, operator: Api) -> None:
+    submitted(zoned, a_pod("old").gpu(1))
+    recorded(zoned, placing(zoned, "n2", CardGrant(0, 1000, 40960)))
+    shown = act(operator, action="maintenance", card=0, until=in_hours(4))
+    assert [(one["part"], one["name"], one["reason"]) for one in shown["maintenance"]] == [("card", "0", "new fan")]
+    submitted(zoned, a_pod("one").gpu(1), a_pod("two").gpu(1))
+    run(zoned.pk)
+    # Card 0 is held by old and takes nothing; card 1 takes one of the two.
+    states = sorted(Pod.objects.values_list("name", "state"))
+    assert states == [("old", "placed"), ("one", "placed"), ("two", "not-now")]
+
+
+def test_a_zone_in_maintenance_gives_no_cpu_to_pods_that_ask_for_zones(zoned: Cluster, operator: Api) -> None:
+    act(operator, action="maintenance", zone="node-1", until=in_hours(4))
+    submitted(zoned, *(a_pod(name).guaranteed().cpu(3).numa(cpu_policy="exclusive") for name in ("one", "two")))
+    run(zoned.pk)
+    zones = [pod.allocation.zones[0].name for pod in Pod.objects.exclude(node=None) if pod.allocation]
+    # Each zone has 4 CPUs: the second pod of 3 would need node-1.
+    assert (zones, Pod.objects.get(name="two").state) == (["node-0"], "not-now")
+
+
+def test_maintenance_ends_by_an_operator_or_by_itself(zoned: Cluster, operator: Api, monkeypatch: Any) -> None:
+    act(operator, action="maintenance", card=1, until=in_hours(4))
+    assert act(operator, action="end-maintenance", card=1)["maintenance"] == []
+    act(operator, action="maintenance", card=0, until=in_hours(1))
+    later = datetime.now(UTC) + timedelta(hours=2)
+    monkeypatch.setattr("hetsched.inventory.ruling.timezone.now", lambda: later)
+    assert end_overrides(zoned.pk) == 1
+    cards = operator.get("nodes/n2/gpu/")["cards"]
+    assert [card["card"]["healthy"] for card in cards] == [True, True]
+
+
+def test_both_stand_in_the_audit_with_what_was_before(zoned: Cluster, operator: Api) -> None:
+    act(operator, action="maintenance", zone="node-0", until=in_hours(1))
+    act(operator, action="end-maintenance", zone="node-0")
+    entries = AuditEntry.objects.filter(action__startswith="node.maintenance").order_by("id")
+    said = [(entry.action, entry.details["fact"], entry.details["before"], entry.details["value"]) for entry in entries]
+    assert said == [
+        ("node.maintenance", "offline-capacity.node-0", None, "0"),
+        ("node.maintenance-end", "offline-capacity.node-0", "0", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"action": "maintenance", "until": "soon", "card": 0}, "ExpiryInvalid"),
+        ({"action": "maintenance", "card": 0}, "ExpiryInvalid"),
+        ({"action": "maintenance"}, "BodyInvalid"),
+        ({"action": "maintenance", "card": 0, "zone": "node-0"}, "BodyInvalid"),
+        ({"action": "maintenance", "card": 9, "until": in_hours(1)}, "FactUnknown"),
+        ({"action": "maintenance", "zone": "node-9", "until": in_hours(1)}, "FactUnknown"),
+        ({"action": "end-maintenance", "card": 0}, "FactUnknown"),
+        ({"action": "end-maintenance", "card": 0, "reason": " "}, "ReasonMissing"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(zoned: Cluster, operator: Api, body: Any, code: str) -> None:
+    before = operator.tag("nodes/n2/")
+    assert act(operator, status=400, **body)["code"] == code
+    assert operator.tag("nodes/n2/") == before

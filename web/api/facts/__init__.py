@@ -1,0 +1,50 @@
+"""Lives here: what is known about a node, each fact with who said it and when, a module for each kind of fact.
+
+May import: F0-F3, and what REST answers are made of.
+Never: writes; a fact that nobody stated is null, never 0 and never "no".
+"""
+
+from .cards import CardFacts, CardShare, GpuFacts, HandedCards, gpu_facts, handed_cards
+from .detail import NodeDetail, node_detail
+from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
+from .instructions import IsaFacts, isa_facts
+from .origin import Origin, origin, quantities, source_of, stated
+from .use import BalanceFacts, ResourceUse, balance_facts
+from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
+from .zones import NumaFacts, PinFacts, ZoneFacts, numa_facts, pins
+
+__all__ = [
+    "AgentFacts",
+    "BackOff",
+    "BalanceFacts",
+    "CardFacts",
+    "CardShare",
+    "DoubtFacts",
+    "GpuFacts",
+    "HandedCards",
+    "IsaFacts",
+    "NodeDetail",
+    "NumaFacts",
+    "Origin",
+    "PinFacts",
+    "QuarantinedFact",
+    "ResourceUse",
+    "StatedFact",
+    "ZoneFacts",
+    "agent_facts",
+    "back_offs",
+    "balance_facts",
+    "doubt_facts",
+    "gpu_facts",
+    "handed_cards",
+    "isa_facts",
+    "node_detail",
+    "numa_facts",
+    "origin",
+    "pins",
+    "quantities",
+    "quarantined",
+    "source_of",
+    "stated",
+    "stated_fact",
+]

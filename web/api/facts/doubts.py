@@ -1,0 +1,59 @@
+"""What a node's kubelet contradicted, and which pods keep off it for that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.models import Node
+from hetsched.placement.backoffs import kept_off
+from web.api.documents import Document
+
+
+class DoubtFacts(Document, frozen=True):
+    """A fact that the node's kubelet contradicted: since when, and by refusing which pod.
+
+    `pod` and `message` are null where the asker may not see the pod. The fact counts as it is reported all the same.
+    """
+
+    fact: str
+    since: str
+    pod: str | None
+    reason: str
+    message: str | None
+
+
+class BackOff(Document, frozen=True):
+    """Pods of one owner that keep off this node because its kubelet refused the last ones, and until when."""
+
+    owner: str
+    pods: int
+    reason: str
+    until: str
+
+
+def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
+    """Return what is in doubt about a node; pods of namespaces that the asker does not see are not named."""
+    told = []
+    for one in node.doubts:
+        named = sees(_namespace(one.pod))  # kubelets name pods in their messages too
+        pod, message = (one.pod, one.message) if named else (None, None)
+        told.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
+    return told
+
+
+def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
+    """Return the owners that keep off a node, as far as the asker may see their pods."""
+    rows = [row for row in kept_off(node, now) if sees(_namespace(row.pod))]
+    counts = Counter(row.owner for row in rows)
+    latest = {row.owner: row for row in rows}
+    return [
+        BackOff(row.controller or row.pod, counts[owner], row.reason, rfc3339(row.until))
+        for owner, row in latest.items()
+    ]
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]

@@ -1,0 +1,75 @@
+"""Who says what of a node: its agent, contradictions, and what is in quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.facts import FactInQuarantine, Said, conflicts
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.hearing import silent_since
+from hetsched.inventory.models import Node
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.placement.models import Reservation
+from web.api.documents import Document
+
+
+class StatedFact(Document, frozen=True):
+    """Who says what of a fact, and said before, the latest first; `conflict`: sources contradict each other now."""
+
+    said: list[Said]
+    conflict: bool
+
+
+class QuarantinedFact(Document, frozen=True):
+    """A fact that does not count as it is told, and the pods that hold something of it.
+
+    `shrunk`: nothing new is placed on what is missing. `grown`: what was known counts until an operator approves it.
+    """
+
+    fact: FactInQuarantine
+    pods: list[str]
+
+
+class AgentFacts(Document, frozen=True):
+    """The node's agent; `silent`: it was not heard of for three times as long as it is asked to report."""
+
+    version: str
+    heard_at: str
+    age_seconds: float
+    silent: bool
+
+
+def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
+    """Return how it stands with a node's agent, None where none ever reported."""
+    if row is None or row.heard_at is None:
+        return None
+    age = round(max((now - row.heard_at).total_seconds(), 0.0), 1)
+    return AgentFacts(row.agent, rfc3339(row.heard_at), age, row.heard_at < silent_since(now))
+
+
+def stated_fact(said: Sequence[Said]) -> StatedFact:
+    """Return the words on a fact, and whether they contradict each other."""
+    return StatedFact(list(said), conflicts(said))
+
+
+def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
+    """Return what of a node is in quarantine, with the pods among `held` that have something of it."""
+    held = list(held)
+    return [QuarantinedFact(one, _holders(node, one, held)) for one in row.quarantined]
+
+
+def _holders(node: Node, one: FactInQuarantine, held: Iterable[Reservation]) -> list[str]:
+    if one.change != "shrunk":
+        return []
+    indexes = {card.index for card in node.report.gpus or () if one.item in (card.uuid, f"card {card.index}")}
+    numa = node.report.numa
+    lost = parse_cpuset(numa.lost_cpus or "") if numa is not None and one.item == "CPUs" else frozenset()
+    found = []
+    for reservation in held:
+        allocation = reservation.allocation
+        has_card = one.fact == "gpu" and any(grant.index in indexes for grant in allocation.gpus)
+        if has_card or any(lost & parse_cpuset(zone.cpus or "") for zone in allocation.zones):
+            found.append(reservation.pod.key)
+    return sorted(found)
