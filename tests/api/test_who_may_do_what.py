@@ -58,6 +58,7 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/versions/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/versions/<int:version>/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/check/", "POST"): LOOK,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/owner/", "POST"): POLICY,
     ("api/v1/shadow/", "GET"): LOOK,

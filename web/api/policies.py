@@ -126,8 +126,8 @@ class One(ApiView):
     @extend_schema(responses=PolicyDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a policy, the version that decides, and all others."""
-        policy = _find(name)
-        return answer(request, _document(policy), etag=_etag(policy))
+        policy = find(name)
+        return answer(request, _document(policy), etag=etag(policy))
 
 
 class Versions(ApiView):
@@ -137,7 +137,7 @@ class Versions(ApiView):
     @extend_schema(responses=page_of(VersionDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the versions of a policy with their content, the latest first."""
-        rows = PolicyRevision.objects.filter(policy=_find(name)).select_related("policy")
+        rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
         found, following = page(request, rows, "version", descending=True)
         return answer(request, Rows([_version(revision) for revision in found], following))
 
@@ -147,9 +147,9 @@ class Versions(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Save a draft of this policy; If-Match, if given, is that of the policy."""
         draft = read_draft(request, name)
-        policy = _find(name)
+        policy = find(name)
         with locked(policy):
-            check_match(request, _etag(_find(name)), required=False)
+            check_match(request, etag(find(name)), required=False)
             return _save(self, request, draft)
 
 
@@ -159,7 +159,7 @@ class OneVersion(ApiView):
     @extend_schema(responses=VersionDetail)
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Show one version of a policy."""
-        rows = PolicyRevision.objects.filter(policy=_find(name)).select_related("policy")
+        rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
         revision = rows.filter(version=version).first() if version < 2**31 else None
         if revision is None:
             raise not_found("version", f"{name}@{version}")
@@ -174,9 +174,9 @@ class Activation(ApiView):
         """Let a version decide from the next batch on; needs If-Match."""
         asked = bodies.read(request, Activate)
         reach.check_unlimited(self.subject)
-        policy = _find(name)
+        policy = find(name)
         with locked(policy):
-            check_match(request, _etag(_find(name)), required=True)
+            check_match(request, etag(find(name)), required=True)
             activate(name, asked.version, actor=self.subject, reason=asked.reason)
         return _told(request, name)
 
@@ -189,9 +189,9 @@ class Return(ApiView):
         """Let the version decide again that did before; needs If-Match."""
         asked = bodies.read(request, Rollback)
         reach.check_unlimited(self.subject)
-        policy = _find(name)
+        policy = find(name)
         with locked(policy):
-            check_match(request, _etag(_find(name)), required=True)
+            check_match(request, etag(find(name)), required=True)
             rollback(name, actor=self.subject, reason=asked.reason)
         return _told(request, name)
 
@@ -204,10 +204,10 @@ class Keeper(ApiView):
         """Take a policy over from the cluster that keeps it, or have a cluster's object keep it; needs If-Match."""
         asked = bodies.read(request, Owner)
         reach.check_unlimited(self.subject)
-        policy = _find(name)
+        policy = find(name)
         cluster = None if asked.cluster is None else connections.find(asked.cluster)
         with locked(policy):
-            check_match(request, _etag(_find(name)), required=True)
+            check_match(request, etag(find(name)), required=True)
             keep(name, cluster, actor=self.subject, reason=asked.reason)
         return _told(request, name)
 
@@ -243,20 +243,22 @@ def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
     return answer(request, _version(revision), status=201, headers={"Location": location})
 
 
-def _find(name: str) -> Policy:
+def find(name: str) -> Policy:
+    """Return a policy with its versions. Raises: Refused 404."""
     policy = Policy.objects.prefetch_related("revisions").filter(name=name).first()
     if policy is None:
         raise not_found("policy", name)
     return policy
 
 
-def _etag(policy: Policy) -> str:
+def etag(policy: Policy) -> str:
+    """Return the tag of a policy: whoever writes has seen its versions, and which one decides."""
     return etag_of(msgspec.json.encode(_document(policy)))
 
 
 def _told(request: Any, name: str) -> HttpResponse:
-    policy = _find(name)
-    return answer(request, _document(policy), headers={"ETag": _etag(policy)})
+    policy = find(name)
+    return answer(request, _document(policy), headers={"ETag": etag(policy)})
 
 
 def _document(policy: Policy) -> PolicyDetail:
