@@ -1,5 +1,8 @@
-// Runs before the first paint, so that a chosen theme never flashes the other one.
+// Runs before the first paint, so that what was chosen never flashes something else.
 (() => {
-  const chosen = localStorage.getItem("theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  const choices = { theme: ["light", "dark"], palette: ["contrast"], density: ["comfortable"] };
+  for (const [name, values] of Object.entries(choices)) {
+    const chosen = localStorage.getItem(name);
+    if (values.includes(chosen)) document.documentElement.dataset[name] = chosen;
+  }
 })();

@@ -1,4 +1,5 @@
-"""Text reaches 4.5:1 and marks 3:1 against what they stand on, in both themes (WCAG 2.2 AA, 1.4.3 and 1.4.11)."""
+"""Text reaches 4.5:1 and marks 3:1 against what they stand on, in every palette and both themes (WCAG 2.2 AA, 1.4.3
+and 1.4.11); the palette of high contrast reaches 7:1 and 4.5:1."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 TOKENS = Path(__file__).resolve().parents[2] / "static/css/tokens.css"
+PALETTE = re.compile(r':root\[data-palette="([a-z]+)"\] \{(.*?)\n\}', re.DOTALL)
 PAIR = re.compile(r"--([a-z0-9-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)")
 TEXT = [
     *((ink, ground) for ink in ("text", "muted", "accent") for ground in ("page", "surface", "sunken")),
@@ -23,8 +25,16 @@ MARKS = [
 ]  # fmt: skip
 
 
-def colours(theme: int) -> dict[str, str]:
-    return {found[0]: found[1 + theme] for found in PAIR.findall(TOKENS.read_text())}
+def palettes() -> dict[str, str]:
+    """Return the declarations of each palette; the default one has no name in the style sheet."""
+    text = TOKENS.read_text()
+    return {"default": PALETTE.sub("", text), **dict(PALETTE.findall(text))}
+
+
+def colours(palette: str, theme: int) -> dict[str, str]:
+    found = palettes()
+    rows = PAIR.findall(found["default"]) + (PAIR.findall(found[palette]) if palette != "default" else [])
+    return {name: pair[theme] for name, *pair in rows}
 
 
 def luminance(colour: str) -> float:
@@ -43,9 +53,18 @@ def test_black_on_white_is_21() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
 
 
+def test_there_is_a_palette_of_high_contrast() -> None:
+    assert set(palettes()) == {"default", "contrast"}
+    assert PAIR.findall(palettes()["contrast"]) != PAIR.findall(palettes()["default"])
+
+
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize(("least", "pairs"), [(4.5, TEXT), (3.0, MARKS)], ids=["text", "marks"])
-def test_pairs_reach_the_least_contrast(theme: int, least: float, pairs: list[tuple[str, str]]) -> None:
-    named = colours(theme)
+@pytest.mark.parametrize(
+    ("palette", "least", "pairs"),
+    [("default", 4.5, TEXT), ("default", 3.0, MARKS), ("contrast", 7.0, TEXT), ("contrast", 4.5, MARKS)],
+    ids=["text", "marks", "text-of-high-contrast", "marks-of-high-contrast"],
+)
+def test_pairs_reach_the_least_contrast(palette: str, theme: int, least: float, pairs: list[tuple[str, str]]) -> None:
+    named = colours(palette, theme)
     found = {pair: round(contrast(named[pair[0]], named[pair[1]]), 2) for pair in pairs}
     assert {pair: ratio for pair, ratio in found.items() if ratio < least} == {}

@@ -25,7 +25,7 @@ from .shell import Shell, page
 PAGE_SIZE = 100
 
 
-@page("fleet")
+@page("balance")
 def balance(shell: Shell) -> HttpResponse:
     if shell.cluster is None:
         return shell.render("balance", {})

@@ -17,7 +17,7 @@ PAGE_SIZE = 50
 TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait", Judgement.INFEASIBLE: "bad"}
 
 
-@page("fleet")
+@page("shadow")
 def shadow(shell: Shell) -> HttpResponse:
     if shell.cluster is None:
         return shell.render("shadow", {})
@@ -60,7 +60,7 @@ def shadow(shell: Shell) -> HttpResponse:
     )
 
 
-@page("fleet")
+@page("shadow")
 def shadow_of_pod(shell: Shell, pk: int) -> HttpResponse:
     row = Shadow.objects.select_related("cluster").defer("spec").filter(pk=pk).first()
     if row is None:

@@ -18,7 +18,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import reverse
+from django.urls import get_resolver, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -26,20 +26,36 @@ from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
 from hetsched.access.roles import Action
-from hetsched.access.subject import subject_of
+from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
 
 MOST_QUERY_CHARACTERS = 200
+GROUPS = {
+    "see": gettext_lazy("See"),
+    "ask": gettext_lazy("Ask"),
+    "change": gettext_lazy("Change"),
+    "run": gettext_lazy("Run"),
+}
+# Section (the name of its route), key after `g`, label, group, and which action one must be allowed to see it. An entry
+# shows once its route exists. The first six stand in the bar; the menu beside it has all.
 PLACES = (
-    ("fleet", "f", gettext_lazy("Fleet")),
-    ("nodes", "n", gettext_lazy("Nodes")),
-    ("workloads", "j", gettext_lazy("Workloads")),
-    ("decisions", "d", gettext_lazy("Decisions")),
-    ("what-if", "w", gettext_lazy("What-if")),
-    ("policies", "p", gettext_lazy("Policies")),
+    ("fleet", "f", gettext_lazy("Fleet"), "see", Action.VIEW),
+    ("nodes", "n", gettext_lazy("Nodes"), "see", Action.VIEW),
+    ("workloads", "j", gettext_lazy("Workloads"), "see", Action.VIEW),
+    ("decisions", "d", gettext_lazy("Decisions"), "see", Action.VIEW),
+    ("what-if", "w", gettext_lazy("What-if"), "ask", Action.VIEW),
+    ("policies", "p", gettext_lazy("Policies"), "change", Action.VIEW),
+    ("queue", "q", gettext_lazy("Queue"), "see", Action.VIEW),
+    ("balance", "b", gettext_lazy("Balance"), "see", Action.VIEW),
+    ("advice", "a", gettext_lazy("Advice"), "ask", Action.VIEW),
+    ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),
+    ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
+    ("audit", "u", gettext_lazy("Audit"), "run", Action.VIEW),
+    ("tokens", "t", gettext_lazy("Tokens"), "run", Action.VIEW),
 )
+IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -49,6 +65,27 @@ class Place(msgspec.Struct, frozen=True):
     key: str
     label: str
     url: str
+    group: str
+
+    @property
+    def in_the_bar(self) -> bool:
+        return self.section in IN_THE_BAR
+
+
+def places_for(subject: Subject) -> list[Place]:
+    """Return the places that there are and that this asker may go to, in the order of the table."""
+    routes = get_resolver().reverse_dict
+    return [
+        Place(section, key, str(label), reverse(section), group)
+        for section, key, label, group, action in PLACES
+        if section in routes and subject.may(action)
+    ]
+
+
+def grouped(places: list[Place]) -> list[tuple[str, list[Place]]]:
+    """Return (label, places) of every group that has any."""
+    found = [(str(label), [place for place in places if place.group == name]) for name, label in GROUPS.items()]
+    return [(label, members) for label, members in found if members]
 
 
 class Shell:
@@ -94,9 +131,12 @@ class Shell:
 
     def render(self, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         keep = self.keep()
+        places = places_for(subject_of(self.request))
         frame = {
             "section": self.section,
-            "nav": [Place(section, key, str(label), reverse(section)) for section, key, label in PLACES],
+            "nav": places,
+            "nav_groups": grouped(places),
+            "nav_here": next((one for one in places if one.section == self.section and not one.in_the_bar), None),
             "cluster": self.cluster,
             "clusters": self.clusters,
             "keep": keep,
@@ -104,6 +144,7 @@ class Shell:
             "topic": self.topic,
             "topic_revision": self._revision,
             "live": bool(self.topic),
+            "tour_starts": self.cluster is not None and self.cluster.kind == ClusterKind.DEMO,
             **self._of_a_live_cluster(),
         }
         return render(self.request, f"pages/{template}.html", frame | context, status=status)

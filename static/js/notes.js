@@ -1,0 +1,26 @@
+// Short notes at the foot of the page that something was done; they go away by themselves, and are read out.
+import { element } from "./draw.js";
+
+const SHOWN_MILLISECONDS = 6000;
+const WAITING = "note-after-load";
+
+// Shows a note; `tone` is "", "wait" or "bad". What is bad stays until it is clicked away.
+export function tell(text, tone = "") {
+  const note = element("p", { class: `note ${tone}` }, text);
+  note.addEventListener("click", () => note.remove());
+  document.getElementById("notes").append(note);
+  if (tone !== "bad") setTimeout(() => note.remove(), SHOWN_MILLISECONDS);
+}
+
+// Loads the page anew and shows the note then.
+export function tellAndReload(text) {
+  sessionStorage.setItem(WAITING, text);
+  location.reload();
+}
+
+export function tellWhatWaited() {
+  const text = sessionStorage.getItem(WAITING);
+  if (!text) return;
+  sessionStorage.removeItem(WAITING);
+  tell(text);
+}
