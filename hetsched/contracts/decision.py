@@ -205,7 +205,7 @@ class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
 
 
-class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for.
 
     Nor is `doubts`, unless a node that is placed on has facts in doubt.
@@ -218,7 +218,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
     snapshot: str
     placements: tuple[Placement, ...]
     unplaced: tuple[Unplaced, ...]
-    nodes: tuple[NodeOutcome, ...] | None
+    nodes: tuple[NodeOutcome, ...] | None = None
     displaced: tuple[Displaced, ...]
     evictions: tuple[Evicted, ...]
     balance: Balance
@@ -226,9 +226,6 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel"):
     doubts: tuple[DoubtfulFact, ...] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document of the contract."""
+        """Return the JSON document of the contract, as plain values."""
         built: dict[str, Any] = msgspec.to_builtins(self)
-        for explained in ("nodes", "tipping", "doubts"):
-            if built[explained] is None:
-                del built[explained]
         return built

@@ -53,7 +53,7 @@ class Digests:
         return hasher.hexdigest()
 
     def keep_over(self, state: ClusterState) -> None:
-        """Prepare for the next epoch of a state, in which no row has changed."""
+        """Prepare for the next epoch of a state, which differs from this one only in rows that the log names."""
         epoch, seen = self._seen
         self._seen = (epoch + (epoch == state.epoch), seen)
 

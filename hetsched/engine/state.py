@@ -158,6 +158,7 @@ class ClusterState:
         write_facts(self, row)
         if sampled:
             self.samples.take(self, row)
+        self._digests.keep_over(self)  # rows that changed are in the log
         self._facts_changed()
         self.log.append(row)
 

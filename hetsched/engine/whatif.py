@@ -55,13 +55,14 @@ def what_if(
     evaluated_at: str,
     explain: bool = False,
     drain: Sequence[str] = (),
+    consume: bool = False,
 ) -> WhatIfAnswer:
     """Place `pods` on a copy of `state` and return the whole answer; `drain` empties nodes first.
 
-    `evaluated_at` is RFC 3339 UTC, given by the caller because the engine has no clock.
+    `consume`: nobody else has the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller because the engine has no clock.
     """
     snapshot = state.digest()
-    fork = state.fork()
+    fork = state if consume else state.fork()
     before = cluster_balance(fork)
     if policy.wants_mix:
         fork.use_mix(mix_of_shapes([*(b.compiled.shape for b in fork.bookings.values()), *(pod.shape for pod in pods)]))

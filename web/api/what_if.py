@@ -100,7 +100,7 @@ class View(ApiView):
         if asked.drain:
             reach.check_unlimited(self.subject)
         with _turn():
-            return answer(request, _ask(asked, self.subject).document())
+            return answer(request, _ask(asked, self.subject))
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
     state.add_storage(content.storage, content.devices)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain)
+    found = what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain, consume=True)
     return found if cluster is None else msgspec.structs.replace(found, doubts=_doubts(cluster, found))
 
 
