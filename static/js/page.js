@@ -52,6 +52,12 @@ for (const select of document.querySelectorAll("select[data-submits]")) {
   select.form.querySelector("button")?.setAttribute("hidden", "");
   select.addEventListener("change", () => select.form.requestSubmit());
 }
+// A slider and the number beside it (`.pair`) are one value; only the number has a name.
+document.addEventListener("input", (event) => {
+  for (const twin of event.target.closest(".pair")?.querySelectorAll("input") ?? []) {
+    if (twin !== event.target) twin.value = event.target.value;
+  }
+});
 
 drawBars(document);
 tellTimes(document);

@@ -16,7 +16,7 @@ TEXT = [
     ("on-accent", "accent"), ("accent", "accent-soft"), ("text", "accent-soft"),
     *((tone, f"{tone}-soft") for tone in ("good", "wait", "bad")),
     *((tone, "surface") for tone in ("good", "wait", "bad")),
-    *(("text", f"{tone}-soft") for tone in ("wait", "bad")),
+    *(("text", f"{tone}-soft") for tone in ("good", "wait", "bad")),
 ]  # fmt: skip
 MARKS = [
     *((mark, "surface") for mark in ("cpu", "memory", "gpu", "edge", "family-riscv", "family-arm", "family-x86")),
