@@ -93,7 +93,7 @@ class Scheduler:
         row = self.pick(request, total)
         tried = total
         while row >= 0:
-            reserved = self._reserve(request, row)
+            reserved = self.reserve(request, row)
             if not isinstance(reserved, Refusal):
                 break
             if tried is total:
@@ -161,7 +161,7 @@ class Scheduler:
 
     def refusal_to_reserve(self, request: Request, row: int) -> Refusal | None:
         """Say why the exact things that the pod would hold on a row cannot be had now; None: they can."""
-        reserved = self._reserve(request, row)
+        reserved = self.reserve(request, row)
         if isinstance(reserved, Refusal):
             return reserved
         for plugin in self.policy.reserves:
@@ -178,7 +178,7 @@ class Scheduler:
         evaluation, total = self.evaluator.evaluate(request)
         if not pod.ready or total[row] == INFEASIBLE:
             return outcome
-        reserved = self._reserve(request, row)
+        reserved = self.reserve(request, row)
         if isinstance(reserved, Refusal):
             outcome.refusal = ("reserve", reserved)
             return outcome
@@ -188,7 +188,8 @@ class Scheduler:
         outcome.score = float(total[row]) / weights if weights else 0.0
         return outcome
 
-    def _reserve(self, request: Request, row: int) -> Allocation | Refusal:
+    def reserve(self, request: Request, row: int) -> Allocation | Refusal:
+        """Say which exact things the pod would hold on a row, or why it cannot; book or unreserve what is returned."""
         allocation = EMPTY
         for position, plugin in enumerate(self.policy.reserves):
             part = plugin.instance.reserve(request, row, self.state)

@@ -312,6 +312,27 @@ def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
     return found
 
 
+def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
+    """Return the reasons of the nodes that are refused only because a fact is not known; no others are told."""
+    request = scheduler.state.compile(pod)
+    now = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    open_rows = ~now.left & ~now.definite
+    return tuple(
+        Reason(refusal.code, plugin.name, int((rows & open_rows).sum()), refusal.message)
+        for plugin, refusal, rows in now.first
+        if refusal.unknown and (rows & open_rows).any()
+    )
+
+
+def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason, Bools]]:
+    """Return the reasons for which filters refuse rows first, as things are now, with the rows (N,) of each."""
+    sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    return [
+        (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
+        for plugin, refusal, rows in sweep.first
+    ]
+
+
 def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
     """Return, for each row that a filter refuses now, the first reason, and whether fewer pods could open the row."""
     state = scheduler.state
