@@ -79,6 +79,20 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
     return found
 
 
+def lines_of_documents(data: bytes) -> list[int]:
+    """Return the line, from 1, at which each document of a text that was read before begins."""
+    text = data.decode("utf-8-sig")
+    if text.lstrip()[:1] in ("{", "["):
+        return [1]
+    lines: list[int] = []
+    fresh = False
+    for event in yaml.parse(text, Loader=_LOADER):
+        if fresh:
+            lines.append(event.start_mark.line + 1)
+        fresh = isinstance(event, yaml.DocumentStartEvent)
+    return lines
+
+
 def _decode(data: bytes, name: str, max_bytes: int) -> str:
     if len(data) > max_bytes:
         raise InputError("ManifestTooLarge", f"it has {len(data)} bytes, {max_bytes} are allowed", place=name)

@@ -18,9 +18,11 @@ from hetsched.contracts.errors import InputError
 
 from . import (
     agent,
+    audit,
     backup,
     bench,
     certs,
+    check,
     cluster,
     decisions,
     docs,
@@ -116,6 +118,7 @@ def root(
 
 
 app.command(rich_help_panel=_OFFLINE)(whatif.whatif)
+app.command(rich_help_panel=_OFFLINE)(check.check)
 app.command(rich_help_panel=_OFFLINE)(simulate.simulate)
 app.command(rich_help_panel=_OFFLINE)(experiment.experiment)
 app.command(rich_help_panel=_OFFLINE)(bench.bench)
@@ -135,6 +138,7 @@ app.command(rich_help_panel=_HERE)(backup.backup)
 app.command(rich_help_panel=_HERE)(backup.restore)
 app.command(rich_help_panel=_HERE)(health.health)
 app.add_typer(token.app, name="token", rich_help_panel=_HERE)
+app.add_typer(audit.app, name="audit", rich_help_panel=_HERE)
 
 
 def main() -> None:

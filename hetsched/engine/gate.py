@@ -1,0 +1,192 @@
+"""From a what-if answer and what programs really need to findings that stop a merge, or do not.
+
+Problem: a manifest can be right for the scheduler and wrong for its program: built with vectors, asking for none, it
+runs until it meets a board without them.
+Rule: the scheduler's verdict counts as it is. A program's need is compared with what its pod states as if the pod's
+statement were a node: what is missing then could be missing on a node that the pod is given. A pod is tried with what
+its programs need, not with what it forgot to say.
+Invariant: no artefact, no findings about instruction sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from hetsched.contracts.decision import NearestFit, Reason, Unplaced, Verdict, WhatIfAnswer
+from hetsched.contracts.findings import Artefact, Finding, Gate, Level, Place
+from hetsched.contracts.workload import IsaDemand, PodSpec
+from hetsched.isa import match, parse
+
+# What every machine of an architecture has; a program that needs no more needs no statement besides the architecture.
+FLOORS = {"amd64": "x86-64-v1", "arm64": "armv8.0-a", "riscv64": "rv64gc", "riscv32": "rv32imac"}
+_ARCHITECTURES = {"x86": "amd64", "arm": "arm64"}
+_ANNOTATION = "metadata.annotations[hetsched.io/isa]"
+_SHOWN = 3
+_MOST_NAMES = 6
+
+
+def with_needs(pods: Iterable[PodSpec], artefacts: Mapping[str, Sequence[Artefact]]) -> list[PodSpec]:
+    """Return the pods as their programs need them: one that states less, or nothing, gets the need of its programs."""
+    return [_raised(pod, artefacts.get(pod.key, ())) for pod in pods]
+
+
+def judge(
+    answer: WhatIfAnswer,
+    pods: Sequence[PodSpec],
+    artefacts: Mapping[str, Sequence[Artefact]],
+    places: Mapping[str, Place],
+    *,
+    fail_on_not_now: bool = False,
+) -> Gate:
+    """Return what is to be told about `pods`, which were asked about as `with_needs` returns them."""
+    refused = {pod.pod: pod for pod in answer.unplaced}
+    findings: list[Finding] = []
+    for pod in pods:
+        findings.extend(_of_instructions(pod, artefacts.get(pod.key, ())))
+        if pod.key in refused:
+            findings.extend(_of_refusal(refused[pod.key], Level.ERROR if fail_on_not_now else Level.WARNING))
+    for eviction in answer.evictions:
+        message = f"{eviction.pod} (priority {eviction.priority}) would be evicted from {eviction.node} for this"
+        findings.append(Finding("EvictsOthers", Level.WARNING, pods[0].key if pods else "", message))
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
+    verdict = Verdict.worst([Verdict(finding.verdict or "misconfigured") for finding in errors])
+    return Gate(verdict, _summary(pods, findings), tuple(findings), tuple(pod.key for pod in pods), dict(places))
+
+
+def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
+    stated = pod.shape.isa.native if pod.shape.isa is not None else ""
+    needed = _needed(stated, artefacts)
+    if needed is None or (stated and match(parse(needed), parse(stated)).satisfied):
+        return pod
+    demand = msgspec.structs.replace(pod.shape.isa or IsaDemand(), native=needed, source="what its programs need")
+    return msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, isa=demand))
+
+
+def _needed(stated: str, artefacts: Sequence[Artefact]) -> str | None:
+    """Return the one requirement to try a pod with: of the stated architecture, or of the only one there is."""
+    wanted = [_of_architecture(artefact, stated) for artefact in artefacts]
+    known = [requirement for requirement in wanted if requirement is not None]
+    if not known or len(known) != len(wanted):
+        return None
+    return next((one for one in known if all(match(parse(other), parse(one)).satisfied for other in known)), None)
+
+
+def _of_architecture(artefact: Artefact, stated: str) -> str | None:
+    if stated:
+        return artefact.requirements.get(architecture(stated))
+    return next(iter(artefact.requirements.values())) if len(artefact.requirements) == 1 else None
+
+
+def architecture(requirement: str) -> str:
+    """Return Kubernetes' name of the architecture that a requirement is for."""
+    isa = parse(requirement)
+    return _ARCHITECTURES.get(isa.arch, f"riscv{isa.xlen}")
+
+
+def _of_instructions(pod: PodSpec, artefacts: Sequence[Artefact]) -> Iterator[Finding]:
+    demand = pod.shape.isa
+    stated = demand.native if demand is not None else ""
+    emulated = demand is not None and bool(demand.emulated or demand.qemu)
+    for artefact in artefacts:
+        for warning in artefact.warnings:
+            yield Finding("ArtefactDoubtful", Level.WARNING, pod.key, f"{artefact.name}: {warning}")
+        if not stated:
+            if not emulated:
+                yield from _unstated(pod, artefact, artefact.requirements)
+        elif architecture(stated) not in artefact.requirements:
+            has = ", ".join(sorted(artefact.requirements)) or "nothing that runs"
+            yield Finding(
+                "IsaOtherArchitecture", Level.ERROR, pod.key,
+                f"{artefact.name} holds {has}, the pod asks for {stated}", field=demand.source if demand else "",
+                hint="Build it for this architecture, or ask for the one it has", verdict="misconfigured",
+            )  # fmt: skip
+        elif demand is not None and demand.source == "kubernetes.io/arch":
+            # A node selector names an architecture and says nothing about how it was built.
+            yield from _unstated(pod, artefact, [architecture(stated)])
+        else:
+            yield from _compared(pod, stated, demand.source if demand else "", artefact)
+
+
+def _unstated(pod: PodSpec, artefact: Artefact, architectures: Iterable[str]) -> Iterator[Finding]:
+    for arch in architectures:
+        requirement = artefact.requirements[arch]
+        if requirement is None:
+            yield _unknown(pod, artefact, arch)
+        elif arch not in FLOORS or not match(parse(requirement), parse(FLOORS[arch])).satisfied:
+            yield Finding(
+                "IsaUnstated", Level.WARNING, pod.key,
+                f"{artefact.name} needs {requirement}, the pod does not say so and may be given any {arch} node",
+                field=_ANNOTATION, hint=f"Add the annotation hetsched.io/isa: {requirement}",
+            )  # fmt: skip
+
+
+def _compared(pod: PodSpec, stated: str, source: str, artefact: Artefact) -> Iterator[Finding]:
+    requirement = artefact.requirements[architecture(stated)]
+    if requirement is None:
+        yield _unknown(pod, artefact, architecture(stated))
+        return
+    need, offer = parse(requirement), parse(stated)
+    missing = match(need, offer).missing
+    if missing:
+        yield Finding(
+            "IsaUnderstated", Level.ERROR, pod.key,
+            f"{artefact.name} needs {requirement}, the pod asks for {stated} only: {_few(missing)} may be missing "
+            "where it runs", field=source, hint=f"Ask for {requirement}", verdict="misconfigured",
+        )  # fmt: skip
+    elif match(offer, need).missing:
+        more = _few(match(offer, need).missing)
+        yield Finding(
+            "IsaOverstated", Level.NOTE, pod.key,
+            f"{artefact.name} needs {requirement} only; the pod asks for {more} besides, which narrows its nodes",
+            field=source, hint=f"{requirement} would do",
+        )  # fmt: skip
+
+
+def _unknown(pod: PodSpec, artefact: Artefact, arch: str) -> Finding:
+    return Finding(
+        "IsaUnknown", Level.WARNING, pod.key, f"{artefact.name}: what its {arch} programs need cannot be told"
+    )
+
+
+def _of_refusal(refused: Unplaced, not_now: Level) -> Iterator[Finding]:
+    if refused.verdict is Verdict.MISCONFIGURED:
+        for reason in refused.reasons:
+            yield Finding(
+                reason.code, Level.ERROR, refused.pod, f"misconfigured: {reason.message}", field=reason.field or "",
+                verdict="misconfigured",
+            )  # fmt: skip
+        return
+    never = refused.verdict is Verdict.NEVER_FITS
+    told = "; ".join(map(_reason, refused.reasons)) or "no node takes it"
+    yield Finding(
+        "NeverFits" if never else "NotNow", Level.ERROR if never else not_now, refused.pod,
+        f"{'never fits this cluster' if never else 'does not fit now'}: {told}",
+        hint="; or ".join(map(_change, refused.nearest_fit[:_SHOWN])), verdict="never-fits" if never else "not-now",
+    )  # fmt: skip
+
+
+def _reason(reason: Reason) -> str:
+    missing = f", missing {_few(reason.missing)}" if reason.missing else ""
+    return f"{reason.nodes} nodes: {reason.message}{missing}"
+
+
+def _change(fit: NearestFit) -> str:
+    nodes = fit.nodes[:_SHOWN]
+    more = fit.count - len(nodes)
+    return f"{fit.change} on {', '.join(nodes)}{f' and {more} more' if more > 0 else ''}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding]) -> str:
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    wrong = len({finding.pod for finding in findings if finding.level is Level.ERROR})
+    told = ", ".join(f"{count} {level.value}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
+    if wrong:
+        return f"{wrong} of {len(pods)} pods would not run as they are: {told}"
+    return f"all {len(pods)} pods may be merged{f': {told}' if told else ''}"

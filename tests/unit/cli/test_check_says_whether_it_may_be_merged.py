@@ -1,0 +1,167 @@
+"""`hetsched check`: verdicts and what programs really need, as exit code, text, JUnit, SARIF and Markdown."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.builders import PodBuilder, a_pod
+from tests.unit.cli.answering import Server
+from tests.unit.cli.calling import cluster_file, document, run, workload_file
+
+FITS = a_pod("fits").cpu(1)
+WAITS = a_pod("waits").cpu(2).isa("rv64gcv")  # `vector` has 1 CPU left
+TOO_BIG = a_pod("too-big").cpu(5)
+WRONG = a_pod("wrong").wrong()
+
+
+def riscv_program(folder: Path, arch: str = "rv64i2p1_m2p0_a2p1_f2p2_d2p2_c2p0_v1p0") -> Path:
+    """Write an ELF program whose attributes state an architecture string, as compilers write them."""
+    text = b"\x05" + arch.encode() + b"\0"  # Tag_RISCV_arch
+    file_part = b"\x01" + struct.pack("<I", 5 + len(text)) + text
+    vendor = b"riscv\0" + file_part
+    attributes = b"A" + struct.pack("<I", 4 + len(vendor)) + vendor
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    size, entry = 64, 56
+    segment = struct.pack("<IIQQQQQQ", 0x70000003, 4, size + entry, 0, 0, len(attributes), len(attributes), 1)
+    path = folder / "program"
+    fields = struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, 0, size, 0, 0x5, size, entry, 1, 64, 0, 0)
+    path.write_bytes(header + fields + segment + attributes)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("pods", "options", "exit_code"),
+    [
+        ([FITS], [], 0),
+        ([FITS, WAITS], [], 0),
+        ([FITS, WAITS], ["--fail-on", "not-now"], 10),
+        ([TOO_BIG, WAITS], [], 11),
+        ([TOO_BIG, WRONG], [], 12),
+    ],
+)
+def test_what_can_never_run_stops_a_merge(
+    tmp_path: Path, pods: list[PodBuilder], options: list[str], exit_code: int
+) -> None:
+    pods_file = workload_file(tmp_path, *pods)
+    assert run("check", "-f", pods_file, "--cluster", cluster_file(tmp_path), *options).exit_code == exit_code
+
+
+def test_a_program_that_needs_more_than_its_pod_says_stops_a_merge(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("plain").cpu(1).isa("rv64gc"))
+    result = run(
+        "check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", riscv_program(tmp_path), "-o", "json"
+    )
+    assert result.exit_code == 12
+    (finding,) = document(result)["findings"]
+    assert (finding["rule"], finding["level"]) == ("IsaUnderstated", "error")
+    assert "v may be missing" in finding["message"]
+
+
+def test_a_pod_that_says_nothing_is_tried_with_what_its_program_needs(tmp_path: Path) -> None:
+    result = run(
+        "check", "-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path),
+        "--artefact", riscv_program(tmp_path), "-o", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    (finding,) = document(result)["findings"]
+    assert (finding["rule"], finding["level"]) == ("IsaUnstated", "warning")
+    # 1 CPU is free on `vector`, the only node with vectors; by its own words it would go anywhere.
+    assert [placed["node"] for placed in document(result)["whatIf"]["placements"]] == ["vector"]
+
+
+def test_a_pod_that_asks_for_more_than_its_program_needs_is_noted(tmp_path: Path) -> None:
+    program = riscv_program(tmp_path, "rv64i2p1_m2p0_a2p1_f2p2_d2p2_c2p0")
+    pods = workload_file(tmp_path, a_pod("rich").cpu(1).isa("rv64gcv"))
+    result = run("check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", program, "-o", "json")
+    assert result.exit_code == 0
+    assert [finding["rule"] for finding in document(result)["findings"]] == ["IsaOverstated"]
+
+
+def test_a_program_of_another_architecture_stops_a_merge(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("arm").cpu(1).isa("armv8.2-a"))
+    result = run(
+        "check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", riscv_program(tmp_path), "-o", "json"
+    )
+    assert result.exit_code == 12
+    assert "IsaOtherArchitecture" in [finding["rule"] for finding in document(result)["findings"]]
+
+
+def test_an_artefact_belongs_to_the_pods_of_its_image(tmp_path: Path) -> None:
+    result = run(
+        "check", "-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path),
+        "--artefact", f"example/none:1={riscv_program(tmp_path)}",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "ArtefactUnused" in result.stderr
+
+
+def test_reports_name_the_line_and_are_written_though_it_fails(tmp_path: Path) -> None:
+    manifest = tmp_path / "pods.yaml"
+    manifest.write_text("""\
+# the first document
+apiVersion: v1
+kind: Pod
+metadata: {name: fits}
+spec: {containers: [{name: main, resources: {requests: {cpu: "1"}}}]}
+---
+# the second begins below this remark
+apiVersion: v1
+kind: Pod
+metadata: {name: too-big}
+spec: {containers: [{name: main, resources: {requests: {cpu: "5"}}}]}
+""")
+    reports = [tmp_path / name for name in ("junit.xml", "check.sarif", "check.md")]
+    result = run(
+        "check", "-f", manifest, "--cluster", cluster_file(tmp_path),
+        "--junit", reports[0], "--sarif", reports[1], "--markdown", reports[2],
+    )  # fmt: skip
+    assert result.exit_code == 11
+    (suite,) = ElementTree.fromstring(reports[0].read_bytes())
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert [(case.get("name"), case.get("line"), case.find("failure") is not None) for case in suite] == [
+        ("default/fits", "2", False),
+        ("default/too-big", "8", True),
+    ]
+    (told,) = json.loads(reports[1].read_bytes())["runs"][0]["results"]
+    region = told["locations"][0]["physicalLocation"]["region"]
+    assert (told["ruleId"], told["level"], region) == ("NeverFits", "error", {"startLine": 8})
+    assert "default/too\\-big" in reports[2].read_text()
+
+
+def test_text_of_a_manifest_stays_text_in_every_report(tmp_path: Path) -> None:
+    manifest = tmp_path / "<b>&|`.yaml"
+    manifest.write_text("""\
+apiVersion: v1
+kind: Pod
+metadata: {name: odd, annotations: {hetsched.io/isa: "<script>|[x](y)`"}}
+spec: {containers: [{name: main}]}
+""")
+    junit, page = tmp_path / "j.xml", tmp_path / "p.md"
+    args = ("--junit", junit, "--markdown", page)
+    assert run("check", "-f", manifest, "--cluster", cluster_file(tmp_path), *args).exit_code == 12
+    assert ElementTree.fromstring(junit.read_bytes()).find(".//failure") is not None
+    assert "<script>" not in page.read_text()
+    assert "](y)" not in page.read_text()
+
+
+def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
+    answer = document(
+        run("whatif", "-f", workload_file(tmp_path, TOO_BIG), "--cluster", cluster_file(tmp_path), "-o", "json")
+    )
+    server.answers("POST", "/api/v1/what-if/", answer)
+    result = run(
+        "check", "-f", workload_file(tmp_path, TOO_BIG), "--server", "http://fleet", "--token", "hs_x", "--on", "lab"
+    )
+    assert result.exit_code == 11
+    assert server.asked[0].url.params["cluster"] == "lab"
+
+
+def test_without_a_fleet_nothing_is_checked(tmp_path: Path) -> None:
+    result = run("check", "-f", workload_file(tmp_path, FITS), env={"HETSCHED_SERVER": "", "HETSCHED_TOKEN": ""})
+    assert result.exit_code == 2
+    assert "FleetMissing" in result.stderr
