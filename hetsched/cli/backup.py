@@ -30,7 +30,7 @@ def backup(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Write the server's whole database to a file, while it runs."""
-    _use_own_key(data)
+    use_own_key(data)
     open_server_database(data)
     from django.db import Error
 
@@ -49,7 +49,7 @@ def restore(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Fill the new, empty database that DATABASE_URL or HETSCHED_DATA names from a backup."""
-    _use_own_key(None)
+    use_own_key(None)
     open_server_database(None)
     from django.core.management import call_command
     from django.db import Error
@@ -79,7 +79,7 @@ def restore(
         raise typer.Exit(EXIT_BROKEN)
 
 
-def _use_own_key(data: Path | None) -> None:
+def use_own_key(data: Path | None) -> None:
     """Have the secret key that a standalone server keeps in its data folder, where the environment names none."""
     kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
     if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):

@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from hetsched.contracts.units import format_amount
 
 from .audit import Program
-from .models import AuditEntry, OutboxEvent
+from .models import AuditEntry, AuditSeal, OutboxEvent
 
 admin.site.site_header = admin.site.site_title = "hetsched"
 
@@ -37,6 +37,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     list_filter = ("action", "object_kind", "role")
     search_fields = ("actor", "object_name", "reason")
     date_hierarchy = "at"
+
+
+@admin.register(AuditSeal)
+class AuditSealAdmin(ReadOnlyAdmin):
+    list_display = ("first_entry", "last_entry", "entries", "sealed_at", "verified_at", "problem")
 
 
 @admin.register(OutboxEvent)

@@ -8,8 +8,10 @@ class JournalConfig(AppConfig):
     verbose_name = _("Journal")
 
     def ready(self) -> None:
-        from .guards import append_only, install_of
-        from .models import AuditEntry
+        from .guards import Guard, append_only, guard, install_of
+        from .models import AuditEntry, AuditSeal
 
         append_only(AuditEntry)
+        fixed = ("first_entry", "last_entry", "entries", "digest", "key", "sealed_at")
+        guard(Guard("journal_auditseal_fixed", AuditSeal, "what a seal says does not change", fixed))
         post_migrate.connect(install_of, dispatch_uid="hetsched.journal.guards")

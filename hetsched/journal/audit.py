@@ -1,7 +1,7 @@
 """Write the audit trail.
 
 Rule: whoever changes something calls `record` inside the same transaction, so that no change is without its entry
-and no entry without its change.
+and no entry without its change. An entry names the request that it came by, as the log does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 from django.db import models
+from structlog.contextvars import get_contextvars
 
 from .models import AuditEntry
 from .rows import insert
@@ -70,4 +71,5 @@ def _entry(
         object_name=name[:400],
         reason=reason,
         details=details or {},
+        request_id=str(get_contextvars().get("request_id", ""))[:64],
     )

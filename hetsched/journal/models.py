@@ -92,6 +92,7 @@ class AuditEntry(AppendOnly):
     object_name = models.CharField(_("object"), max_length=400)
     reason = models.TextField(_("reason"), blank=True)
     details = models.JSONField(_("details"), default=dict)
+    request_id = models.CharField(_("request"), max_length=64, blank=True, default="")
 
     class Meta:
         verbose_name = _("audit entry")
@@ -101,3 +102,23 @@ class AuditEntry(AppendOnly):
 
     def __str__(self) -> str:
         return f"{self.actor}: {self.action} {self.object_kind} {self.object_name}"
+
+
+class AuditSeal(models.Model):
+    """A digest over the audit entries up to `last_entry`, from the seal before on; see `chain.py`."""
+
+    first_entry = models.BigIntegerField(_("first entry"), unique=True)
+    last_entry = models.BigIntegerField(_("last entry"))
+    entries = models.IntegerField(_("entries"))
+    digest = models.CharField(_("digest"), max_length=64)
+    key = models.CharField(_("key"), max_length=16, blank=True)
+    sealed_at = models.DateTimeField(_("sealed"), auto_now_add=True)
+    verified_at = models.DateTimeField(_("verified"), db_index=True)
+    problem = models.CharField(_("problem"), max_length=200, blank=True)
+
+    class Meta:
+        verbose_name = _("seal of the audit trail")
+        verbose_name_plural = _("seals of the audit trail")
+
+    def __str__(self) -> str:
+        return f"{self.first_entry}-{self.last_entry}: {self.digest[:12]}"

@@ -210,10 +210,12 @@ CELERY_IMPORTS = [
     "workers.collect",
     "workers.sweep",
     "workers.canary",
+    "workers.audit",
     "workers.discover",
     "workers.demo",
 ]
 CELERY_TIMEZONE = "UTC"
+AUDIT_SECONDS = 60
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
@@ -230,6 +232,7 @@ CELERY_BEAT_SCHEDULE = {
         for queue in HETSCHED_VITAL_QUEUES
     },
 }
+CELERY_BEAT_SCHEDULE["audit"] = _every("workers.audit.run", AUDIT_SECONDS)
 CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)

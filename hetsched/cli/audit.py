@@ -1,0 +1,62 @@
+"""`hetsched audit verify`: read the whole audit trail and say whether it is what was sealed.
+
+Rule: it opens the server's own database, as `hetsched token` does. Exit 0: every seal fits; 1: some do not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hetsched.contracts.errors import InputError
+
+from .backup import use_own_key
+from .output import Output, OutputFormat, console, note, print_json
+from .token import open_server_database
+
+EXIT_BROKEN = 1
+app = typer.Typer(no_args_is_help=True, help="The audit trail; run on the server's machine.")
+
+
+@app.callback()
+def group() -> None:
+    """The audit trail; run on the server's machine."""
+
+
+@app.command()
+def verify(
+    data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
+    head: Annotated[str, typer.Option(help="A digest noted before, which the trail must still hold.")] = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Look at every seal of the audit trail; exit 1 if an entry was changed, taken away or slipped in."""
+    use_own_key(data)
+    open_server_database(data)
+    from django.db import OperationalError, ProgrammingError
+
+    from hetsched.journal.chain import chain_state, verify
+    from hetsched.journal.models import AuditSeal
+
+    try:
+        looked = sum(1 for _ in verify())
+        state = chain_state()
+        lost = bool(head) and not AuditSeal.objects.filter(digest=head).exists()
+    except (OperationalError, ProgrammingError) as error:
+        hint = "Start the server once, or run `python manage.py prepare`; check HETSCHED_DATA and DATABASE_URL"
+        raise InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint) from None
+    if output is OutputFormat.JSON:
+        print_json({**msgspec.to_builtins(state), "seals": looked, "headLost": lost})
+    else:
+        console().print(f"{looked} seals over {state.sealed} entries, {state.unsealed} younger ones are not sealed yet")
+        for broken in state.broken:
+            console().print(f"entries {broken.first}-{broken.last}: {broken.problem}")
+        if lost:
+            console().print(f"no seal has the digest {head}: the trail was cut off or made anew")
+        console().print(f"head {state.head or 'none'}", soft_wrap=True)
+        if not state.keyed:
+            note("The seals are made without a key, since SECRET_KEY is not set: whoever can write can forge them")
+    if state.broken or lost:
+        raise typer.Exit(EXIT_BROKEN)

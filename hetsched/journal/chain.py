@@ -1,0 +1,153 @@
+"""Seals over the audit trail, by which entries that were changed, taken away or slipped in later are noticed.
+
+Problem: a database trigger refuses to change an entry, but whoever owns the database can take the trigger away; and to
+chain each entry to the one before would have all writers wait for each other.
+Rule: entries are sealed afterwards, some hundred at a time in the order of their numbers:
+    digest(n) = HMAC-SHA-256(key, digest(n - 1) | number of entries | each entry as JSON)
+under a key made of SECRET_KEY, plain SHA-256 where none is set. Only entries older than `SETTLED` are sealed: nobody
+who took a lower number is still at work then. Verifying reads the entries and makes the digests anew; each run looks at
+the seals that were not looked at for longest, so every entry is read again in time, at a bounded cost.
+Limits: what is younger than the last seal is not covered. Whoever has SECRET_KEY can seal a forged trail; note the
+head's digest elsewhere (`hetsched audit verify` prints it, and each sealing logs it) to notice that too.
+Source: Schneier and Kelsey, "Secure Audit Logs to Support Computer Forensics", 1999.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import structlog
+from django.db import IntegrityError, transaction
+from django.db.models import Min, QuerySet, Sum
+from django.utils import timezone
+
+from .models import AuditEntry, AuditSeal
+from .sealed import derived
+
+SETTLED = timedelta(minutes=2)
+MOST_SEALED = 500
+_PURPOSE = "audit chain"
+_FIELDS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
+log = structlog.get_logger(__name__)
+
+
+class Broken(msgspec.Struct, frozen=True, rename="camel"):
+    """Entries whose seal does not fit them."""
+
+    first: int
+    last: int
+    problem: str
+
+
+class ChainState(msgspec.Struct, frozen=True, rename="camel"):
+    """How far the trail is sealed and looked at; `verifiedSince`: no seal was looked at longer ago than that.
+
+    `head` is the digest of the latest seal, `keyed` whether it is made under a key.
+    """
+
+    sealed: int
+    sealed_to: int | None
+    sealed_at: datetime | None
+    unsealed: int
+    verified_since: datetime | None
+    head: str
+    keyed: bool
+    broken: list[Broken]
+
+
+def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> int:
+    """Seal the entries that are old enough; return how many there were."""
+    now, count = now or timezone.now(), 0
+    while True:
+        last = AuditSeal.objects.order_by("-id").first()
+        entries = AuditEntry.objects.filter(id__gt=last.last_entry if last else 0)
+        young = entries.filter(at__gt=now - settled).aggregate(first=Min("id"))["first"]
+        rows = list((entries if young is None else entries.filter(id__lt=young)).order_by("id")[:MOST_SEALED])
+        if not rows:
+            return count
+        try:
+            with transaction.atomic():
+                made = AuditSeal.objects.create(
+                    first_entry=rows[0].pk, last_entry=rows[-1].pk, entries=len(rows), key=_key_name(),
+                    digest=_digest(last.digest if last else "", rows), verified_at=now,
+                )  # fmt: skip
+        except IntegrityError:
+            return count  # another process sealed them
+        log.info("audit sealed", to=made.last_entry, entries=made.entries, digest=made.digest)
+        count += len(rows)
+        if len(rows) < MOST_SEALED:
+            return count
+
+
+def verify(seals: Iterable[AuditSeal] | None = None) -> Iterator[AuditSeal]:
+    """Look at seals again, at all of them in their order unless some are given; note and yield each."""
+    before: AuditSeal | None = None
+    for seal in AuditSeal.objects.order_by("id").iterator() if seals is None else seals:
+        if before is None or before.pk >= seal.pk or seals is not None:
+            before = AuditSeal.objects.filter(pk__lt=seal.pk).order_by("-id").first()
+        seal.problem = _problem(seal, before)
+        seal.verified_at = timezone.now()
+        seal.save(update_fields=["problem", "verified_at"])
+        if seal.problem:
+            log.error("audit trail broken", first=seal.first_entry, last=seal.last_entry, reason=seal.problem)
+        yield seal
+        before = seal
+
+
+def look_again(seals: int = 4) -> int:
+    """Look at the seals that were not looked at for longest; return how many do not fit."""
+    return sum(bool(seal.problem) for seal in verify(list(AuditSeal.objects.order_by("verified_at", "id")[:seals])))
+
+
+def chain_state() -> ChainState:
+    """Return how far the trail is sealed, and what was found when it was looked at."""
+    last = AuditSeal.objects.order_by("-id").first()
+    found = AuditSeal.objects.aggregate(entries=Sum("entries"), oldest=Min("verified_at"))
+    broken = AuditSeal.objects.exclude(problem="").order_by("id")[:20]
+    return ChainState(
+        sealed=found["entries"] or 0,
+        sealed_to=last.last_entry if last else None,
+        sealed_at=last.sealed_at if last else None,
+        unsealed=AuditEntry.objects.filter(id__gt=last.last_entry if last else 0).count(),
+        verified_since=found["oldest"],
+        head=last.digest if last else "",
+        keyed=bool(last and last.key),
+        broken=[Broken(seal.first_entry, seal.last_entry, seal.problem) for seal in broken],
+    )
+
+
+def _problem(seal: AuditSeal, before: AuditSeal | None) -> str:
+    """Return what is wrong with the entries under a seal, empty where it fits."""
+    if seal.key != _key_name():
+        return "sealed under another SECRET_KEY: it cannot be verified with this one"
+    after = before.last_entry if before else 0
+    rows = list(_between(after, seal.last_entry))
+    if len(rows) != seal.entries:
+        return f"{seal.entries} entries were sealed, there are {len(rows)}"
+    if not hmac.compare_digest(_digest(before.digest if before else "", rows), seal.digest):
+        return "an entry, or the seal before, is not what was sealed"
+    return ""
+
+
+def _between(after: int, last: int) -> QuerySet[AuditEntry]:
+    return AuditEntry.objects.filter(id__gt=after, id__lte=last).order_by("id")
+
+
+def _digest(before: str, rows: list[AuditEntry]) -> str:
+    key = derived(_PURPOSE)
+    hasher: Any = sha256() if key is None else hmac.new(key, digestmod=sha256)
+    hasher.update(f"{before}|{len(rows)}".encode())
+    for row in rows:
+        hasher.update(b"\n" + msgspec.json.encode([getattr(row, field) for field in _FIELDS], order="sorted"))
+    return str(hasher.hexdigest())
+
+
+def _key_name() -> str:
+    """Return a name by which the key is known again without being told; empty without one."""
+    key = derived(_PURPOSE)
+    return "" if key is None else sha256(b"name of " + key).hexdigest()[:16]

@@ -1,0 +1,115 @@
+"""Entries of the audit trail are sealed some hundred at a time; what was changed since is noticed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, utils
+from structlog.contextvars import bound_contextvars
+
+from hetsched.journal import chain
+from hetsched.journal.audit import SYSTEM, record, record_many
+from hetsched.journal.chain import chain_state, look_again, seal_new, verify
+from hetsched.journal.guards import install_of
+from hetsched.journal.models import AuditEntry, AuditSeal
+
+pytestmark = pytest.mark.django_db
+
+
+def noted(count: int) -> list[AuditEntry]:
+    return [record(actor="ada", action="node.cordon", obj=("node", f"n{i}"), reason="why") for i in range(count)]
+
+
+def sealed() -> int:
+    return seal_new(settled=timedelta(0))
+
+
+def forged(statement: str) -> None:
+    """Change what the trigger would refuse, as the database's owner may."""
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER journal_auditentry_append_only" + (
+            "" if connection.vendor == "sqlite" else " ON journal_auditentry"))  # fmt: skip
+        cursor.execute(statement)
+    install_of(AuditEntry._meta.app_config)
+
+
+def problems() -> list[str]:
+    return [seal.problem for seal in verify()]
+
+
+def test_what_is_sealed_and_unchanged_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_SEALED", 2)
+    noted(5)
+    assert (sealed(), sealed(), AuditSeal.objects.count()) == (5, 0, 3)  # 2 + 2 + 1
+    assert problems() == ["", "", ""]
+    state = chain_state()
+    assert (state.sealed, state.unsealed, state.broken) == (5, 0, [])
+    assert state.head == AuditSeal.objects.order_by("id").last().digest  # type: ignore[union-attr]
+
+
+def test_entries_that_may_have_neighbours_still_being_written_wait() -> None:
+    noted(1)
+    assert (seal_new(), chain_state().unsealed) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE journal_auditentry SET reason = 'another' WHERE id = {id}", "is not what was sealed"),
+        ("UPDATE journal_auditentry SET actor = 'bob' WHERE id = {id}", "is not what was sealed"),
+        ("DELETE FROM journal_auditentry WHERE id = {id}", "3 entries were sealed, there are 2"),
+    ],
+)
+def test_what_was_changed_is_noticed(statement: str, problem: str) -> None:
+    entries = noted(3)
+    sealed()
+    forged(statement.format(id=entries[1].pk))
+    assert problem in problems()[0]
+    (broken,) = chain_state().broken
+    assert (broken.first, broken.last) == (entries[0].pk, entries[2].pk)
+
+
+def test_a_seal_made_anew_breaks_the_one_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_SEALED", 1)
+    noted(2)
+    sealed()
+    first = AuditSeal.objects.order_by("id")[0]
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER journal_auditseal_fixed" + (
+            "" if connection.vendor == "sqlite" else " ON journal_auditseal"))  # fmt: skip
+    AuditSeal.objects.filter(pk=first.pk).update(digest="0" * 64)
+    install_of(AuditEntry._meta.app_config)
+    assert problems() == ["an entry, or the seal before, is not what was sealed"] * 2
+
+
+def test_what_a_seal_says_does_not_change() -> None:
+    noted(1)
+    sealed()
+    with pytest.raises(utils.DatabaseError, match="what a seal says does not change"):
+        AuditSeal.objects.update(digest="0" * 64)
+
+
+def test_each_look_takes_the_seals_that_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_SEALED", 1)
+    entries = noted(3)
+    sealed()
+    forged(f"UPDATE journal_auditentry SET reason = 'x' WHERE id = {entries[2].pk}")
+    assert [look_again(1) for _ in range(4)] == [0, 0, 1, 0]
+
+
+def test_another_key_is_told_apart_from_a_forgery(settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = True
+    noted(1)
+    sealed()
+    settings.SECRET_KEY = "another key " * 4
+    assert problems() == ["sealed under another SECRET_KEY: it cannot be verified with this one"]
+
+
+def test_an_entry_names_the_request_that_it_came_by() -> None:
+    with bound_contextvars(request_id="r-1"):
+        record(actor="ada", action="x", obj=("node", "n1"))
+        record_many(SYSTEM, "y", [(("node", "n1"), {}), (("node", "n2"), {})])
+    record(actor="ada", action="z", obj=("node", "n1"))
+    assert list(AuditEntry.objects.order_by("id").values_list("request_id", flat=True)) == ["r-1", "r-1", "r-1", ""]
