@@ -12,9 +12,14 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.golden import Expectation
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.fields import StructField
+from hetsched.lab.rerun import PodChange, ReplayResult
+
+from .planned import Asked, Condition, Measured, Once
 
 
 class Policy(models.Model):
@@ -113,3 +118,126 @@ class NamespaceRule(models.Model):
 
     def __str__(self) -> str:
         return self.namespace
+
+
+class GoldenPlacement(models.Model):
+    """A pod whose placement is agreed; a policy that places it otherwise cannot be activated.
+
+    `policy_name` empty: it guards all policies. `state` is against what decides now, as it was looked at last.
+    """
+
+    KEPT, BROKEN, UNKNOWN, OFF = "kept", "broken", "unknown", "off"
+
+    name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="goldens", verbose_name=_("cluster"))
+    policy_name = models.CharField(_("guards policy"), max_length=63, blank=True)
+    manifest = models.TextField(_("pod"))
+    pod = StructField(PodSpec, editable=False)
+    expectation = StructField(Expectation, verbose_name=_("expectation"))
+    enabled = models.BooleanField(_("enabled"), default=True)
+    author = models.CharField(_("author"), max_length=255)
+    reason = models.TextField(_("reason"), blank=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    changed_at = models.DateTimeField(_("changed"))
+    state = models.CharField(_("state"), max_length=8, default=UNKNOWN)
+    got = models.CharField(_("what came out"), max_length=500, blank=True)
+    checked_at = models.DateTimeField(_("looked at"), null=True)
+    broken_since = models.DateTimeField(_("broken since"), null=True)
+
+    class Meta:
+        verbose_name = _("golden placement")
+        verbose_name_plural = _("golden placements")
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PolicyPlan(models.Model):
+    """When which version of a policy is to decide: once at a time, or as a figure of a cluster goes up and down."""
+
+    WAITING, DONE, REFUSED, SKIPPED, OFF = "waiting", "done", "refused", "skipped", "off"
+
+    name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
+    policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="plans", verbose_name=_("policy"))
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, null=True, related_name="plans", verbose_name=_("cluster")
+    )
+    once = StructField(Once, verbose_name=_("once"), null=True)
+    condition = StructField(Condition, verbose_name=_("condition"), null=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    author = models.CharField(_("author"), max_length=255)
+    reason = models.TextField(_("reason"), blank=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    changed_at = models.DateTimeField(_("changed"))
+    state = models.CharField(_("state"), max_length=8, default=WAITING)
+    note = models.CharField(_("note"), max_length=1000, blank=True)
+    # Who sets it forward looks at the plan.
+    due_at = models.DateTimeField(_("due"), editable=False)
+    last_looked_at = models.DateTimeField(_("looked at"), null=True)
+    last_value = models.FloatField(_("figure"), null=True)
+    above_since = models.DateTimeField(_("above since"), null=True)
+    below_since = models.DateTimeField(_("below since"), null=True)
+    last_switched_at = models.DateTimeField(_("last activated"), null=True)
+
+    class Meta:
+        verbose_name = _("policy plan")
+        verbose_name_plural = _("policy plans")
+        ordering = ["name"]
+        indexes = [models.Index(fields=["due_at"], name="policies_plan_due", condition=models.Q(enabled=True))]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Measure(models.Model):
+    """The figures of a cluster at one moment, which plans go by; kept for a week, so that a plan can be tried on them."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="measures", verbose_name=_("cluster"))
+    at = models.DateTimeField(_("at"))
+    figures = StructField(Measured, verbose_name=_("figures"))
+
+    class Meta:
+        verbose_name = _("measure")
+        verbose_name_plural = _("measures")
+        ordering = ["cluster_id", "at"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "at"], name="policies_measure_once")]
+
+    def __str__(self) -> str:
+        return f"{self.cluster_id} at {self.at}"
+
+
+class Preview(models.Model):
+    """A version of a policy, run over the recorded decisions of a cluster; `seen_at` is the runner's sign of life."""
+
+    WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
+    OPEN = (RUNNING, WAITING)
+
+    policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="previews", verbose_name=_("policy"))
+    version = models.IntegerField(_("version"))
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="previews", verbose_name=_("cluster"))
+    asked = StructField(Asked, verbose_name=_("asked"))
+    state = models.CharField(_("state"), max_length=10, default=WAITING)
+    progress = models.FloatField(_("progress"), default=0.0)
+    asked_by = models.CharField(_("asked by"), max_length=255)
+    owner = models.CharField(_("owner"), max_length=200)
+    asked_at = models.DateTimeField(_("asked"))
+    started_at = models.DateTimeField(_("started"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    seen_at = models.DateTimeField(_("sign of life"), null=True)
+    problem = StructField(Problem, verbose_name=_("problem"), null=True)
+    result = StructField(ReplayResult, verbose_name=_("result"), null=True)
+    changes = StructField(tuple[PodChange, ...], verbose_name=_("changes"), default=tuple)
+
+    class Meta:
+        verbose_name = _("policy preview")
+        verbose_name_plural = _("policy previews")
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner"], condition=models.Q(state__in=["running", "waiting"]), name="policies_preview_one"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.policy_id}@{self.version} #{self.pk}"

@@ -1,0 +1,372 @@
+"""Two policies over the very same stream of pods, and what differs.
+
+Problem: whether a change of a policy is good shows on the pods that really came, one after the other, among pods of
+others that came and went.
+Rule: a stream is groups of pods that were decided together, and in between what else happened: pods that others put on
+a node come (`Came`), pods go (`Went`) from wherever this run put them. Each run starts from a copy of the same state;
+each group is tried in the queue order of the run's ordering policy, every pod once, by the policy that is its own in
+that run. As in `replay`, a pod that was placed and had to leave for another is not placed anew, the mix is that of the
+pods of the stream, and figures are those at the end.
+    margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
+Invariants: same state, stream and policies give the same result; a stream without coming and going, in one group, gives
+the placements and figures of `replay`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.balance import ClusterMetrics, cluster_metrics
+from hetsched.engine.batch import BatchScheduler
+from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.evictions import evictions
+from hetsched.engine.explain import diagnose
+from hetsched.engine.gangs import together
+from hetsched.engine.mix import mix_of
+from hetsched.engine.policy import Policy
+from hetsched.engine.scoring import INFEASIBLE
+from hetsched.engine.state import ClusterState
+
+Change = Literal["moved", "infeasible", "feasible"]
+
+
+class Side(msgspec.Struct, frozen=True, rename="camel"):
+    """What one run came to; figures as `simulate` has them. Version 0: those that decided then."""
+
+    policy: str
+    version: int
+    placed: int
+    pending: int
+    evicted: int
+    metrics: ClusterMetrics
+
+
+class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_node": "to"}):
+    """One pod that came out otherwise: where the baseline put it, where the draft does, where it really went.
+
+    `margin` is by how many points the draft prefers its node, null where it may not use the other; `reason` says why
+    the draft places it nowhere.
+    """
+
+    pod: str
+    decision: int
+    policy: str
+    change: Change
+    from_node: str | None
+    to_node: str | None
+    recorded: str | None
+    margin: float | None = None
+    reason: str | None = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """So many pods for one reason."""
+
+    code: str
+    pods: int
+
+
+class Fidelity(msgspec.Struct, frozen=True):
+    """How many pods the baseline puts where they really went, and why not the others."""
+
+    compared: int
+    equal: int
+    reasons: tuple[Counted, ...]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What somebody who reads the result has to know."""
+
+    code: str
+    message: str
+
+
+class ReplayResult(msgspec.Struct, frozen=True, rename={
+    "from_time": "from", "to_time": "to", "first_decision": "firstDecision", "last_decision": "lastDecision",
+    "pending_both": "pendingBoth",
+}):  # fmt: skip
+    """Everything but the list of pods; `changes` are the first of it. `pending_both`: neither run places them."""
+
+    asked: int
+    decisions: int
+    first_decision: int
+    last_decision: int
+    from_time: datetime
+    to_time: datetime
+    revision: int
+    departures: int
+    foreign: int
+    same: int
+    moved: int
+    infeasible: int
+    feasible: int
+    pending_both: int
+    baseline: Side
+    draft: Side
+    fidelity: Fidelity
+    notes: tuple[Note, ...]
+    seconds: float
+    changes: tuple[PodChange, ...] = ()
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One pod of the stream: which decision it was, by which policy and version, and where it went then."""
+
+    pod: PodSpec
+    decision: int
+    policy: str
+    version: int
+    recorded: str | None
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Pods that were decided together, in the order in which they had been submitted."""
+
+    entries: tuple[Entry, ...]
+
+
+class Came(msgspec.Struct, frozen=True):
+    """A pod that somebody else put on a node, with what it holds there."""
+
+    pod: PodSpec
+    node: str
+    allocation: Allocation
+
+
+class Went(msgspec.Struct, frozen=True):
+    """A pod that ended."""
+
+    key: str
+
+
+Event = Group | Came | Went
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """Which policy decides for whom in one run, and which one orders each group."""
+
+    order: Policy
+    policies: Mapping[tuple[str, int], Policy]
+
+    def policy_of(self, entry: Entry) -> Policy:
+        return self.policies[entry.policy, entry.version]
+
+
+class Run(msgspec.Struct):
+    """What became of the pods of a stream, by decision: a node or None; margins and reasons where others were asked."""
+
+    nodes: dict[int, str | None]
+    evicted: int
+    metrics: ClusterMetrics
+    margins: dict[int, float]
+    reasons: dict[int, str]
+
+
+def entries_of(events: Sequence[Event]) -> list[Entry]:
+    """Return the pods of a stream, group after group."""
+    return [entry for event in events if isinstance(event, Group) for entry in event.entries]
+
+
+def rerun(
+    state: ClusterState,
+    events: Sequence[Event],
+    cast: Cast,
+    *,
+    against: Mapping[int, str | None] | None = None,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> Run:
+    """Run a stream through a copy of `state`.
+
+    `against` is where another run put the pods: this one then says by how much it prefers its own choice, and why it
+    finds none. `progress` is called after each group; what it raises ends the run.
+    """
+    running = _Running(state, events, cast, against or {})
+    done = 0
+    for event in events:
+        if isinstance(event, Group):
+            running.decide(event)
+            done += len(event.entries)
+            progress(done)
+        elif isinstance(event, Came):
+            running.come(event)
+        else:
+            running.state.forget(event.key)
+    return running.result()
+
+
+_MOST_DIAGNOSED = 500
+
+
+class _Running:
+    """One run on its way."""
+
+    def __init__(
+        self, state: ClusterState, events: Sequence[Event], cast: Cast, against: Mapping[int, str | None]
+    ) -> None:
+        self.state = state.fork()
+        self.cast = cast
+        self.against = against
+        self.pods = [entry.pod for entry in entries_of(events)]
+        self.state.use_mix(mix_of(self.pods))
+        self.together = len({id(policy) for policy in (cast.order, *cast.policies.values())}) > 1
+        self.batches: dict[int, BatchScheduler] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self.by_key: dict[str, Outcome] = {}
+        self.margins: dict[int, float] = {}
+        self.reasons: dict[int, str] = {}
+        self.diagnosed: dict[tuple[int, object], str] = {}
+        self.evicted = 0
+
+    def come(self, event: Came) -> None:
+        row = self.state.row_of.get(event.node)
+        if row is None:
+            return
+        self.state.forget(event.pod.key)
+        self.by_key.pop(event.pod.key, None)
+        self.state.assume(self.state.compile(event.pod), row, event.allocation)
+
+    def decide(self, group: Group) -> None:
+        """Try every pod of a group once, in the order of this run."""
+        entries = {entry.pod.key: entry for entry in group.entries}
+        for key in entries:
+            self.state.forget(key)  # a name is free once whoever had it is over
+        self.state.gangs.wake(math.inf)
+        order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
+        if self.cast.order.follows_placements:
+            for pod in order:
+                self._run([entries[pod.key]])
+        else:
+            queue = list(order)
+            for run in _runs([entries[pod.key] for pod in (together(queue) if self.together else queue)]):
+                self._run(run)
+        for batch in self.batches.values():
+            batch.scheduler.settle()
+            batch.scheduler.room.drain()
+
+    def _run(self, entries: Sequence[Entry]) -> None:
+        """Decide for neighbours under one policy."""
+        batch = self._batch(self.cast.policy_of(entries[0]))
+        if any(self.against.get(entry.decision) is not None for entry in entries):
+            for entry in entries:
+                self._note(entry, self._beside(batch.scheduler, entry))
+        else:
+            for entry, outcome in zip(entries, batch.schedule([entry.pod for entry in entries]), strict=True):
+                self._note(entry, outcome)
+
+    def _batch(self, policy: Policy) -> BatchScheduler:
+        known = self.batches.get(id(policy))
+        if known is None:
+            scheduler = Scheduler(self.state, policy, evicts=True)
+            known = self.batches[id(policy)] = BatchScheduler(scheduler, expected=len(self.pods))
+        return known
+
+    def _note(self, entry: Entry, outcome: Outcome) -> None:
+        if outcome.evicted:
+            self.evicted += sum(1 for _ in evictions(outcome, self.by_key, self.state))
+        self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
+
+    def _beside(self, scheduler: Scheduler, entry: Entry) -> Outcome:
+        """Decide for one pod, and compare with the node that the other run chose."""
+        other = self.against.get(entry.decision)
+        if other is None or not entry.pod.ready:
+            return scheduler.schedule(entry.pod)
+        self.state.gangs.try_now(entry.pod)
+        request = self.state.compile(entry.pod)
+        evaluation, total = scheduler.evaluator.evaluate(request)
+        theirs, weights = float(total[self.state.row_of[other]]), evaluation.weight_sum + request.cluster_weight
+        outcome = scheduler.schedule(entry.pod)
+        if outcome.node is None:
+            self.reasons[entry.decision] = self._why(scheduler, entry.pod)
+        elif outcome.node != other and theirs > INFEASIBLE and not outcome.evicted:
+            self.margins[entry.decision] = outcome.score - (theirs / weights if weights else 0.0)
+        return outcome
+
+    def _why(self, scheduler: Scheduler, pod: PodSpec) -> str:
+        """Explain a refusal; alike pods share the explanation, and there is an end to it."""
+        key = (id(scheduler), pod.shape)
+        if key not in self.diagnosed:
+            if len(self.diagnosed) >= _MOST_DIAGNOSED:
+                return ""
+            found = diagnose(scheduler, pod)
+            self.diagnosed[key] = found.summary.removeprefix(pod.key).lstrip()
+        return self.diagnosed[key]
+
+    def result(self) -> Run:
+        for decision, outcome in self.outcomes.items():
+            if outcome.node is None and outcome.refusal is not None and decision not in self.reasons:
+                self.reasons[decision] = outcome.refusal[1].message
+        nodes = {decision: outcome.node for decision, outcome in self.outcomes.items()}
+        return Run(nodes, self.evicted, cluster_metrics(self.state, self.pods), self.margins, self.reasons)
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Cut a queue where the next pod is of another policy."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and (entry.policy, entry.version) != (run[0].policy, run[0].version):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+# -- what differs ------------------------------------------------------------------------------------------------------
+
+FIRST = 50
+_ORDER = {"infeasible": 0, "moved": 1, "feasible": 2}
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Two runs of one stream side by side; changes come by kind, the clearest first."""
+
+    same: int
+    pending_both: int
+    changes: tuple[PodChange, ...]
+
+    def count(self, change: Change) -> int:
+        return sum(one.change == change for one in self.changes)
+
+
+def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
+    """Return which pods the draft treats otherwise."""
+    same = pending_both = 0
+    changes: list[PodChange] = []
+    for entry in entries:
+        before, after = baseline.nodes[entry.decision], draft.nodes[entry.decision]
+        if before == after:
+            same, pending_both = same + (before is not None), pending_both + (before is None)
+            continue
+        change: Change = "infeasible" if after is None else "feasible" if before is None else "moved"
+        margin = draft.margins.get(entry.decision) if change == "moved" else None
+        changes.append(
+            PodChange(
+                entry.pod.key,
+                entry.decision,
+                entry.policy,
+                change,
+                before,
+                after,
+                entry.recorded,
+                None if margin is None else round(margin, 6),
+                (draft.reasons.get(entry.decision) or None) if after is None else None,
+            )
+        )
+    changes.sort(key=lambda one: (_ORDER[one.change], -(one.margin or 0.0), one.decision))
+    return Comparison(same, pending_both, tuple(changes))
+
+
+def side(cast_name: str, version: int, run: Run) -> Side:
+    """Return one run in figures."""
+    pending = sum(node is None for node in run.nodes.values())
+    return Side(cast_name, version, len(run.nodes) - pending, pending, run.evicted, run.metrics)

@@ -1,0 +1,110 @@
+"""What one version of a policy says otherwise than another, in words of policies rather than of text.
+
+Rule: plugins are compared by name. Of those in both, the longest run whose order is kept stays where it is; the others
+moved. A parameter that one side leaves out stands at the plugin's default there, and is told so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, Literal
+
+import msgspec
+
+from hetsched.contracts.params import default_params
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.registry import Registry, load_registry
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """One value that differs; None where there is no default and nothing is stated."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
+    """What differs of one plugin; places count from 1 and are None where it is not listed."""
+
+    plugin: str
+    change: Literal["added", "removed", "changed"]
+    moved: bool
+    place_before: int | None
+    place_after: int | None
+    weight_before: float | None
+    weight_after: float | None
+    params: tuple[FieldChange, ...] = ()
+
+
+class PolicyDiff(msgspec.Struct, frozen=True):
+    """All that differs; plugins in the order of the later version, those taken out at the end."""
+
+    same: bool
+    plugins: tuple[PluginChange, ...]
+    ties: FieldChange | None
+    description: FieldChange | None
+
+
+def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
+    """Compare two versions; without an earlier one everything is added."""
+    registry = load_registry()
+    old = {use.name: (place, use) for place, use in enumerate(before.plugins if before else (), start=1)}
+    new = {use.name: (place, use) for place, use in enumerate(after.plugins, start=1)}
+    stay = _in_order([old[name][0] for name in new if name in old])
+    changes = [
+        _change(registry, old.get(name), new[name], moved=name in old and old[name][0] not in stay) for name in new
+    ]
+    changes += [_change(registry, old[name], None, moved=False) for name in old if name not in new]
+    told = tuple(change for change in changes if _differs(change))
+    ties = _field("ties", before.ties if before else None, after.ties)
+    description = _field("description", before.description if before else "", after.description)
+    return PolicyDiff(not (told or ties or description), told, ties, description)
+
+
+def _field(name: str, before: Any, after: Any) -> FieldChange | None:
+    return None if before == after else FieldChange(name, msgspec.to_builtins(before), msgspec.to_builtins(after))
+
+
+def _change(
+    registry: Registry, old: tuple[int, PluginUse] | None, new: tuple[int, PluginUse] | None, *, moved: bool
+) -> PluginChange:
+    use = (new or old or (0, PluginUse("")))[1]
+    return PluginChange(
+        plugin=use.name,
+        change="added" if old is None else "removed" if new is None else "changed",
+        moved=moved,
+        place_before=old[0] if old else None,
+        place_after=new[0] if new else None,
+        weight_before=old[1].weight if old else None,
+        weight_after=new[1].weight if new else None,
+        params=_params(registry, use.name, old[1].params if old else {}, new[1].params if new else {}),
+    )
+
+
+def _params(registry: Registry, name: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[FieldChange, ...]:
+    defaults = msgspec.to_builtins(default_params(registry[name].params)) if name in registry else {}
+    sides = {param: tuple(side.get(param, defaults.get(param)) for side in (old, new)) for param in {**old, **new}}
+    return tuple(FieldChange(param, was, now) for param, (was, now) in sorted(sides.items()) if was != now)
+
+
+def _differs(change: PluginChange) -> bool:
+    same = change.change == "changed" and change.weight_before == change.weight_after
+    return not same or change.moved or bool(change.params)
+
+
+def _in_order(places: list[int]) -> set[int]:
+    """Return the longest rising run of distinct places: those that need not have moved."""
+    ends: list[int] = []  # the smallest end of a run of each length
+    at: list[int] = []
+    for place in places:
+        length = bisect_left(ends, place)
+        ends[length : length + 1] = [place]
+        at.append(length)
+    kept: set[int] = set()
+    wanted = len(ends) - 1
+    for place, length in zip(reversed(places), reversed(at), strict=True):
+        if length == wanted and (not kept or place < min(kept)):
+            kept.add(place)
+            wanted -= 1
+    return kept
