@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -58,6 +58,19 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def requirement(self) -> str | None:
         return next(iter(self.requirements.values())) if len(self.requirements) == 1 else None
+
+    def document(self) -> dict[str, Any]:
+        """Return what `hetsched isa inspect -o json` and REST say, but for the file's name."""
+        if self.format == "elf":
+            program: dict[str, Any] = msgspec.to_builtins(self.programs[0])
+            del program["file"]
+            return {"format": "elf"} | program
+        document: dict[str, Any] = {"format": self.format}
+        if self.format != "directory":
+            document["platforms"] = list(self.platforms)
+        document |= {"requirements": self.requirements, "requirement": self.requirement}
+        document |= {"warnings": list(self.warnings), "programs": msgspec.to_builtins(self.programs)}
+        return document | {"problems": list(self.problems)}
 
 
 def inspect_bytes(data: bytes, name: str = "") -> Inspection:

@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
-from hetsched.isa import Isa, match, parse, read_cpuinfo
+from hetsched.isa import Isa, isa_document, match, parse, read_cpuinfo
 from hetsched.isa.value import Source
 
 from .isa_inspect import inspect_command
@@ -37,14 +37,14 @@ def parse_command(
 ) -> None:
     """Say what a string means."""
     if string == "-":
-        _stream(lambda line: _isa_document(parse(line, source=source)))
+        _stream(lambda line: isa_document(parse(line, source=source)))
         return
     try:
         isa = parse(string, source=source)
     except InputError as error:
         fail(error, output, string)
     if output is OutputFormat.JSON:
-        print_json(_isa_document(isa))
+        print_json(isa_document(isa))
         return
     rows = {"canonical": isa.canonical, "architecture": f"{isa.arch}, {isa.xlen} bit", "base": isa.base}
     rows |= {"profile": isa.profile or ""} | {"extensions": " ".join(sorted(isa.extensions))}
@@ -100,22 +100,6 @@ def detect_command(
         print_json(document)
     else:
         print_rows({name: as_text(value) for name, value in document.items()})
-
-
-def _isa_document(isa: Isa) -> Document:
-    document: Document = {
-        "input": isa.input,
-        "arch": isa.arch,
-        "xlen": isa.xlen,
-        "base": isa.base,
-        "extensions": sorted(isa.extensions),
-        "canonical": isa.canonical,
-    }
-    if isa.versions:
-        document["versions"] = {name: f"{major}.{minor}" for name, major, minor in isa.versions}
-    if isa.untrusted:
-        document["untrusted"] = list(isa.untrusted)
-    return document
 
 
 def _check_document(required: Isa, offered: Isa) -> Document:

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from hetsched.adapters.disassembly import disassembly_hints
-from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
+from hetsched.adapters.inspection import inspect_bytes, inspect_path
 from hetsched.contracts.errors import InputError
 
 from .isa_output import Document, as_text, fail, print_rows, printable
@@ -38,7 +37,7 @@ def inspect_command(
     """Say what a program, an image or a whole folder needs, as a requirement string."""
     try:
         found = inspect_bytes(sys.stdin.buffer.read(), "-") if str(file) == "-" else inspect_path(file)
-        document: Document = {"file": printable(str(file))} | _document(found)
+        document: Document = {"file": printable(str(file))} | found.document()
         if hints:
             document["hints"] = disassembly_hints(file)
     except InputError as error:
@@ -61,16 +60,3 @@ def inspect_command(
 def _hints_as_text(hints: Document) -> str:
     occur = as_text(hints["instructions"]) or "no instructions of optional features"
     return f"{occur} (by {hints['by']}, not certain)"
-
-
-def _document(found: Inspection) -> Document:
-    if found.format == "elf":
-        program: Document = msgspec.to_builtins(found.programs[0])
-        del program["file"]
-        return {"format": "elf"} | program
-    document: Document = {"format": found.format}
-    if found.format != "directory":
-        document["platforms"] = list(found.platforms)
-    document |= {"requirements": found.requirements, "requirement": found.requirement}
-    document |= {"warnings": list(found.warnings), "programs": msgspec.to_builtins(found.programs)}
-    return document | {"problems": list(found.problems)}

@@ -14,10 +14,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
+from hetsched.contracts.errors import InputError
 
 from .explained import eviction_lines, expected_use_lines, margin_lines, nearest_lines, pairing_lines, stale_lines
-from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs
+from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs, read_sources
 from .output import Output, OutputFormat, console, print_json, table
 
 _SHOWN_NODES = 10
@@ -37,6 +39,15 @@ def whatif(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show every node with every plugin's score.")] = False,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never count on evicting running pods.")] = False,
+    drain: Annotated[
+        list[str] | None, typer.Option("--drain", metavar="NODE", help="Empty this node first; may be repeated.")
+    ] = None,
+    add_nodes: Annotated[
+        list[str] | None, typer.Option("--add-nodes", metavar="FILE", help="Suppose these nodes too.")
+    ] = None,
+    copy_node: Annotated[
+        list[str] | None, typer.Option("--copy-node", metavar="NODE=N", help="Suppose N more nodes like this one.")
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Place pods on a cluster described by files, and change nothing.
@@ -44,20 +55,36 @@ def whatif(
     Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options.
     """
     nodes, asked = read_inputs(cluster, filename)
+    added = parse_cluster(read_sources(add_nodes, "--add-nodes")).nodes if add_nodes else ()
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     compiled = compile_choice(spec, preemption=not no_preempt)
 
     from hetsched.engine.state import ClusterState
+    from hetsched.engine.supposing import check_drained, copies, with_nodes
     from hetsched.engine.whatif import what_if
 
     state = ClusterState.of(nodes)
+    if added or copy_node:
+        state = with_nodes(state, (*added, *copies(state, _counts(copy_node or []))))
     state.add_storage(asked.storage, asked.devices)
-    answer = what_if(state, compiled, pods, explain=explain, evaluated_at=_now())
+    emptied = check_drained(state, drain or [])
+    answer = what_if(state, compiled, pods, explain=explain, drain=emptied, evaluated_at=_now(), consume=True)
     if output is OutputFormat.JSON:
         print_json(answer.document())
     else:
         show(answer)
     raise typer.Exit(answer.verdict.exit_code)
+
+
+def _counts(wanted: Iterable[str]) -> dict[str, int]:
+    """Read `NODE=N` options. Raises: InputError."""
+    counts: dict[str, int] = {}
+    for text in wanted:
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not number.isdecimal() or len(number) > 6:
+            raise InputError("NodeCopiesInvalid", f"{text!r} is not NODE=N", place="--copy-node")
+        counts[name] = counts.get(name, 0) + int(number)
+    return counts
 
 
 def _now() -> str:

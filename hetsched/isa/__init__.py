@@ -5,6 +5,7 @@ Never: I/O beyond its own data tables, the clock, another hetsched package.
 """
 
 from .cpuinfo import CpuReport, detect, read_cpuinfo
+from .described import isa_document, lattice
 from .matching import match
 from .paper import paper_match, runnable_isas
 from .requirement import label_value, parse
@@ -16,7 +17,9 @@ __all__ = [
     "Isa",
     "Match",
     "detect",
+    "isa_document",
     "label_value",
+    "lattice",
     "match",
     "paper_match",
     "parse",

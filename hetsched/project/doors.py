@@ -32,6 +32,8 @@ def cap_for(path: str) -> int:
     """Return how many bytes a request to this path may bring."""
     if path.startswith(settings.HETSCHED_REPORT_PATHS):
         return MOST_MESSAGE_BYTES
+    if path.startswith(settings.HETSCHED_BINARY_PATHS):
+        return int(settings.HETSCHED_BINARY_BYTES)
     large = path.startswith(settings.HETSCHED_LARGE_PATHS)
     return int(settings.HETSCHED_MANIFEST_BYTES if large else settings.HETSCHED_BODY_BYTES)
 

@@ -247,6 +247,9 @@ HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, 
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 HETSCHED_REPORT_PATHS = ("/api/v1/agent/",)
+# A program or image archive that somebody asks about; it is looked into and dropped.
+HETSCHED_BINARY_BYTES = ENV.number("HETSCHED_BINARY_BYTES", 256 << 20, least=1 << 10, most=4 << 30)
+HETSCHED_BINARY_PATHS = ("/api/v1/isa/inspect/",)
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
 # What scrapers of /metrics may present instead of a token of a viewer; without either only this machine may scrape.
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)

@@ -21,10 +21,16 @@ SUBMIT = {"submitter", "operator"}
 OPERATE = {"operator"}
 POLICY = {"policy-admin"}
 REPORT = {"agent"}
+ADMIN: set[str] = set()  # superusers, who have no role
 ALL = {"anonymous", *ROLES}
 
 TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/agent/reports/", "POST"): REPORT,
+    ("api/v1/audit/", "GET"): LOOK,
+    ("api/v1/audit/chain/", "GET"): LOOK,
+    ("api/v1/tokens/", "GET"): ADMIN,
+    ("api/v1/tokens/", "POST"): ADMIN,
+    ("api/v1/tokens/<str:key>/revoke/", "POST"): ADMIN,
     ("api/v1/clusters/", "GET"): LOOK,
     ("api/v1/clusters/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/", "GET"): LOOK,
@@ -40,6 +46,9 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/collectors/", "GET"): LOOK,
     ("api/v1/decisions/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
+    ("api/v1/isa/", "GET"): LOOK,
+    ("api/v1/isa/parse/", "GET"): LOOK,
+    ("api/v1/isa/inspect/", "POST"): LOOK,
     ("api/v1/metrics/balance/", "GET"): LOOK,
     ("api/v1/metrics/at-risk/", "GET"): LOOK,
     ("api/v1/nodes/", "GET"): LOOK,

@@ -17,11 +17,14 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from . import (
     agent,
+    audit,
     clusters,
     collectors,
     connections,
     decisions,
+    headroom,
     health,
+    isa,
     metrics,
     node_actions,
     nodes,
@@ -32,16 +35,20 @@ from . import (
     prometheus,
     queue,
     shadow,
+    tokens,
     what_if,
     workloads,
 )
 
 NOUNS = (
     agent,
+    audit,
     clusters,
     collectors,
     connections,
     decisions,
+    headroom,
+    isa,
     metrics,
     node_actions,
     nodes,
@@ -50,6 +57,7 @@ NOUNS = (
     policy_check,
     queue,
     shadow,
+    tokens,
     what_if,
     workloads,
 )

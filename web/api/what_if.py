@@ -35,6 +35,7 @@ from hetsched.engine.policies import BUILTIN, DEFAULT
 from hetsched.engine.policy import IMPLIED, compile_policy, policy_from_plain
 from hetsched.engine.policy import Policy as Compiled
 from hetsched.engine.state import ClusterState
+from hetsched.engine.supposing import check_drained, copies, with_nodes
 from hetsched.engine.whatif import what_if
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.imaging import with_known
@@ -62,7 +63,7 @@ _running = threading.BoundedSemaphore(AT_ONCE)
 class WhatIf(Request, frozen=True):
     """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
 
-    `preempt` false, or `noPreempt`, never counts on evicting running pods.
+    `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting running pods.
     """
 
     manifest: str | dict[str, Any]
@@ -71,6 +72,7 @@ class WhatIf(Request, frozen=True):
     policy_draft: dict[str, Any] | None = None
     drain: tuple[str, ...] = ()
     add_nodes: str | dict[str, Any] | list[dict[str, Any]] = ""
+    copy_nodes: dict[str, int] = {}
     explain: bool = False
     no_preempt: bool = False
     preempt: bool = True
@@ -99,12 +101,12 @@ class View(ApiView):
         asked = _read(request)
         if asked.drain:
             reach.check_unlimited(self.subject)
-        with _turn():
+        with turn():
             return answer(request, _ask(asked, self.subject))
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
     """Let only a few run at once: each may take a whole core for a while."""
     if not connection.in_atomic_block:
         connection.close()
@@ -149,8 +151,9 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
     pods = with_known(cluster, pods) if cluster else pods
     policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt, implied=IMPLIED if cluster else ())
     state = fork(cluster.pk)[0] if cluster else _state_of(inline)
-    if asked.add_nodes:
-        state = _with_nodes(state, _nodes(asked.add_nodes))
+    if asked.add_nodes or asked.copy_nodes:
+        added = _nodes(asked.add_nodes) if asked.add_nodes else ()
+        state = with_nodes(state, (*added, *copies(state, asked.copy_nodes)))
     state.add_storage(content.storage, content.devices)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -177,11 +180,7 @@ def _state_of(content: ClusterContent) -> ClusterState:
 
 
 def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
-    for name in asked.drain:
-        if name not in state.row_of:
-            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="drain")
-    if len(set(asked.drain)) != len(asked.drain):
-        raise InputError("NodeRepeated", "a node is drained once", place="drain")
+    check_drained(state, asked.drain)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
         raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
@@ -203,30 +202,6 @@ def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeRepo
     if not nodes:
         raise InputError("ClusterWithoutNodes", "there is no Node in it", place="addNodes")
     return nodes
-
-
-def _with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState:
-    """Build the state anew with more nodes; measured use stays as it is by now."""
-    taken = next((node.name for node in added if node.name in state.row_of), None)
-    if taken is not None:
-        raise InputError("NodeExists", f"there is a node {taken} already", place="addNodes", hint="Rename it")
-    names = state.columns.names
-    running = [
-        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
-        for booking in state.bookings.values()
-    ]
-    reports = [state.report_now(row) for row in range(len(state.reports))]
-    larger = ClusterState(
-        [*reports, *added],
-        running,
-        state.namespaces,
-        storage=state.volumes.storage,
-        quotas=state.quotas.limits.values(),
-        budgets=state.budgets,
-        experience=state.experience,
-    )
-    larger.avoided = state.avoided
-    return larger
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------

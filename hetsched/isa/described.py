@@ -1,0 +1,70 @@
+"""Instruction sets as documents: one value, and the names that people choose from.
+
+Rule: `isa_document` is what `hetsched isa parse` prints. `lattice` lists every profile, level and feature with what it
+brings along, so that whoever draws a picker need not know the rules; what several choices together imply is told by
+parsing them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .arm import ARM
+from .levelled import Family
+from .requirement import parse
+from .riscv_table import EXTENSIONS, PROFILES, closure
+from .tables import load
+from .value import Isa
+from .x86 import X86
+
+Document = dict[str, Any]
+
+
+def isa_document(isa: Isa) -> Document:
+    """Return what a string means."""
+    document: Document = {
+        "input": isa.input,
+        "arch": isa.arch,
+        "xlen": isa.xlen,
+        "base": isa.base,
+        "extensions": sorted(isa.extensions),
+        "canonical": isa.canonical,
+    }
+    if isa.versions:
+        document["versions"] = {name: f"{major}.{minor}" for name, major, minor in isa.versions}
+    if isa.untrusted:
+        document["untrusted"] = list(isa.untrusted)
+    return document
+
+
+@cache
+def lattice() -> Document:
+    """Return the names of each family: `bases` with all they bring, `features` with what they imply by themselves."""
+    return {"riscv": _riscv(), "x86": _levelled(X86, {}), "arm": _levelled(ARM, load("arm_features")["features"])}
+
+
+def _riscv() -> Document:
+    bases = ["rv64i", "rv64gc", *(name for name, row in PROFILES.items() if row["xlen"] == 64 and row.get("user"))]
+    features = [
+        {
+            "name": name,
+            "text": row.get("description", ""),
+            "implies": sorted(closure(frozenset({name}), row.get("xlen", 64)) - {name}),
+        }
+        for name, row in EXTENSIONS.items()
+        if not row.get("base") and not row.get("shorthand") and row.get("ratified") and row.get("xlen", 64) == 64
+    ]
+    return {"bases": [_base(name) for name in bases], "features": features}
+
+
+def _levelled(family: Family, described: dict[str, Any]) -> Document:
+    features = [
+        {"name": name, "text": described.get(name, {}).get("description", ""), "implies": []}
+        for name in sorted(set(family.features.values()))
+    ]
+    return {"bases": [_base(level) for level in family.levels], "features": features}
+
+
+def _base(name: str) -> Document:
+    return {"name": name, "extensions": sorted(parse(name).extensions)}

@@ -1,0 +1,87 @@
+"""`isa/`: what people choose from, what a string means, and what an uploaded program needs, kept nowhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hetsched.cli.isa import app as isa_command
+from hetsched.isa import isa_document, parse
+from hetsched.isa.described import lattice
+from tests.builders import a_node
+from tests.scenes import a_cluster
+
+from .conftest import Api
+
+BINARY = "application/octet-stream"
+# The header of a 64-bit RISC-V program whose flags say RVC and double floats: rv64gc and no more.
+PROGRAM = (
+    b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, 0, 0, 0, 0x5, 64, 56, 0, 64, 0, 0)
+)
+
+
+@pytest.fixture
+def viewer(api: Callable[..., Api], db: Any) -> Api:
+    return api("viewer")
+
+
+def test_names_come_with_what_they_imply_and_on_how_many_nodes_they_are(viewer: Api) -> None:
+    a_cluster(
+        a_node("r1").isa("rv64gcv"), a_node("r2").isa("rv64gc"), a_node("a").isa("armv8.2-a"), a_node("u").isa(None)
+    )
+    found = viewer.get("isa/")
+    riscv = {feature["name"]: feature for feature in found["riscv"]["features"]}
+    assert {"d", "f", "zve64d"} <= set(riscv["v"]["implies"])
+    assert (found["riscv"]["nodes"]["v"], found["riscv"]["nodes"]["c"]) == (1, 2)
+    assert found["arm"]["nodes"]["asimd"] == 1
+    assert found["unknown"] == 1
+    assert "avx2" in next(base for base in found["x86"]["bases"] if base["name"] == "x86-64-v3")["extensions"]
+
+
+def test_what_is_implied_alone_is_implied_by_parsing_too() -> None:
+    for feature in lattice()["riscv"]["features"]:
+        try:
+            meant = isa_document(
+                parse(f"rv64gc_{feature['name']}" if len(feature["name"]) > 1 else f"rv64gc{feature['name']}")
+            )
+        except ValueError:
+            continue  # it does not go with that base
+        assert set(feature["implies"]) <= {*meant["extensions"], "i"}
+
+
+def test_a_string_means_what_the_command_says(viewer: Api) -> None:
+    assert viewer.get("isa/parse/?text=rv64gc_zba") == isa_document(parse("rv64gc_zba"))
+    problem = viewer("GET", "isa/parse/?text=rv64gc_nonsense", status=400).json()
+    assert problem["code"] == "IsaUnknownExtension"
+
+
+def test_a_program_is_read_as_by_the_command_and_a_text_is_refused(viewer: Api, tmp_path: Path) -> None:
+    found = viewer("POST", "isa/inspect/?file=app", PROGRAM, kind=BINARY, status=200).json()
+    (tmp_path / "app").write_bytes(PROGRAM)
+    said = CliRunner().invoke(isa_command, ["inspect", str(tmp_path / "app"), "-o", "json"]).stdout
+    assert found == {**json.loads(said), "file": "app"}
+    assert found["machine"] == "riscv"
+    assert viewer("POST", "isa/inspect/", b"no program", kind=BINARY, status=400).json()["code"] == "ElfMalformed"
+    assert viewer("POST", "isa/inspect/", b"{}", status=415)
+
+
+def test_it_is_capped_and_nothing_is_left(viewer: Api, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    settings.HETSCHED_BINARY_BYTES = 2_000
+    assert (
+        viewer("POST", "isa/inspect/", b"\x7fELF" + bytes(3_000), kind=BINARY, status=413).json()["code"]
+        == "BodyTooLarge"
+    )
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("nothing"))
+    assert viewer("POST", "isa/inspect/", archive.getvalue(), kind=BINARY, status=400)
+    assert list(tmp_path.iterdir()) == []

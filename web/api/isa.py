@@ -1,0 +1,153 @@
+"""`isa/`: instruction sets to choose from, what a string means, and what a program or image needs.
+
+Rule: the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied piece by piece into a
+nameless file, looked into without being run or unpacked, and gone when the answer is; it is capped by
+`HETSCHED_BINARY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db.models import Count
+from django.http import HttpResponse
+from django.http.request import UnreadablePostError
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.inspection import inspect_path
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.isa import Isa, isa_document, lattice, parse
+
+from . import bodies, reach
+from .documents import Document
+from .views import ApiView, answer
+from .what_if import turn
+
+BINARY = "application/octet-stream"
+MOST_TEXT = 4_000
+_PIECE = 1 << 20
+
+
+class IsaFamily(Document, frozen=True):
+    """A family: `bases` with all extensions they bring, `features` with what each implies, and on how many nodes."""
+
+    bases: list[dict[str, Any]]
+    features: list[dict[str, Any]]
+    nodes: dict[str, int]
+
+
+class IsaFamilies(Document, frozen=True):
+    """What people choose instruction sets from; `unknown` is the number of nodes of which none is known."""
+
+    riscv: IsaFamily
+    x86: IsaFamily
+    arm: IsaFamily
+    unknown: int
+
+
+class IsaMeaning(Document, frozen=True):
+    """What a string means: `extensions` are all that it asks for, what it implies included."""
+
+    input: str
+    arch: str
+    xlen: int
+    base: str
+    extensions: list[str]
+    canonical: str
+
+
+class IsaNeed(Document, frozen=True):
+    """What a program or an image needs; `requirement` is null where it is not one, `requirements` are by architecture."""
+
+    file: str
+    format: str
+    requirement: str | None
+
+
+class Families(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = reach.CLUSTER_QUERY
+
+    @extend_schema(responses=IsaFamilies)
+    def get(self, request: Any) -> HttpResponse:
+        """List bases and features, and on how many nodes of a cluster each is."""
+        counts, unknown = _nodes_with(reach.cluster_of(request.GET.get("cluster", "")))
+        known = lattice()
+        families = {name: IsaFamily(**known[name], nodes=counts[name]) for name in ("riscv", "x86", "arm")}
+        return answer(request, IsaFamilies(**families, unknown=unknown))
+
+
+def _nodes_with(cluster: Cluster) -> tuple[dict[str, dict[str, int]], int]:
+    counts: dict[str, dict[str, int]] = {"riscv": {}, "x86": {}, "arm": {}}
+    unknown = 0
+    stated = cluster.nodes.order_by().values_list("isa").annotate(Count("id"))
+    for text, nodes in stated:
+        isa = _offered(text)
+        if isa is None:
+            unknown += nodes
+            continue
+        found = counts[isa.arch]
+        for name in isa.extensions | isa.explicit:
+            found[name] = found.get(name, 0) + nodes
+    return counts, unknown
+
+
+def _offered(text: str) -> Isa | None:
+    try:
+        return parse(text, source="node-label") if text else None
+    except InputError:
+        return None
+
+
+class Parse(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {"text": "The instruction set as a pod would state it."}
+
+    @extend_schema(responses=IsaMeaning)
+    def get(self, request: Any) -> HttpResponse:
+        """Say what a string means."""
+        text = request.GET.get("text", "")
+        if len(text) > MOST_TEXT:
+            raise InputError("QueryInvalid", f"it has more than {MOST_TEXT} characters", place="text")
+        return answer(request, isa_document(parse(text)))
+
+
+class Inspect(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+    queries: ClassVar = {"file": "Its name, which the answer repeats."}
+
+    @extend_schema(request={BINARY: OpenApiTypes.BINARY}, responses=IsaNeed)
+    def post(self, request: Any) -> HttpResponse:
+        """Say what an ELF program or an image archive needs of a node; nothing of it is kept."""
+        bodies.media_type(request, BINARY)
+        with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file, turn():
+            _copy(request, file)
+            found = inspect_path(Path(file.name))
+        return answer(request, {"file": request.GET.get("file", "")} | found.document())
+
+
+def _copy(request: Any, file: Any) -> None:
+    cap, size = settings.HETSCHED_BINARY_BYTES, 0
+    try:
+        while piece := request.read(_PIECE):
+            size += len(piece)
+            if size > cap:
+                raise InputError("BodyTooLarge", f"the file is larger than {cap} bytes")
+            file.write(piece)
+    except UnreadablePostError:
+        raise InputError("BodyUnreadable", "the connection ended inside the body") from None
+    file.flush()
+
+
+routes = [
+    path("isa/", Families.as_view()),
+    path("isa/parse/", Parse.as_view()),
+    path("isa/inspect/", Inspect.as_view()),
+]
