@@ -1,0 +1,55 @@
+"""Every screen of the console, with an address on the demo fleet: what tests walk through and pictures are taken of."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from tests.browser.conftest import Console
+
+
+class Screen(NamedTuple):
+    """A screen; `{…}` in its address stands for an id that only the running console knows (`ids_of`)."""
+
+    name: str
+    address: str
+
+
+SCREENS = (
+    Screen("fleet", "/"),
+    Screen("nodes", "/nodes/"),
+    Screen("node-overview", "/nodes/kunpeng-0/"),
+    Screen("node-isa", "/nodes/k1-0/isa/"),
+    Screen("node-gpu", "/nodes/a100-0/gpu/"),
+    Screen("node-numa", "/nodes/kunpeng-0/numa/"),
+    Screen("node-balance", "/nodes/epyc-0/balance/"),
+    Screen("node-pods", "/nodes/epyc-0/pods/"),
+    Screen("node-decisions", "/nodes/epyc-0/decisions/"),
+    Screen("workloads", "/workloads/"),
+    Screen("why", "/workloads/{refused_workload}/"),
+    Screen("workload", "/workloads/{placed_workload}/"),
+    Screen("decisions", "/decisions/"),
+    Screen("decision", "/decisions/{placed}/"),
+    Screen("decision-refused", "/decisions/{refused}/"),
+    Screen("what-if-empty", "/what-if/"),
+    Screen("what-if", "/what-if/?cpu=2&memory=4Gi&isa=rva22u64_v"),
+    Screen("policies", "/policies/"),
+    Screen("balance", "/balance/"),
+)
+# What must be there: a pod that was placed on one of several nodes, and one that was refused.
+_IDS = """
+import json
+from hetsched.placement.models import Decision
+placed = Decision.objects.filter(verdict="placed").latest("id")
+refused = Decision.objects.exclude(verdict="placed").latest("id")
+print(json.dumps({
+    "placed": placed.pk, "placed_workload": str(placed.pod.workload_id),
+    "refused": refused.pk, "refused_workload": str(refused.pod.workload_id),
+}))
+"""
+
+
+def addresses(console: Console) -> dict[str, str]:
+    """Return the address of every screen by its name; the console must have decided about workloads."""
+    ids = json.loads(console.plane.run("-m", "django", "shell", "-c", _IDS).splitlines()[-1])
+    return {screen.name: screen.address.format(**ids) for screen in SCREENS}
