@@ -25,6 +25,8 @@ class Token(AbstractAuthToken):
     # An agent's token speaks for this one node.
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     node = models.CharField(_("node"), max_length=253, blank=True)
+    # By which people who hold it know it again; 16 of its 256 bits.
+    ending = models.CharField(_("ends with"), max_length=4, blank=True, default="", editable=False)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
 
     class Meta:

@@ -64,6 +64,8 @@ def create_token(
         token, plaintext = Token.objects.create(
             user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to, cluster=cluster, node=node
         )
+        token.ending = plaintext[-4:]
+        token.save(update_fields=["ending"])
         _record(actor, "token.create", token, reason)
     return token, plaintext
 

@@ -1,0 +1,148 @@
+"""`audit/`: who did what to which object, when and why; `audit/chain/`: how far the trail is sealed and verified.
+
+Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees,
+and what it did itself; entries about tokens are for those who may manage them. `as=csv` gives the same rows as a
+table, in which no cell is a formula.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.db.models import Q, QuerySet
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.journal.chain import ChainState, chain_state
+from hetsched.journal.models import AuditEntry
+
+from . import reach
+from .documents import Document, Rows, page_of
+from .paging import LIST_QUERIES, limit_of, page
+from .views import ApiView, answer, send
+
+FILTERS = {
+    "actor": "Only what this actor did; a part of the name is enough.",
+    "action": "Only this action, or all that begin so: `node.` are all on nodes.",
+    "kind": "Only about objects of this kind: node, workload, cluster, policy, token, …",
+    "object": "Only about objects whose name holds this.",
+    "request": "Only what came by the request of this id.",
+    "since": "Not before this day or moment (RFC 3339).",
+    "until": "Before this moment, or up to the end of this day.",
+}
+_COLUMNS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Audited(Document, frozen=True):
+    """One entry; `details` holds what was before and after where that is known, `requestId` finds the log records."""
+
+    id: int
+    at: datetime
+    actor: str
+    role: str
+    action: str
+    object_kind: str
+    object_name: str
+    reason: str
+    details: dict[str, Any]
+    request_id: str
+
+
+class Chain(ChainState, Document, frozen=True):
+    """How far the trail is sealed; `broken` names the entries that are not what was sealed."""
+
+
+class Entries(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {**LIST_QUERIES, **FILTERS, "as": "json, or csv for a table."}
+
+    @extend_schema(responses=page_of(Audited))
+    def get(self, request: Any) -> HttpResponse:
+        """List what was done, the latest first."""
+        rows = filtered(visible(self.subject), request.GET)
+        if request.GET.get("as", "json") not in ("json", "csv"):
+            raise InputError("QueryInvalid", "it is json or csv", place="as")
+        if request.GET.get("as") == "csv":
+            headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
+            return send(request, as_csv(rows[: limit_of(request)]), "text/csv; charset=utf-8", headers=headers)
+        found, following = page(request, rows, "id", descending=True)
+        return answer(request, Rows([audited(row) for row in found], following))
+
+
+class Seals(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=Chain)
+    def get(self, request: Any) -> HttpResponse:
+        """Say how far the trail is sealed, and whether what was sealed is still so."""
+        return answer(request, chain_state())
+
+
+def visible(subject: Subject) -> QuerySet[AuditEntry]:
+    """Return the entries that the asker may see, the latest first."""
+    rows = AuditEntry.objects.order_by("-id")
+    if not subject.may(Action.ADMIN):
+        rows = rows.exclude(object_kind="token")
+    if subject.namespaces is None:
+        return rows
+    seen = Q(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
+    return rows.filter(seen | Q(actor=subject.name))
+
+
+def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[AuditEntry]:
+    """Narrow entries by what is given of `FILTERS`.
+
+    Raises: InputError `QueryInvalid`.
+    """
+    lookups = {
+        "actor": "actor__icontains", "kind": "object_kind", "object": "object_name__icontains", "request": "request_id"
+    }  # fmt: skip
+    rows = rows.filter(**{lookup: given[name] for name, lookup in lookups.items() if given.get(name)})
+    if action := given.get("action"):
+        rows = rows.filter(action__startswith=action) if action.endswith(".") else rows.filter(action=action)
+    if since := given.get("since"):
+        rows = rows.filter(at__gte=_moment(since, "since"))
+    if until := given.get("until"):
+        rows = rows.filter(at__lt=_moment(until, "until", end=True))
+    return rows
+
+
+def _moment(text: str, name: str, *, end: bool = False) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError("QueryInvalid", f"{text[:40]!r} is no day and no moment", place=name) from None
+    if end and len(text) == len("2026-11-22"):
+        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def audited(row: AuditEntry) -> Audited:
+    """Return the document of an entry."""
+    return Audited(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
+
+
+def as_csv(rows: Iterable[AuditEntry]) -> bytes:
+    """Write entries as a table; what a spreadsheet would take for a formula is text."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    for row in rows:
+        details = msgspec.json.encode(row.details, order="sorted").decode() if row.details else ""
+        cells = [row.pk, rfc3339(row.at), *(getattr(row, name) for name in _COLUMNS[2:8]), details, row.request_id]
+        writer.writerow([f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in cells])
+    return text.getvalue().encode("utf-8-sig")
+
+
+routes = [path("audit/", Entries.as_view()), path("audit/chain/", Seals.as_view())]

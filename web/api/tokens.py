@@ -1,0 +1,137 @@
+"""`tokens/`: who may call us, by what role, until when; make a token, and end one.
+
+Rule: for those who may manage the product. A token's plaintext is in the answer that made it and nowhere else; it is
+named by the first characters, which are no secret.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.models import Token
+from hetsched.access.roles import Action
+from hetsched.access.tokens import LIFETIME, create_token, revoke_token
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import Cluster
+
+from . import bodies
+from .documents import Document, Request, Rows, page_of
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class NewToken(Request, frozen=True):
+    """A token to make; `namespaces` limit it, none means all. An agent's speaks for one `node` of one `cluster`."""
+
+    name: str
+    role: str
+    reason: str
+    namespaces: list[str] | str = []
+    cluster: str = ""
+    node: str = ""
+    days: int = LIFETIME.days
+
+
+class Revocation(Request, frozen=True):
+    """Why a token ends."""
+
+    reason: str
+
+
+class TokenDetail(Document, frozen=True):
+    """A token, without what makes it one; `key` is how it begins, `ending` how it ends where that is known."""
+
+    key: str
+    ending: str
+    name: str
+    owner: str
+    role: str
+    namespaces: list[str]
+    cluster: str
+    node: str
+    created: datetime
+    expires: datetime | None
+    last_used_at: datetime | None
+
+
+class MadeToken(TokenDetail, frozen=True, kw_only=True):
+    """A new token with its plaintext, this once."""
+
+    token: str
+
+
+class Tokens(ApiView):
+    actions: ClassVar = {"GET": Action.ADMIN, "POST": Action.ADMIN}
+
+    @extend_schema(responses=page_of(TokenDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List tokens, the latest first."""
+        return answer(request, Rows([token_detail(row) for row in listed()], None))
+
+    @extend_schema(request=NewToken, responses={201: MadeToken})
+    def post(self, request: Any) -> HttpResponse:
+        """Make a token; its plaintext is in this answer and nowhere else."""
+        asked = bodies.read(request, NewToken)
+        if asked.cluster and not Cluster.objects.filter(name=asked.cluster).exists():
+            raise InputError("ClusterUnknown", f"there is no cluster {asked.cluster[:80]!r}", place="cluster")
+        token, plaintext = create_token(
+            role=asked.role,
+            name=_name(asked.name),
+            namespaces=_names(asked.namespaces),
+            cluster=asked.cluster,
+            node=asked.node,
+            lifetime=timedelta(days=max(min(asked.days, 10_000), 0)),
+            actor=self.subject,
+            reason=require_reason(asked.reason),
+        )
+        made = MadeToken(token=plaintext, **msgspec.structs.asdict(token_detail(token)))
+        return answer(request, made, status=201, headers={"Cache-Control": "no-store"})
+
+
+class Revoke(ApiView):
+    actions: ClassVar = {"POST": Action.ADMIN}
+
+    @extend_schema(request=Revocation, responses={204: None})
+    def post(self, request: Any, key: str) -> HttpResponse:
+        """End a token at once."""
+        asked = bodies.read(request, Revocation)
+        token = Token.objects.filter(token_key=key).first()
+        if token is None:
+            raise not_found("token", key)
+        revoke_token(token, actor=self.subject, reason=require_reason(asked.reason))
+        return HttpResponse(status=204)
+
+
+def listed() -> list[Token]:
+    """Return all tokens with their owners, the latest first."""
+    return list(Token.objects.select_related("user").order_by("-created", "token_key"))
+
+
+def token_detail(row: Token) -> TokenDetail:
+    """Return a token as it may be shown."""
+    return TokenDetail(
+        row.token_key, row.ending, row.name, row.user.get_username(), row.role, row.namespaces, row.cluster, row.node,
+        row.created, row.expiry, row.last_used_at,
+    )  # fmt: skip
+
+
+def _names(given: list[str] | str) -> list[str]:
+    """Return names that come as a list, or as people write them into one field."""
+    return given if isinstance(given, list) else given.replace(",", " ").split()
+
+
+def _name(text: str) -> str:
+    name = text.strip()
+    if not 0 < len(name) <= 100:
+        raise InputError("TokenNameInvalid", "say in 1 to 100 characters what it is for", place="name")
+    return name
+
+
+routes = [path("tokens/", Tokens.as_view()), path("tokens/<str:key>/revoke/", Revoke.as_view())]
