@@ -43,6 +43,10 @@ FACTS_STALE = "hetsched.io/facts-stale-since"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 DISCOVERY = "hetsched-discovery"
 
+# cluster-autoscaler's: whether a pod may be evicted to tidy up, and which of its local volumes hold nothing of worth.
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+
 DEMO_DURATION = "hetsched.io/demo-duration-seconds"
 
 # Written by an export only, for what a plain object cannot say; read back so that an export loses nothing.
@@ -50,5 +54,6 @@ EXPORT_PROBLEMS = "hetsched.io/export-problems"
 EXPORT_SCORING = "hetsched.io/export-scoring-request"
 EXPORT_CONTAINERS = "hetsched.io/export-containers"
 EXPORT_CLAIMS = "hetsched.io/export-claim-templates"
+EXPORT_STAYS = "hetsched.io/export-stays"
 EXPORT_BLOCKED = "hetsched.io/export-blocked"
 EXPORT_UNSUPPORTED = "hetsched.io/export-unsupported"

@@ -140,6 +140,10 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         }
     if not pod.preemptible:
         found[MIRROR] = "true"
+    if pod.stays == "annotation":
+        found[keys.SAFE_TO_EVICT] = "false"
+    elif pod.stays:
+        found[keys.EXPORT_STAYS] = pod.stays
     found |= _gpu_annotations(shape)
     if shape.numa is not None:
         if shape.numa.aware is not None:

@@ -168,6 +168,7 @@ class PodReader:
             labels=labels,
             priority=self._priority(spec, problems),
             preemptible=MIRROR not in annotations,
+            stays=_stays(spec, annotations),
             preempts=preempts(spec, self._class(spec)),
             qos=amounts.qos,
             scheduler_name=scheduler_name,
@@ -227,6 +228,26 @@ class PodReader:
 
     def _pod_group(self, namespace: str, group: str) -> PodGroup | None:
         return self.names.pod_groups.get(f"{namespace}/{group}")
+
+
+def _stays(spec: View, annotations: dict[str, str]) -> str:
+    """Say why a pod is not to be moved: its owner says so, or it would leave data behind on its node.
+
+    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is none.
+    """
+    said = annotations.get(keys.SAFE_TO_EVICT)
+    if said == "false":
+        return "annotation"
+    if said == "true":
+        return ""
+    if keys.EXPORT_STAYS in annotations:
+        return annotations[keys.EXPORT_STAYS]
+    safe = {name.strip() for name in annotations.get(keys.SAFE_VOLUMES, "").split(",")}
+    for volume in spec.views("volumes"):
+        on_disk = "emptyDir" in volume and volume.view("emptyDir").text("medium") != "Memory"
+        if ("hostPath" in volume or on_disk) and volume.text("name") not in safe:
+            return "local-volume"
+    return ""
 
 
 def preempts(spec: View, found: PriorityClass | None = None) -> bool:

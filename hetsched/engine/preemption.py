@@ -25,18 +25,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.units import GPU_RESOURCES
 
 from .attempt import Attempt
 from .booking import Booking
 from .columns import Ints, Rows
+from .disruption import left_over, matcher
 from .gangs import gang_key
 from .removable import SUM_OFFSET, Removable, importance, start_of
 from .request import Request
 from .state import ClusterState
 from .status import Eviction
-from .tallies import Matcher
 
 Unit = tuple[Booking, ...]  # pods that leave together
 Cost = tuple[int, int, int, int, int, int]
@@ -72,7 +71,7 @@ class Search:
         self.state = state
         self.rule = rule
         self.counts_amounts = counts_amounts
-        self._left_over = {budget: _left_over(budget, state) for budget in state.budgets}
+        self._left_over = {budget: left_over(budget, state) for budget in state.budgets}
 
     def best(self, most_nodes: int) -> Eviction | None:
         """Return the cheapest eviction, None where none helps."""
@@ -221,7 +220,7 @@ class Search:
         for unit in units:
             for booking in unit:
                 for budget, before in left.items():
-                    if _matcher(budget).matches(booking.pod, self.state.namespaces):
+                    if matcher(budget).matches(booking.pod, self.state.namespaces):
                         left[budget] = before - 1
                         if before <= 0:
                             broken.setdefault(booking.pod.key, f"{budget.namespace}/{budget.name}")
@@ -245,15 +244,6 @@ class Search:
             return share
 
         return size
-
-
-def _matcher(budget: DisruptionBudget) -> Matcher:
-    return Matcher(budget.selector, (budget.namespace,))
-
-
-def _left_over(budget: DisruptionBudget, state: ClusterState) -> int:
-    """Return how many more pods may leave before the budget is broken."""
-    return int(state.neighbours.matching(state, (_matcher(budget),)).sum()) - budget.desired_healthy
 
 
 def _breaks(unit: Unit, broken: dict[str, str]) -> bool:

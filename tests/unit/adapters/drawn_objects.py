@@ -168,6 +168,7 @@ VOLUMES: list[Plain] = [
     {"name": "b", "persistentVolumeClaim": {"claimName": "p-scratch"}},
     {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": ASKED}}},
     {"name": "d", "rbd": {"image": "x"}},
+    {"name": "e", "emptyDir": {}},
 ]
 POD_SPEC = st.fixed_dictionaries(
     {"containers": st.lists(CONTAINER, min_size=1, max_size=3)},

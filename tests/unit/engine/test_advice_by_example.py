@@ -1,0 +1,198 @@
+"""What is advised on clusters small enough to see the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Question
+from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.advice import advise
+from hetsched.engine.state import ClusterState
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
+from tests.unit.engine.fleet import policy_of
+
+POLICY = policy_of(
+    "node-ready", "node-affinity", "resource-fit", "isa-match", "gpu-fit", "gang", "admission", "nash-gain"
+)
+NOW = "2026-11-20T12:00:00Z"
+
+
+def asked(
+    goal: Goal, nodes: list[NodeBuilder], running: list[PodBuilder], *pods: PodBuilder, kept: Any = None, **more: Any
+) -> Advice:
+    state = ClusterState(
+        [node.build() for node in nodes], [pod.build() for pod in running], budgets=more.pop("budgets", ())
+    )
+    question = Question(goal, tuple(pod.build() for pod in pods), **more)
+    return advise(state, POLICY, question, evaluated_at=NOW, kept=kept)
+
+
+def moves(found: Advice) -> list[tuple[str, str, str]]:
+    return [(pod.pod, pod.from_, pod.to) for move in found.moves for pod in move.pods]
+
+
+def a_service(name: str, node: str) -> PodBuilder:
+    return a_pod(name).running_on(node).having(controller=f"ReplicaSet/{name}", controller_uid=name)
+
+
+# -- room --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_pod_moves_for_one_that_needs_most_of_a_node() -> None:
+    # a has 5 - 4 = 1 CPU left, b 4 - 1 = 3: only once the pod of b is on a, b has the 4 that are asked.
+    running = [a_service("left", "a").cpu(4), a_service("right", "b").cpu(1)]
+    found = asked(Goal.ROOM, [a_node("a").cpu(5), a_node("b").cpu(4)], running, a_pod("new").cpu(4))
+    assert (found.verdict, moves(found)) == (AdviceVerdict.PLAN, [("default/right", "b", "a")])
+    assert (found.search.fewest, found.search.at_least, found.places[0].node) == (True, 1, "b")
+    assert found.moves[0].frees == {"cpu": "1", "memory": "1Gi"}
+
+
+def test_a_target_has_the_room_before_the_move_so_another_moves_first() -> None:
+    # big (3 of a's 3) fits nowhere before small left b (1 of 3), and small only has a place on c (1 of 1).
+    running = [a_service("big", "a").cpu(3), a_service("small", "b").cpu(1)]
+    nodes = [a_node("a").cpu(3).labelled(pool="x"), a_node("b").cpu(3), a_node("c").cpu(1)]
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(3).on_nodes_with(pool="x"))
+    assert moves(found) == [("default/small", "b", "c"), ("default/big", "a", "b")]
+    assert found.search.at_least == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"controller": "DaemonSet/each"}, "DaemonSet"),
+        ({"preemptible": False}, "StaticPod"),
+        ({"stays": "annotation"}, "SafeToEvict"),
+        ({"stays": "local-volume"}, "LocalVolume"),
+    ],
+)
+def test_who_may_not_move_is_in_the_way(how: dict[str, Any], code: str) -> None:
+    running = [a_pod("only").cpu(1).running_on("a").having(**how)]
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4))
+    assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
+    assert [(one.code, one.pods, one.example) for one in found.stays] == [(code, 1, "default/only")]
+    assert found.nearest is not None
+    assert "does not fit now" in found.nearest.message
+
+
+def test_whoever_the_caller_keeps_stays_for_the_callers_reason() -> None:
+    running = [a_service("only", "a").cpu(1)]
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4), kept={"default/only": "Busy"})
+    assert [one.code for one in found.stays] == ["Busy"]
+
+
+def test_a_budget_without_head_room_keeps_its_pod_and_says_where() -> None:
+    running = [a_service("web", "a").cpu(1).labelled(app="web")]
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
+    budget = DisruptionBudget("default", "web", matching(app="web"), 1)
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4), budgets=(budget,))
+    assert found.verdict is AdviceVerdict.NONE
+    assert found.nearest is not None
+    assert (found.nearest.node, found.nearest.pods) == ("a", ("default/web",))
+
+
+def test_a_budget_of_one_lets_two_pods_go_one_after_the_other() -> None:
+    # Two of the three web pods leave a, each while the other two run: 3 - 2 = 1 may leave, 0 are left meanwhile.
+    running = [a_service(f"web-{n}", node).cpu(2).labelled(app="web") for n, node in enumerate("aab")]
+    nodes = [a_node("a").cpu(4).labelled(pool="x"), a_node("b").cpu(6)]
+    budget = DisruptionBudget("default", "web", matching(app="web"), 2)
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4).on_nodes_with(pool="x"), budgets=(budget,))
+    assert len(moves(found)) == 2
+    assert [(one.budget, one.left) for move in found.moves for one in move.budgets] == [("default/web", 0)] * 2
+
+
+def test_a_pod_that_nobody_makes_again_moves_only_where_nobody_else_could_and_is_marked() -> None:
+    bare, kept = a_pod("bare").cpu(1).running_on("a"), a_service("kept", "b").cpu(1)
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(4), a_node("c").cpu(1)]
+    found = asked(Goal.ROOM, nodes, [bare, kept], a_pod("new").cpu(4))
+    assert [pod.pod for move in found.moves for pod in move.pods] == ["default/kept"]
+    alone = asked(Goal.ROOM, [nodes[0], nodes[2]], [bare], a_pod("new").cpu(4))
+    assert [pod.comes_back for move in alone.moves for pod in move.pods] == [False]
+    assert alone.cost.not_coming_back == 1
+
+
+def test_a_gang_moves_whole_as_one_move() -> None:
+    members = [a_service(f"m-{n}", "a").cpu(1).gang("ring", 2) for n in range(2)]
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
+    found = asked(Goal.ROOM, nodes, members, a_pod("new").cpu(4))
+    assert len(found.moves) == 1
+    assert moves(found) == [("default/m-0", "a", "b"), ("default/m-1", "a", "b")]
+
+
+def test_pods_with_cpus_of_their_own_and_their_age_are_told_as_cost() -> None:
+    running = [a_service("only", "a").cpu(1).created_at("2026-11-20T11:00:00Z")]
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4))
+    assert (found.cost.restarts, found.cost.lost_seconds, found.cost.exclusive) == (1, 3600, 0)
+
+
+def test_nothing_is_to_be_done_where_there_is_room() -> None:
+    found = asked(Goal.ROOM, [a_node("a")], [], a_pod("new"))
+    assert (found.verdict, found.moves, found.exit_code) == (AdviceVerdict.NOTHING, (), 0)
+
+
+# -- balance -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_fills_one_resource_moves_to_where_it_fits_in() -> None:
+    # a uses 6 of 8 CPUs and 0 of 32Gi: 1 - (.75 / 2)^2 = .8594; b nothing: 1. Of three pods of 2 CPUs one on b leaves
+    # .5 and .25: 1 - .0625 = .9375 and 1 - .0156 = .9844, mean .9609 instead of .9297.
+    running = [a_service(f"cpu-{n}", "a").cpu(2).memory(0) for n in range(3)]
+    found = asked(Goal.BALANCE, [a_node("a"), a_node("b")], running, target=0.96)
+    assert (found.verdict, len(found.moves)) == (AdviceVerdict.PLAN, 1)
+    assert found.balance.before == pytest.approx(0.9297, abs=1e-4)
+    assert found.balance.after == pytest.approx(0.9609, abs=1e-4)
+
+
+def test_what_moves_cannot_reach_is_said_with_how_near_they_come() -> None:
+    running = [a_service(f"cpu-{n}", "a").cpu(2).memory(0) for n in range(3)]
+    found = asked(Goal.BALANCE, [a_node("a"), a_node("b")], running, target=0.99)
+    assert found.verdict is AdviceVerdict.PARTLY
+    assert found.nearest is not None
+    assert "0.9609 of 0.99" in found.nearest.message
+
+
+# -- rare --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> None:
+    nodes = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
+    running = [a_service("plain", "cards"), a_service("gpu", "cards").gpu(1)]
+    found = asked(Goal.RARE, nodes, running, a_pod("waits").gpu(4))
+    assert [(pod, source) for pod, source, _ in moves(found)] == [("default/plain", "cards")]
+    assert "default/waits needs" in found.moves[0].why
+
+
+def test_a_portable_pod_leaves_the_vector_machine() -> None:
+    vector = a_node("vector").arch("riscv64", "rv64gcv")
+    nodes = [vector, *(a_node(f"board-{n}").arch("riscv64", "rv64gc") for n in range(4))]
+    running = [a_service("portable", "vector").isa("rv64gc")]
+    found = asked(Goal.RARE, nodes, running, a_pod("wide").isa("rv64gcv"))
+    assert [(pod, source) for pod, source, _ in moves(found)] == [("default/portable", "vector")]
+
+
+def test_what_nobody_needs_is_not_worth_a_restart() -> None:
+    nodes = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
+    found = asked(Goal.RARE, nodes, [a_service("plain", "cards")])
+    assert (found.verdict, found.moves) == (AdviceVerdict.NOTHING, ())
+
+
+# -- the token ---------------------------------------------------------------------------------------------------------
+
+
+def _token(*running: PodBuilder, **pod: Any) -> str:
+    nodes = [a_node("a").cpu(4), a_node("b").cpu(3), a_node("c").cpu(1)]
+    only = a_service("only", "a").cpu(1).having(**pod)
+    return asked(Goal.ROOM, nodes, [only, *running], a_pod("new").cpu(4)).token
+
+
+def test_a_token_is_of_the_plan_not_of_the_world() -> None:
+    elsewhere: PodSpec = a_service("elsewhere", "c").cpu("100m").build()
+    assert elsewhere.node_name == "c"
+    assert _token() == _token(a_service("elsewhere", "c").cpu("100m"))
+    assert _token() != _token(uid="another")
+    assert _token() != _token(a_service("full", "b").cpu(3))
