@@ -20,6 +20,7 @@ from hetsched.isa import parse
 
 from .models import Cluster, Node
 
+FAMILIES = ("riscv", "arm", "x86", "unknown")
 POOL_LABELS = (
     "hetsched.io/pool",
     "cloud.google.com/gke-nodepool",

@@ -59,7 +59,7 @@ ADDRESSES = {
     "clusters/{name}/collectors/": "clusters/lab/collectors/", "collectors/": "collectors/",
     "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
     "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
-    "metrics/at-risk/": "metrics/at-risk/", "nodes/": "nodes/",
+    "metrics/at-risk/": "metrics/at-risk/", "metrics/headroom/": "metrics/headroom/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
     "nodes/{name}/isa/": "nodes/n1/isa/", "nodes/{name}/numa/": "nodes/n1/numa/", "plugins/": "plugins/",
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",

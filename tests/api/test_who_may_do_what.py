@@ -51,6 +51,7 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/isa/inspect/", "POST"): LOOK,
     ("api/v1/metrics/balance/", "GET"): LOOK,
     ("api/v1/metrics/at-risk/", "GET"): LOOK,
+    ("api/v1/metrics/headroom/", "GET"): LOOK,
     ("api/v1/nodes/", "GET"): LOOK,
     ("api/v1/nodes/<str:name>/", "GET"): LOOK,
     ("api/v1/nodes/<str:name>/isa/", "GET"): LOOK,

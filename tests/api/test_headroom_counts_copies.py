@@ -1,0 +1,90 @@
+"""How many more copies of common shapes fit, by pool: counted by the engine, and said of which revision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import headroom
+from hetsched.placement.actions import import_cluster, submit
+from tests.builders import a_node, a_pod
+from workers.schedule import run as schedule
+
+from .conftest import Api
+
+pytestmark = pytest.mark.django_db
+ADDRESS = "metrics/headroom/?cluster=rooms"
+Seen = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def counted_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("KEPT_SECONDS", 0.0), ("SHARE", 0), ("SHAPES_SECONDS", 0.0), ("_counters", {})):
+        monkeypatch.setattr(headroom, name, value)
+
+
+@pytest.fixture
+def cluster(policies: None) -> Cluster:
+    pool = {"hetsched.io/pool": "big"}
+    nodes = (
+        a_node("a1").labelled(pool).isa("x86-64-v3"),
+        a_node("a2").labelled(pool).isa("x86-64-v3").cordoned(),
+        a_node("b1").cpu("2").isa("rv64gc"),
+    )
+    return import_cluster(ClusterContent(nodes=tuple(node.build() for node in nodes)), name="rooms", actor=SYSTEM)
+
+
+def shape_of(seen: Seen, cpu: str) -> Seen:
+    return next(shape for shape in seen["shapes"] if shape["cpu"] == cpu)
+
+
+def test_a_fleet_without_pods_is_measured_by_examples(api: Callable[..., Api], cluster: Cluster) -> None:
+    seen = api("viewer").get(ADDRESS)
+    assert [(pool["family"], pool["name"], pool["nodes"]) for pool in seen["pools"]] == [
+        ("riscv", "general", 1),
+        ("x86", "big", 2),
+    ]
+    assert [pool["selector"] for pool in seen["pools"]] == [{}, {"hetsched.io/pool": "big"}]
+    # 1 CPU and 2Gi: 2 on b1's 2 CPUs; 8 on a1; a2 is cordoned.
+    assert shape_of(seen, "1")["counts"] == [2, 8]
+    assert shape_of(seen, "1")["like"] is None
+
+
+def test_what_is_placed_leaves_less_room(api: Callable[..., Api], cluster: Cluster) -> None:
+    viewer = api("viewer")
+    submit(cluster, [a_pod("web").cpu("3").isa("x86-64-v2").build()], actor=SYSTEM)
+    before = viewer.get(ADDRESS)
+    # floor(8 / 3) = 2 on a1; b1 runs RISC-V.
+    shape = shape_of(before, "3")
+    assert (shape["counts"], shape["exact"], shape["like"]) == ([0, 2], [True, True], "default/web")
+    assert "x86-64-v2 is needed" in shape["reasons"][0]
+    assert shape["manifest"]["metadata"]["annotations"] == {"hetsched.io/isa": "x86-64-v2"}
+    schedule(cluster.pk)
+    after = viewer.get(ADDRESS)
+    assert shape_of(after, "3")["counts"] == [0, 1]
+    assert after["revision"] > before["revision"]
+
+
+def test_nothing_new_costs_no_second_table(api: Callable[..., Api], cluster: Cluster) -> None:
+    viewer = api("viewer")
+    viewer("GET", ADDRESS, if_none_match=viewer.tag(ADDRESS), status=304)
+
+
+def test_its_manifest_is_a_what_if(api: Callable[..., Api], cluster: Cluster) -> None:
+    viewer = api("viewer")
+    submit(cluster, [a_pod("web").cpu("3").tolerating("gpu").build()], actor=SYSTEM)
+    shape = shape_of(viewer.get(ADDRESS), "3")
+    assert not shape["plain"]
+    answer = viewer("POST", "what-if/", {"cluster": "rooms", "manifest": shape["manifest"]})
+    assert answer.json()["verdict"] == "placed"
+
+
+def test_a_limited_token_is_not_told_whose_pods_these_are(api: Callable[..., Api], cluster: Cluster) -> None:
+    submit(cluster, [a_pod("web").cpu("3").build()], actor=SYSTEM)
+    seen = api("submitter", "team").get(ADDRESS)
+    assert shape_of(seen, "3")["like"] is None
