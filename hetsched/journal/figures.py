@@ -42,6 +42,11 @@ KUBELET_REFUSALS = Kept(
     "hetsched_kubelet_refusals", "Pods of ours that a kubelet did not run, by its reason.", ("cluster", "reason")
 )
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
+GOLDENS = Kept(
+    "hetsched_golden_placements",
+    "Golden placements at the latest look, by how they stand under the policies that are active.",
+    ("state",),
+)
 
 COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS)
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -7,7 +7,7 @@ cluster, once in `COUNT_SECONDS` and once more when it has changed since. Patche
 transactions change are computed under the topic's lock (`publish_many` takes a callable for that).
 Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
 `node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
-`policies`.
+`policies`, `goldens`, `plans`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.publish import publish_many, revision_of
+from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
-from hetsched.policies.documents import policies_document
 
 from .lifecycle import LISTED
 from .models import Decision, Pod, Reservation, Workload
@@ -299,6 +299,10 @@ def _find(topic: str) -> tuple[str, Callable[[], Document]]:
         return topic, decisions_document
     if topic == POLICIES:
         return topic, policies_document
+    if topic == GOLDENS:
+        return topic, goldens_document
+    if topic == PLANS:
+        return topic, plans_document
     if kind == "cluster":
         cluster = Cluster.objects.filter(name=name).first()
         if cluster is not None:
@@ -321,7 +325,7 @@ def _find(topic: str) -> tuple[str, Callable[[], Document]]:
     raise InputError(
         "TopicUnknown",
         f"there is no topic {topic[:120]!r}",
-        hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies",
+        hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies, goldens, plans",
     )
 
 

@@ -1,8 +1,9 @@
 """The only writers of policies; each action is one transaction with its audit entry and live event.
 
-Rule: `save_draft` adds a revision that decides nothing; `activate` makes one decide, with a reason; `rollback`
-activates what decided before. Workers read the active version before each batch, so a change needs no restart.
-What a cluster keeps is written by `kept` alone.
+Rule: `save_draft` adds a revision that decides nothing; `activate` makes one decide, with a reason and only if it keeps
+every golden placement; `rollback` activates what decided before. There is no other door: pages, admin, REST, plans,
+imports, the product's own policies and objects of clusters all come through these two. Workers read the active version
+before each batch, so a change needs no restart. What a cluster keeps is changed by its object alone (`kept_by`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken
 from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import MAX_WEIGHT, compile_policy
@@ -26,7 +28,8 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 
 from .documents import TOPIC, policy_document
-from .models import NamespaceRule, Policy, PolicyRevision, RevisionState
+from .guarding import require_goldens
+from .models import GoldenPlacement, NamespaceRule, Policy, PolicyRevision, RevisionState
 from .signals import policy_activated
 
 BUILT_IN = Program("built-in")
@@ -52,20 +55,25 @@ def check(spec: PolicySpec) -> PolicySpec:
     return spec
 
 
-def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "") -> PolicyRevision:
+def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Cluster | None = None) -> PolicyRevision:
     """Keep a new revision of the policy `spec.name`, which is made if there is none; nothing decides by it yet.
 
+    `kept_by`: an object of this cluster says so; it says the same again and again, and leaves one draft.
     Raises: InputError `PolicyKeptInCluster`, or as `check` does.
     """
     check(spec)
     with transaction.atomic():
-        Policy.objects.get_or_create(name=spec.name)
-        return add_revision(locked(spec.name), spec, actor, reason)
+        Policy.objects.get_or_create(name=spec.name, defaults={"keeper": kept_by})
+        policy = locked(spec.name, kept=kept_by is not None)
+        latest = policy.revisions.order_by("-version").first()
+        told_before = kept_by is not None and latest is not None and latest.state == RevisionState.DRAFT
+        if told_before and latest is not None and same(latest.spec, spec):
+            return latest
+        return _add_revision(policy, latest.version if latest else 0, spec, actor, reason)
 
 
-def add_revision(policy: Policy, spec: PolicySpec, actor: Actor, reason: str) -> PolicyRevision:
+def _add_revision(policy: Policy, latest: int, spec: PolicySpec, actor: Actor, reason: str) -> PolicyRevision:
     """Write the next revision of a locked policy."""
-    latest = policy.revisions.order_by("-version").values_list("version", flat=True).first() or 0
     numbered = msgspec.structs.replace(spec, version=latest + 1)
     revision = PolicyRevision.objects.create(
         policy=policy, version=latest + 1, spec=numbered, author=actor.name, reason=reason
@@ -86,17 +94,23 @@ def add_revision(policy: Policy, spec: PolicySpec, actor: Actor, reason: str) ->
 
 
 def activate(
-    name: str, version: int, *, actor: Actor, reason: str, expected_active: int | None = None
+    name: str,
+    version: int,
+    *,
+    actor: Actor,
+    reason: str,
+    expected_active: int | None = None,
+    kept_by: Cluster | None = None,
 ) -> PolicyRevision:
-    """Let a revision decide from the next batch on.
+    """Let a revision decide from the next batch on, if it keeps every golden placement.
 
     `expected_active` is the active version that the caller saw; a different one now is refused.
     Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
-    `PolicyChanged`, or what `check` raises when the revision cannot run any more.
+    `PolicyChanged`, GoldenPlacementBroken, or what `check` raises when the revision cannot run any more.
     """
     reason = require_reason(reason)
     with transaction.atomic():
-        policy = locked(name)
+        policy = locked(name, kept=kept_by is not None)
         if expected_active is not None and policy.active_version != expected_active:
             raise InputError(
                 "PolicyChanged",
@@ -107,11 +121,32 @@ def activate(
         if revision is None:
             raise InputError("PolicyVersionUnknown", f"policy {name} has no version {version}", place="version")
         check(revision.spec)
-        let_decide(policy, revision, actor, reason)
+        goldens = require_goldens(revision.spec)
+        _let_decide(policy, revision, goldens, actor, reason)
     return revision
 
 
-def let_decide(policy: Policy, revision: PolicyRevision, actor: Actor, reason: str) -> None:
+def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> PolicyRevision | None:
+    """Activate a revision; one that breaks a golden placement stays a draft, and the audit trail says why.
+
+    Raises: what `activate` raises besides.
+    """
+    try:
+        return activate(name, version, actor=actor, reason=reason)
+    except GoldenPlacementBroken as broken:
+        note_refused(name, version, broken, actor=actor, reason=reason)
+        return None
+
+
+def note_refused(name: str, version: int, refusal: InputError, *, actor: Actor, reason: str) -> None:
+    """Write down that somebody who is not there to be told could not activate a version."""
+    details = {"version": version, "code": refusal.code, "refusal": refusal.message[:2000]}
+    record(
+        actor=actor.name, role=actor.role, action="policy.refused", obj=("policy", name), reason=reason, details=details
+    )
+
+
+def _let_decide(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, actor: Actor, reason: str) -> None:
     """Make a revision of a locked policy the active one."""
     before = policy.active_version
     policy.revisions.filter(state=RevisionState.ACTIVE).update(state=RevisionState.RETIRED)
@@ -119,14 +154,13 @@ def let_decide(policy: Policy, revision: PolicyRevision, actor: Actor, reason: s
     revision.save(update_fields=["state", "reason", "activated_at"])
     policy.active_version, policy.description = revision.version, revision.spec.description[:400]
     policy.save(update_fields=["active_version", "description"])
-    record(
-        actor=actor.name,
-        role=actor.role,
-        action="policy.activate",
-        obj=policy,
-        reason=reason,
-        details={"before": before, "after": revision.version},
-    )
+    details: dict[str, object] = {"before": before, "after": revision.version}
+    if goldens.results:
+        details["goldens"] = {one.golden: one.state.value for one in goldens.results}
+    for one in goldens.results:
+        own = GoldenPlacement.objects.filter(name=one.golden, policy_name=policy.name)
+        own.update(state=one.state.value, got=one.got, checked_at=timezone.now(), broken_since=None)
+    record(actor=actor.name, role=actor.role, action="policy.activate", obj=policy, reason=reason, details=details)
     policy_activated.send(sender=Policy, name=policy.name)
     publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
 
@@ -184,7 +218,8 @@ def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
 def ensure_builtins() -> list[str]:
     """Bring the built-in policies in, and new revisions of those that a release changed; return the names touched.
 
-    A built-in that people changed keeps their active revision; the new one stays a draft beside it.
+    A built-in that people changed keeps their active revision; the new one stays a draft beside it, and so does one
+    that breaks a golden placement.
     """
     touched: list[str] = []
     for spec in BUILTIN.values():
@@ -196,7 +231,7 @@ def ensure_builtins() -> list[str]:
         revision = save_draft(spec, actor=BUILT_IN, reason="comes with the product")
         active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
         if active is None or active.author == BUILT_IN.name:
-            activate(spec.name, revision.version, actor=BUILT_IN, reason="comes with the product")
+            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason="comes with the product")
         touched.append(spec.name)
     return touched
 

@@ -1,15 +1,16 @@
-"""The live document of the policies: one entry a policy, with all its versions."""
+"""The live documents of the policies, of golden placements and of plans: one entry each, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from hetsched.contracts.times import rfc3339
 
-from .models import Policy, PolicyObject, PolicyRevision
+from .models import GoldenPlacement, Policy, PolicyObject, PolicyPlan, PolicyRevision
 
-TOPIC = "policies"
+TOPIC, GOLDENS, PLANS = "policies", "goldens", "plans"
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
@@ -62,3 +63,47 @@ def policies_document() -> dict[str, Any]:
 
 def _all() -> Iterable[Policy]:
     return Policy.objects.select_related("keeper").prefetch_related("revisions")
+
+
+def golden_document(golden: GoldenPlacement) -> dict[str, Any]:
+    """Return the entry of one golden placement: how it stands under what is active."""
+    return {
+        "cluster": golden.cluster.name,
+        "policy": golden.policy_name,
+        "enabled": golden.enabled,
+        "state": golden.state,
+        "expected": str(golden.expectation),
+        "got": golden.got,
+        "checkedAt": _time(golden.checked_at),
+        "brokenSince": _time(golden.broken_since),
+    }
+
+
+def goldens_document() -> dict[str, Any]:
+    """Return the whole document of the topic."""
+    rows = GoldenPlacement.objects.select_related("cluster").defer("manifest", "pod", "cluster__definitions")
+    return {golden.name: golden_document(golden) for golden in rows}
+
+
+def plan_document(plan: PolicyPlan) -> dict[str, Any]:
+    """Return the entry of one plan: what it waits for, and what it did."""
+    return {
+        "policy": plan.policy.name,
+        "enabled": plan.enabled,
+        "state": plan.state,
+        "note": plan.note,
+        "lastValue": plan.last_value,
+        "lastLookedAt": _time(plan.last_looked_at),
+        "aboveSince": _time(plan.above_since),
+        "belowSince": _time(plan.below_since),
+        "lastSwitchedAt": _time(plan.last_switched_at),
+    }
+
+
+def plans_document() -> dict[str, Any]:
+    """Return the whole document of the topic."""
+    return {plan.name: plan_document(plan) for plan in PolicyPlan.objects.select_related("policy")}
+
+
+def _time(value: datetime | None) -> str | None:
+    return rfc3339(value) if value else None

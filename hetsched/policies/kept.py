@@ -1,10 +1,10 @@
 """Policies that clusters keep: their objects become versions here, as the REST door would take them.
 
 Rule: a name that nobody has is the cluster's that brings it first, and its object says what decides: every new content
-that passes `check` becomes a version and decides at once. What does not pass is refused with its field, and the version
-before goes on. A name that is kept here or by another cluster is refused; `keep` hands a policy over, either way, and
-nothing else does. An object that is gone leaves its last version deciding, still the cluster's, until it comes again
-or somebody takes the policy over.
+that passes `check` becomes a version and, where it keeps every golden placement, decides at once. What does not is
+refused with the reason, and the version before goes on. A name that is kept here or by another cluster is refused;
+`keep` hands a policy over, either way, and nothing else does. An object that is gone leaves its last version deciding,
+still the cluster's, until it comes again or somebody takes the policy over.
 Invariants: a refused object changes nothing that decides; of a name at most one object is accepted.
 """
 
@@ -24,7 +24,7 @@ from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 
-from .actions import add_revision, check, let_decide, locked, same
+from .actions import activate, check, locked, same, save_draft
 from .documents import TOPIC, policy_document
 from .models import Policy, PolicyObject
 
@@ -137,7 +137,8 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
 def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
     """Return the version that has this content and decides; it is made where there is none.
 
-    Raises: InputError `PolicyNameTaken`, or as `check` does; nothing is written then.
+    Raises: InputError `PolicyNameTaken`, or as `check` does, and nothing is written; GoldenPlacementBroken, and a draft
+    is left.
     """
     check(spec)
     Policy.objects.get_or_create(name=spec.name, defaults={"keeper": cluster})
@@ -153,10 +154,9 @@ def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
     active = policy.revisions.filter(version=policy.active_version).first()
     if active is not None and same(active.spec, spec):
         return active.version
-    reason = f"generation {generation} of the object in {where_kept(cluster)}"
-    revision = add_revision(policy, spec, _of(cluster), reason)
-    let_decide(policy, revision, _of(cluster), reason)
-    return revision.version
+    actor, reason = _of(cluster), f"generation {generation} of the object in {where_kept(cluster)}"
+    draft = save_draft(spec, actor=actor, reason=reason, kept_by=cluster)
+    return activate(spec.name, draft.version, actor=actor, reason=reason, kept_by=cluster).version
 
 
 def _publish(name: str) -> None:

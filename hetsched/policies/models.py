@@ -143,6 +143,8 @@ class GoldenPlacement(models.Model):
     got = models.CharField(_("what came out"), max_length=500, blank=True)
     checked_at = models.DateTimeField(_("looked at"), null=True)
     broken_since = models.DateTimeField(_("broken since"), null=True)
+    # Which nodes and versions it was judged on; nothing else can change the answer.
+    judged_on = models.CharField(max_length=64, blank=True, editable=False)
 
     class Meta:
         verbose_name = _("golden placement")
@@ -191,7 +193,7 @@ class PolicyPlan(models.Model):
 
 
 class Measure(models.Model):
-    """The figures of a cluster at one moment, which plans go by; kept for a week, so that a plan can be tried on them."""
+    """The figures of a cluster at one moment, which plans go by; kept for a week, to try plans on them."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="measures", verbose_name=_("cluster"))
     at = models.DateTimeField(_("at"))

@@ -24,7 +24,7 @@ class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Above `above` for so many minutes: `above_version`; below `below`, which is less, for as many: `below_version`."""
+    """Above `above` for so many minutes: `above_version`; for as many below `below`, which is less: `below_version`."""
 
     cluster: str
     metric: Metric
@@ -46,17 +46,8 @@ class Measured(msgspec.Struct, frozen=True, rename="camel"):
 
     def of(self, metric: Metric) -> float | None:
         """Return one figure by its name."""
-        found: float | None = getattr(self, _ATTRIBUTE[metric])
-        return found
-
-
-_ATTRIBUTE = dict(
-    zip(
-        ("gpuAllocation", "cpuUtilization", "memoryUtilization", "balance", "pendingPods"),
-        Measured.__struct_fields__,
-        strict=True,
-    )
-)
+        figures: dict[str, float | None] = msgspec.to_builtins(self)
+        return figures[metric]
 
 
 class Asked(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -178,7 +178,10 @@ def _counted() -> Iterator[Metric]:
     canary = _gauge("hetsched_canary_age_seconds", "Since when no canary came through a queue.", "queue")
     for one in tally.told(figures.CANARY):
         canary.add_metric(one.labels, _age(one.at))
-    yield from (broken, looked, canary)
+    goldens = _gauge(figures.GOLDENS.name, figures.GOLDENS.help, *figures.GOLDENS.labels)
+    for one in tally.told(figures.GOLDENS):
+        goldens.add_metric(one.labels, one.value)
+    yield from (broken, looked, canary, goldens)
 
 
 def _cumulated(figure: tally.Kept, one: tally.Told) -> list[tuple[str, float]]:

@@ -41,7 +41,7 @@ from hetsched.inventory.tiles import node_facts, node_load, without_nulls
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import difference, publish_many
-from hetsched.policies.actions import activate, is_kept, save_draft
+from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 
@@ -103,14 +103,14 @@ def import_cluster(
 def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
     """Activate policies that are new; where one of the name is known and differs, keep a draft beside it.
 
-    What a cluster keeps stays as it is.
+    One that breaks a golden placement stays a draft. What a cluster keeps stays as it is.
     """
     known = active_specs({spec.name for spec in specs})
     for spec in specs:
         own = known.get(spec.name)
         if own is None:
             version = save_draft(spec, actor=actor, reason=f"import of {cluster}").version
-            activate(spec.name, version, actor=actor, reason=f"import of {cluster}")
+            activate_or_leave(spec.name, version, actor=actor, reason=f"import of {cluster}")
         elif msgspec.structs.replace(own, version=spec.version) != spec and not is_kept(spec.name):
             save_draft(spec, actor=actor, reason=f"import of {cluster}")
 

@@ -1,0 +1,191 @@
+"""The only writers of golden placements, and the look whether those that are agreed still hold.
+
+Problem: the inventory changes too: a golden placement may break without anybody touching a policy.
+Rule: saving and removing need a reason and are audited. One that breaks under what is active is saved all the same and
+told: it blocks the next activation until one of the two is put right. `look_again` judges those whose nodes or active
+versions changed since they were judged, and tells those that broke or hold again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import blake2b
+
+import structlog
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import Expectation, GoldenState, Judged
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.isa_strings import required_isa
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import DNS_LABEL, Cluster
+from hetsched.journal import figures, tally
+from hetsched.journal.audit import SYSTEM, Actor, record
+from hetsched.journal.publish import publish_many
+
+from .actions import known_policies
+from .documents import GOLDENS, golden_document
+from .guarding import basis_of, judge_rows, worst
+from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
+
+MOST_GOLDENS = 500
+MOST_BYTES = 100_000
+log = structlog.get_logger(__name__)
+
+
+def save_golden(
+    name: str,
+    *,
+    cluster: Cluster,
+    manifest: str,
+    expectation: Expectation,
+    policy_name: str = "",
+    enabled: bool = True,
+    actor: Actor,
+    reason: str,
+) -> GoldenPlacement:
+    """Agree on a placement, or change what was agreed; how it stands under what is active is in the row.
+
+    Raises: InputError `ReasonMissing`, `GoldenNameInvalid`, `GoldenPodInvalid`, `GoldenExpectationInvalid`,
+    `GoldensTooMany`, `PolicyUnknown`, or what is wrong with the manifest or the instruction set.
+    """
+    reason = require_reason(reason)
+    if not re.fullmatch(DNS_LABEL.regex, name):
+        raise InputError("GoldenNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
+    pod = read_pod(manifest, cluster)
+    expectation.checked()
+    if expectation.isa:
+        _check_isa(expectation.isa)
+    if policy_name and not Policy.objects.filter(name=policy_name).exists():
+        raise InputError(
+            "PolicyUnknown", f"there is no policy {policy_name[:80]!r}", place="policy", hint=known_policies()
+        )
+    with transaction.atomic():
+        row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
+        new = row is None
+        if row is None:
+            if GoldenPlacement.objects.count() >= MOST_GOLDENS:
+                raise InputError("GoldensTooMany", f"there are {MOST_GOLDENS} golden placements", place="name")
+            row = GoldenPlacement(name=name)
+        row.cluster, row.policy_name, row.manifest, row.pod = cluster, policy_name, manifest, pod
+        row.expectation, row.enabled, row.author, row.reason = expectation, enabled, actor.name, reason
+        row.changed_at, row.judged_on, row.broken_since = timezone.now(), "", None
+        row.save()
+        _look(row, _active_specs(), timezone.now())
+        details = {"cluster": cluster.name, "policy": policy_name, "expects": str(expectation), "enabled": enabled}
+        record(
+            actor=actor.name, role=actor.role, action="golden.add" if new else "golden.change", obj=("golden", name),
+            reason=reason, details={**details, "state": row.state},
+        )  # fmt: skip
+        publish_many({GOLDENS: lambda: {name: golden_document(row)}})
+    return row
+
+
+def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
+    """Take back what was agreed. Raises: InputError `GoldenUnknown` or `ReasonMissing`."""
+    reason = require_reason(reason)
+    with transaction.atomic():
+        row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
+        if row is None:
+            raise InputError("GoldenUnknown", f"there is no golden placement {name[:80]!r}", place="name")
+        details = {"cluster": row.cluster.name, "policy": row.policy_name, "expects": str(row.expectation)}
+        row.delete()
+        record(
+            actor=actor.name, role=actor.role, action="golden.remove", obj=("golden", name), reason=reason,
+            details=details,
+        )  # fmt: skip
+        publish_many({GOLDENS: {name: None}})
+
+
+def read_pod(manifest: str, cluster: Cluster | None = None) -> PodSpec:
+    """Read the one pod of a golden placement; a Job or Deployment stands for one of its pods.
+
+    Raises: InputError `GoldenPodInvalid`, or what is wrong with the manifest.
+    """
+    if len(manifest.encode()) > MOST_BYTES:
+        raise InputError("GoldenPodInvalid", f"the manifest has more than {MOST_BYTES} bytes", place="manifest")
+    known = cluster.definitions if cluster is not None else None
+    pods = parse_workload([("manifest", manifest.encode())], known=known).pending
+    if not pods or len({pod.shape for pod in pods}) > 1:
+        said = "holds no pod to place" if not pods else "holds pods that ask for different things"
+        raise InputError("GoldenPodInvalid", f"the manifest {said}, not one", place="manifest")
+    return pods[0]
+
+
+def _check_isa(text: str) -> None:
+    try:
+        required_isa(text)
+    except InputError as error:
+        raise error.at("expect.isa ") from None
+
+
+# -- the look ----------------------------------------------------------------------------------------------------------
+
+
+def look_again(now: datetime | None = None) -> dict[str, int]:
+    """Judge those whose nodes or active versions changed since; return how many are in which state."""
+    now = now or timezone.now()
+    specs = _active_specs()
+    rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
+    for row in rows.order_by("cluster_id", "name"):
+        if row.judged_on != _basis(row, specs):
+            with transaction.atomic():
+                locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
+                if locked is not None:
+                    _tell(locked, specs, now)
+    states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
+    counted = {state.value: states.get(state.value, 0) for state in GoldenState}
+    tally.put(figures.GOLDENS, {(state,): float(count) for state, count in counted.items()})
+    return counted
+
+
+def _tell(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+    """Judge one, and tell what came out if that is news."""
+    before = row.state
+    _look(row, specs, now)
+    if row.state != before and GoldenPlacement.BROKEN in (row.state, before):
+        broke = row.state == GoldenPlacement.BROKEN
+        log.log(30 if broke else 20, "golden placement", golden=row.name, state=row.state, got=row.got)
+        record(
+            actor=SYSTEM.name, role=SYSTEM.role, action="golden.broken" if broke else "golden.kept",
+            obj=("golden", row.name), details={"expected": str(row.expectation), "got": row.got},
+        )  # fmt: skip
+    publish_many({GOLDENS: lambda: {row.name: golden_document(row)}})
+
+
+def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+    """Judge one under all active policies that it guards, and write how it stands."""
+    rows = GoldenPlacement.objects.filter(pk=row.pk)
+    results: dict[str, Judged] = {}
+    for spec in _guarded(row, specs):
+        (results[spec.name],) = judge_rows(spec, rows)
+    state, got = worst(results)
+    row.state = state.value if row.enabled else GoldenPlacement.OFF
+    row.got, row.checked_at, row.judged_on = got[:500], now, _basis(row, specs)
+    if row.state != GoldenPlacement.BROKEN:
+        row.broken_since = None
+    elif row.broken_since is None:
+        row.broken_since = now
+    row.save(update_fields=["state", "got", "checked_at", "judged_on", "broken_since"])
+
+
+def _guarded(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> Sequence[PolicySpec]:
+    return [spec for name, spec in sorted(specs.items()) if row.policy_name in ("", name)]
+
+
+def _basis(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> str:
+    versions = ",".join(f"{spec.name}@{spec.version}" for spec in _guarded(row, specs))
+    return blake2b(f"{basis_of(row.cluster)} {versions}".encode(), digest_size=16).hexdigest()
+
+
+def _active_specs() -> dict[str, PolicySpec]:
+    rows = PolicyRevision.objects.filter(state=RevisionState.ACTIVE, version=F("policy__active_version"))
+    return {revision.spec.name: revision.spec for revision in rows}
