@@ -17,6 +17,7 @@ from hetsched import __version__
 from hetsched.contracts.errors import InputError
 
 from . import (
+    advise,
     agent,
     audit,
     backup,
@@ -118,6 +119,7 @@ def root(
 
 
 app.command(rich_help_panel=_OFFLINE)(whatif.whatif)
+app.command(rich_help_panel=_OFFLINE)(advise.advise)
 app.command(rich_help_panel=_OFFLINE)(check.check)
 app.command(rich_help_panel=_OFFLINE)(simulate.simulate)
 app.command(rich_help_panel=_OFFLINE)(experiment.experiment)

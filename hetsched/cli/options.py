@@ -198,8 +198,8 @@ def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     return policies[0]
 
 
-def compile_choice(spec: PolicySpec, *, preemption: bool = True) -> Policy:
-    """Check a policy and make it ready; without `preemption` no plugin may name pods to evict.
+def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: Sequence[str] = ()) -> Policy:
+    """Check a policy and make it ready with `implied` plugins; without `preemption` none may name pods to evict.
 
     Raises: InputError.
     """
@@ -211,6 +211,6 @@ def compile_choice(spec: PolicySpec, *, preemption: bool = True) -> Policy:
         kept = tuple(u for u in spec.plugins if u.name not in registry or "post-filter" not in registry[u.name].points)
         spec = msgspec.structs.replace(spec, plugins=kept)
     try:
-        return compile_policy(spec, registry)
+        return compile_policy(spec, registry, implied=implied)
     except InputError as error:
         raise error.at(f"policy {spec.name} ") from None

@@ -119,7 +119,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     made = _without_needless(board, made, goal)
     moves = [board.told(moved, _evens(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
-        text = f"{_moves(made)} lift the balance from {began:.4f} to {board.balance:.4f}"
+        text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f}"
         return _Found(AdviceVerdict.PLAN, text, moves, at_least=1)
     why = (
         f"{question.most_moves} moves are as many as are asked for"
@@ -129,7 +129,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     nearest = Nearest("", f"the balance stays at {board.balance:.4f} of {goal:g}: {why}")
     if not made:
         return _Found(AdviceVerdict.NONE, f"nothing helps: {nearest.message}", [], nearest=nearest)
-    text = f"{_moves(made)} lift the balance from {began:.4f} to {board.balance:.4f} of {goal:g}; {why}"
+    text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f} of {goal:g}; {why}"
     return _Found(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 
 
@@ -250,7 +250,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
         where = ", ".join(f"{place.pod} on {place.node}" for place in places[:3])
         return _Found(AdviceVerdict.NOTHING, f"there is room already: {where}", [], places, fewest=True)
     where = ", ".join(dict.fromkeys(place.node for place in places))
-    text = f"{_moves(moves)} make room for {_pods(question)} on {where}"
+    text = f"by {_moves(moves)} there is room for {_pods(question)} on {where}"
     return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=at_least, fewest=fewest)
 
 
@@ -304,15 +304,16 @@ def _rare(board: Board, units: Units, question: Question) -> _Found:
     nearest = None
     if stuck:
         named = tuple(booking.pod.key for unit in stuck for booking in unit)
-        message = f"{len(named)} narrow pods stay: no other place, or only on a node that is as rare"
+        count = f"{len(named)} narrow pod stays" if len(named) == 1 else f"{len(named)} narrow pods stay"
+        message = f"{count}: no other place, or only on a node that is as rare"
         nearest = Nearest(state.columns.names[stuck[0][0].row], message, named[:5])
     if not moves:
         assert nearest is not None
         return _Found(AdviceVerdict.NONE, nearest.message, [], nearest=nearest)
     missing = len(narrow) - len(moves)
     verdict = AdviceVerdict.PARTLY if missing else AdviceVerdict.PLAN
-    rest = f"; {missing} others stay" if missing else ""
-    text = f"{_moves(moves)} give rare nodes back{rest}"
+    rest = f"; {missing} more {'stays' if missing == 1 else 'stay'}" if missing else ""
+    text = f"by {_moves(moves)} rare nodes are free for those who need them{rest}"
     return _Found(verdict, text, moves, nearest=nearest, at_least=len(moves), fewest=not missing)
 
 

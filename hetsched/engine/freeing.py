@@ -227,7 +227,8 @@ class Freeing:
         row = min(blocked, key=lambda row: (len(blocked[row]), dict(self.rows)[row], row))
         pods = tuple(booking.pod.key for booking in blocked[row])
         if pods:
-            message = f"it would fit once {len(pods)} more pods had another place than {names[row]}"
+            more = "one more pod" if len(pods) == 1 else f"{len(pods)} more pods"
+            message = f"it would fit if {more} could leave {names[row]}"
         else:
             message = f"more than {self.most_moves} pods would have to leave {names[row]}"
         return Nearest(names[row], message, pods[:_NAMED])

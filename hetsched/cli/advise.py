@@ -1,0 +1,202 @@
+"""`hetsched advise`: which running pods to move, so that the cluster is even, pods find room, or rare nodes are free.
+
+Rule: on files nothing but the answer comes of it. Without `--cluster` the server is asked about one of its clusters,
+and an operator may confirm the plan that the server told by its token: it is carried out as long as it is still the
+same plan. Exit codes: 0 a plan, or nothing to do; 1 a plan that goes only a part of the way; 10 none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move, Question
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .options import choose_policies, compile_choice, read_manifest, read_sources
+from .output import Output, OutputFormat, console, print_json, table
+
+_COLOURS = {
+    AdviceVerdict.PLAN: "green",
+    AdviceVerdict.NOTHING: "green",
+    AdviceVerdict.PARTLY: "yellow",
+    AdviceVerdict.NONE: "red",
+}
+_HOURS = 3600
+
+
+def advise(
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", metavar="FILE", help="Nodes and what runs there; without it a server is asked."),
+    ] = None,
+    filename: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="Pods to find room for, or that wait for rare nodes."),
+    ] = None,
+    goal: Annotated[
+        Goal | None,
+        typer.Option(
+            "--goal", help="What the moves are for; room where pods are given, else balance.", show_default=""
+        ),
+    ] = None,
+    target: Annotated[float, typer.Option("--target", min=0, max=1, help="Balance to reach.")] = 0.95,
+    most_moves: Annotated[int, typer.Option("--most-moves", min=1, max=100, help="Propose no more moves.")] = 10,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by.", show_default=False)
+    ] = None,
+    of: Annotated[str, typer.Option("--of", metavar="NAME", help="The server's cluster.", show_default="its own")] = "",
+    confirm: Annotated[
+        str, typer.Option("--confirm", metavar="TOKEN", help="Carry out the plan of this token.", show_default=False)
+    ] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, for the audit trail; with --confirm.", show_default=False)
+    ] = "",
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Say which running pods to move, and what that gains and costs; nothing moves without a confirmation.
+
+    Exit codes: 0 a plan or nothing to do, 1 a plan that goes a part of the way, 10 no plan, 2 wrong files or options.
+    """
+    chosen = goal or (Goal.ROOM if filename else Goal.BALANCE)
+    if cluster:
+        if confirm:
+            raise InputError("NothingToConfirm", "what files describe cannot be changed", place="--confirm")
+        found = _on_files(cluster, filename or [], chosen, target, most_moves, policy)
+    else:
+        body = {"goal": chosen.value, "target": target, "mostMoves": most_moves, "policy": policy or ""}
+        if filename:
+            body["manifest"] = read_manifest(filename)
+        with connect(server, token) as client:
+            name = of or _own(client)
+            if confirm:
+                _confirm(client, name, {**body, "reason": reason}, confirm, output)
+                return
+            answer = client.send("POST", f"clusters/{name}/advice/", body=msgspec.json.encode(body), headers=_JSON)
+            found = msgspec.json.decode(answer.content, type=Advice)
+    if output is OutputFormat.JSON:
+        print_json(found.document())
+    else:
+        show(found)
+    raise typer.Exit(found.exit_code)
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _on_files(
+    cluster: Sequence[str], files: Sequence[str], goal: Goal, target: float, most_moves: int, policy: str | None
+) -> Advice:
+    from hetsched.engine.advice import advise as search
+    from hetsched.engine.policy import IMPLIED
+    from hetsched.engine.state import ClusterState
+
+    nodes = parse_cluster(read_sources(cluster, "--cluster"))
+    if not nodes.nodes:
+        raise InputError("ClusterWithoutNodes", "there is no Node in it", place=f"--cluster {', '.join(cluster)}")
+    asked = parse_workload(read_sources(files, "-f"), known=nodes) if files else ClusterContent(pending=nodes.pending)
+    if goal is Goal.ROOM and not asked.pending:
+        raise InputError("WorkloadEmpty", "there is no pod to find room for", place="-f", hint="Give pods with -f")
+    (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
+    state = ClusterState.of(nodes)
+    state.add_storage(asked.storage, asked.devices)
+    taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
+    if taken is not None:
+        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="-f", hint="Rename it")
+    question = Question(goal, tuple(pods) if goal is not Goal.BALANCE else (), target, most_moves)
+    compiled = compile_choice(spec, preemption=False, implied=IMPLIED)
+    return search(state, compiled, question, evaluated_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def _own(client: Client) -> str:
+    found = next(client.items("clusters/", most=1), None)
+    if found is None:
+        raise InputError("ClusterUnknown", "the server has no cluster", place="--of")
+    return str(found["name"])
+
+
+def _confirm(client: Client, name: str, body: dict[str, Any], token: str, output: OutputFormat) -> None:
+    answer = client.send(
+        "POST",
+        f"clusters/{name}/rebalances/",
+        body=msgspec.json.encode(body),
+        headers={**_JSON, "If-Match": f'"{token}"'},
+    )
+    if output is OutputFormat.JSON:
+        print_json(answer.json())
+        return
+    found = answer.json()
+    console().print(f"rebalance {found['id']}: {found['state']}, {len(found['moves'])} pods to move", soft_wrap=True)
+
+
+def show(advice: Advice) -> None:
+    """Print advice for people."""
+    out = console()
+    colour = _COLOURS[advice.verdict]
+    out.print(f"[bold {colour}]{advice.verdict.value}[/]  {escape(advice.summary)}", soft_wrap=True)
+    if advice.moves:
+        _show_moves(out, advice.moves)
+        cost = advice.cost
+        lost = f", {cost.lost_seconds / _HOURS:.1f} h of run time begin anew" if cost.lost_seconds else ""
+        bare = f", {cost.not_coming_back} would not come back by themselves" if cost.not_coming_back else ""
+        pinned = f", {cost.exclusive} with CPUs of their own" if cost.exclusive else ""
+        out.print(f"cost: {cost.restarts} restarts{bare}{pinned}{lost}", soft_wrap=True)
+    for place in advice.places:
+        out.print(f"room: {escape(place.pod)} on {escape(place.node)}", soft_wrap=True)
+    if advice.nearest is not None and advice.verdict is not AdviceVerdict.PLAN:
+        pods = f" ({', '.join(advice.nearest.pods)})" if advice.nearest.pods else ""
+        out.print(f"nearest: {escape(advice.nearest.message + pods)}", soft_wrap=True)
+    for one in advice.stays:
+        out.print(f"[dim]{one.pods} stay: {escape(one.message)}, as {escape(one.example)}[/]", soft_wrap=True)
+    search = advice.search
+    proved = f"no plan has fewer than {search.at_least} moves; " if search.at_least else ""
+    out.print(
+        f"\n[dim]policy {escape(advice.policy.name)} v{advice.policy.version}, balance {advice.balance.before:.4f} -> "
+        f"{advice.balance.after:.4f}, {proved}{search.tried} moves tried, plan {advice.token}; nothing was moved[/]",
+        soft_wrap=True,
+    )
+
+
+def _show_moves(out: Console, moves: Sequence[Move]) -> None:
+    shown = table("step", "pod", "from", "to", "balance", "frees", "cost", "why", right=("step", "balance"))
+    for step, move in enumerate(moves, start=1):
+        for position, pod in enumerate(move.pods):
+            first = not position
+            frees = " ".join(f"{name}={amount}" for name, amount in move.frees.items())
+            shown.add_row(
+                str(step) if first else "",
+                escape(pod.pod),
+                escape(pod.from_),
+                escape(pod.to),
+                f"{move.balance.after - move.balance.before:+.4f}" if first else "",
+                escape(frees) if first else "",
+                escape(_cost(move, position)),
+                escape(move.why) if first else "",
+            )
+    out.print()
+    out.print(shown)
+
+
+def _cost(move: Move, position: int) -> str:
+    pod = move.pods[position]
+    told = ["restart"]
+    if pod.age_seconds is not None:
+        told.append(f"{pod.age_seconds / _HOURS:.1f} h old")
+    if not pod.comes_back:
+        told.append("would not come back by itself")
+    if pod.exclusive_cpus:
+        told.append("CPUs of its own")
+    if not position:
+        told += [f"{budget.budget} leaves {budget.left}" for budget in move.budgets]
+    return ", ".join(told)

@@ -1,0 +1,51 @@
+"""`hetsched advise` on files: the plan, its cost, and the exit code."""
+
+from pathlib import Path
+
+from tests.builders import a_node, a_pod
+from tests.unit.cli.calling import cluster_file, document, run, workload_file
+
+
+def a_tight_cluster(folder: Path) -> Path:
+    # a has 5 - 4 = 1 CPU left, b 4 - 1 = 3: for 4 CPUs the pod of b has to move to a.
+    left = a_pod("left").cpu(4).running_on("a").having(controller="ReplicaSet/left")
+    right = a_pod("right").cpu(1).running_on("b")
+    return cluster_file(folder, a_node("a").cpu(5), a_node("b").cpu(4), left, right)
+
+
+def test_a_plan_for_people(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("new").cpu(4))
+    result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("plan  by 1 move there is room for default/new on b")
+    assert "default/right" in result.stdout
+    assert "would not come back by itself" in result.stdout
+    assert "no plan has fewer than 1 moves" in result.stdout
+    assert "nothing was moved" in result.stdout
+
+
+def test_the_document(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("new").cpu(4))
+    found = document(run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods, "-o", "json"))
+    (move,) = found["moves"]
+    (pod,) = move["pods"]
+    assert (found["goal"], found["verdict"], found["search"]["fewest"]) == ("room", "plan", True)
+    assert (pod["pod"], pod["from"], pod["to"], pod["comesBack"]) == ("default/right", "b", "a", False)
+
+
+def test_no_plan_is_exit_10_and_says_why(tmp_path: Path) -> None:
+    pods = workload_file(tmp_path, a_pod("new").cpu(5))
+    result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
+    assert result.exit_code == 10
+    assert "nearest: it would fit if one more pod could leave a (default/left)" in result.stdout
+
+
+def test_a_balanced_cluster_needs_nothing(tmp_path: Path) -> None:
+    result = run("advise", "--cluster", a_tight_cluster(tmp_path), "--target", "0.8")
+    assert (result.exit_code, result.stdout.split()[0]) == (0, "nothing-to-do")
+
+
+def test_files_cannot_be_changed(tmp_path: Path) -> None:
+    result = run("advise", "--cluster", a_tight_cluster(tmp_path), "--confirm", "abc")
+    assert result.exit_code == 2
+    assert "NothingToConfirm" in result.output
