@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.plugins.qos_sort import QosSort
 from hetsched.placement.models import Pod
+from hetsched.placement.queue import next_pods
+from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_pod
 from tests.scenes import ALICE, submitted
@@ -46,9 +51,49 @@ def test_places_follow_the_policy(waiting: Any, operator: Api) -> None:
     assert pods == ["team/urgent", "flood/flood-0", "flood/flood-1", "team/g-0"]
 
 
-def test_what_waits_for_its_back_off_has_no_place(waiting: Any, operator: Api) -> None:
-    Pod.objects.filter(name__startswith="flood").update(queued=False)
-    assert len(operator.get("queue/")["items"]) == 3
+def test_what_is_not_due_has_no_place_and_says_until_when(waiting: Any, operator: Api) -> None:
+    now = timezone.now()
+    soon, later = now + timedelta(seconds=8), now + timedelta(seconds=30)
+    rows = Pod.objects.filter(namespace="flood")
+    rows.filter(name="flood-0").update(not_before=soon, attempts=4)
+    rows.filter(name="flood-1").update(images_until=later)
+    # Refused 100 s ago; waits for no time, so it is flushed after 300 s.
+    rows.filter(name="flood-2").update(
+        queued=False, state="not-now", tried_at=now - timedelta(seconds=100), helped_by=1
+    )
+    Pod.objects.filter(name="urgent").update(queued=False)
+    found = operator.get("queue/")["items"]
+    assert [(one["position"], one["pod"], one["standing"]) for one in found] == [
+        (1, "team/g-0", "due"), (2, "team/g-1", "due"), (None, "flood/flood-0", "back-off"),
+        (None, "flood/flood-1", "images"), (None, "flood/flood-2", "resting"), (None, "team/urgent", "gated"),
+    ]  # fmt: skip
+    again = [one["againAt"] and datetime.fromisoformat(one["againAt"]) for one in found]
+    assert again == [None, None, soon, later, now + timedelta(seconds=200), None]
+
+
+def test_one_standing_alone_is_listed(waiting: Any, operator: Api) -> None:
+    Pod.objects.filter(name="urgent").update(queued=False)
+    assert [one["pod"] for one in operator.get("queue/?standing=gated")["items"]] == ["team/urgent"]
+    assert len(operator.get("queue/?standing=due")["items"]) == 5
+    assert operator("GET", "queue/?standing=lost", status=400).json()["code"] == "QueryInvalid"
+
+
+def test_each_request_is_read_once_however_often_the_queue_is_cut(
+    waiting: Any, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered_by("qos-sort")
+    asked: list[str] = []
+    sort_key = QosSort.sort_key
+    monkeypatch.setattr(QosSort, "sort_key", lambda self, pod: (asked.append(pod.key), sort_key(self, pod))[1])
+    with warm(waiting.pk).held():
+        policy = warm(waiting.pk).default_policy()
+    assert policy is not None
+    first = [pod.spec.key for pod in next_pods(waiting.pk, policy, 2)]
+    assert (first, len(asked)) == (["flood/flood-0", "team/urgent"], 6)
+    Pod.objects.filter(name="urgent").update(queued=False)
+    Pod.objects.filter(name="g-1").update(priority=9)  # its place has to be found anew, and its gang comes with it
+    again = [pod.spec.key for pod in next_pods(waiting.pk, policy, 1)]
+    assert (again[0], len(asked)) == ("flood/flood-0", 7)
 
 
 def test_a_limited_token_sees_its_own_pods_at_their_true_places(waiting: Any, api: Callable[..., Api]) -> None:

@@ -1,19 +1,15 @@
 """`audit/`: who did what to which object, when and why; `audit/chain/`: how far the trail is sealed and verified.
 
 Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees,
-and what it did itself; entries about tokens are for those who may manage them. `as=csv` gives the same rows as a
-table, in which no cell is a formula.
+and what it did itself; entries about tokens are for those who may manage them.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-import msgspec
 from django.db.models import Q, QuerySet
 from django.http import HttpResponse
 from django.urls import path
@@ -22,14 +18,13 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.times import rfc3339
 from hetsched.journal.chain import ChainState, chain_state
 from hetsched.journal.models import AuditEntry
 
 from . import reach
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, limit_of, page
-from .views import ApiView, answer, send
+from .paging import LIST_QUERIES, page
+from .views import ApiView, answer
 
 FILTERS = {
     "actor": "Only what this actor did; a part of the name is enough.",
@@ -41,7 +36,6 @@ FILTERS = {
     "until": "Before this moment, or up to the end of this day.",
 }
 _COLUMNS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Audited(Document, frozen=True):
@@ -65,17 +59,12 @@ class Chain(ChainState, Document, frozen=True):
 
 class Entries(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {**LIST_QUERIES, **FILTERS, "as": "json, or csv for a table."}
+    queries: ClassVar = {**LIST_QUERIES, **FILTERS}
 
     @extend_schema(responses=page_of(Audited))
     def get(self, request: Any) -> HttpResponse:
         """List what was done, the latest first."""
         rows = filtered(visible(self.subject), request.GET)
-        if request.GET.get("as", "json") not in ("json", "csv"):
-            raise InputError("QueryInvalid", "it is json or csv", place="as")
-        if request.GET.get("as") == "csv":
-            headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-            return send(request, as_csv(rows[: limit_of(request)]), "text/csv; charset=utf-8", headers=headers)
         found, following = page(request, rows, "id", descending=True)
         return answer(request, Rows([audited(row) for row in found], following))
 
@@ -131,18 +120,6 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
 def audited(row: AuditEntry) -> Audited:
     """Return the document of an entry."""
     return Audited(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
-
-
-def as_csv(rows: Iterable[AuditEntry]) -> bytes:
-    """Write entries as a table; what a spreadsheet would take for a formula is text."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(_COLUMNS)
-    for row in rows:
-        details = msgspec.json.encode(row.details, order="sorted").decode() if row.details else ""
-        cells = [row.pk, rfc3339(row.at), *(getattr(row, name) for name in _COLUMNS[2:8]), details, row.request_id]
-        writer.writerow([f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in cells])
-    return text.getvalue().encode("utf-8-sig")
 
 
 routes = [path("audit/", Entries.as_view()), path("audit/chain/", Seals.as_view())]

@@ -1,10 +1,12 @@
-"""`queue/`: what is decided next, and at which place each pod stands.
+"""`queue/`: who waits, for what and until when; and at which place each pod that is due stands.
 
-Rule: places count all pods; a token that is limited to namespaces sees its own pods at their true places.
+Rule: places count all pods; a token that is limited to namespaces sees its own pods at their true places. Pods that are
+due come first, in the order in which they will be tried; pods that are not due have no place.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
@@ -12,10 +14,9 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.waits import in_words
-from hetsched.engine.gangs import gang_key
-from hetsched.placement.forecast import forecast
-from hetsched.placement.models import Pod
+from hetsched.placement.line import InLine, Standing, line
 
 from . import reach
 from .documents import Document, Rows, page_of
@@ -26,10 +27,13 @@ from .views import ApiView, answer
 class QueuedPod(Document, frozen=True):
     """A pod that waits for a decision; `position` 1 is decided next, `attempts` is how often it was tried before.
 
-    `waitsFor` and `triedAt` are of the last try.
+    `standing`: due, back-off (tried again at `againAt`), images (they are being read), resting (until a change may
+    help, at the latest at `againAt`) or gated (by scheduling gates). Only due pods have a position. `waitsFor` and
+    `triedAt` are of the last try.
     """
 
-    position: int
+    position: int | None
+    standing: str
     pod: str
     workload: str | None
     policy: str
@@ -38,38 +42,46 @@ class QueuedPod(Document, frozen=True):
     state: str
     attempts: int
     waits_for: str | None
-    tried_at: Any
+    tried_at: datetime | None
+    again_at: datetime | None
+    created_at: datetime
 
 
 class Queue(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {**reach.CLUSTER_QUERY, "limit": f"Places at most, 1-{MAX_LIMIT}."}
+    queries: ClassVar = {
+        **reach.CLUSTER_QUERY,
+        "limit": f"Places at most, 1-{MAX_LIMIT}.",
+        "standing": f"Only pods that stand so: {', '.join(Standing)}.",
+    }
 
     @extend_schema(responses=page_of(QueuedPod))
     def get(self, request: Any) -> HttpResponse:
-        """List the pods that are decided next, in the order in which they would be, were each of them placed."""
+        """List the pods that wait: those that are due in the order in which they would be tried, then the others."""
         cluster = reach.cluster_of(request.GET.get("cluster", ""))
-        found = forecast(cluster.pk, limit_of(request))
-        rows = Pod.objects.filter(pk__in=[pod.pod_id for pod in found]).values_list("pk", "waits_for", "tried_at")
-        tried = {pk: (in_words(waits), at) for pk, waits, at in rows}
-        line = enumerate(found, 1)
-        places = [
-            QueuedPod(
-                position=position,
-                pod=pod.spec.key,
-                workload=pod.workload_id,
-                policy=pod.policy,
-                priority=pod.spec.priority,
-                gang=gang_key(pod.spec),
-                state=pod.state,
-                attempts=pod.attempts,
-                waits_for=tried[pod.pod_id][0] or None if pod.pod_id in tried else None,
-                tried_at=tried[pod.pod_id][1] if pod.pod_id in tried else None,
-            )
-            for position, pod in line
-            if self.subject.may_in(pod.spec.namespace)
-        ]
-        return answer(request, Rows(places))
+        only = request.GET.get("standing")
+        if only is not None and only not in set(Standing):
+            raise InputError("QueryInvalid", "there is no such standing", place="standing", hint=", ".join(Standing))
+        found = line(cluster.pk, limit_of(request), only=Standing(only) if only else None)
+        return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))
+
+
+def _queued(one: InLine) -> QueuedPod:
+    return QueuedPod(
+        position=one.position,
+        standing=one.standing,
+        pod=one.key,
+        workload=one.workload_id,
+        policy=one.policy,
+        priority=one.priority,
+        gang=one.gang,
+        state=one.state,
+        attempts=one.attempts,
+        waits_for=in_words(one.waits_for) or None,
+        tried_at=one.tried_at,
+        again_at=one.again_at,
+        created_at=one.created_at,
+    )
 
 
 routes = [path("queue/", Queue.as_view())]
