@@ -40,7 +40,7 @@ def test_the_text_says_the_same_as_the_form(viewer: Api) -> None:
 
 def test_what_decides_now_changes_nothing(viewer: Api) -> None:
     told = checked(viewer, manifest_of(BUILTIN["spread"]), kind="application/yaml")
-    assert (told["valid"], told["changes"]) == (True, [])
+    assert (told["valid"], told["diff"]["same"]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,11 @@ def test_what_decides_now_changes_nothing(viewer: Api) -> None:
         ({"plugins": []}, "PolicyEmpty", ""),
         ({"plugins": [{"name": "no-such"}]}, "PolicyPluginUnknown", "no-such"),
         ({"plugins": [{"name": "binpack", "weight": 1001}]}, "BodyInvalid", ""),
-        ({"plugins": [{"name": "gang"}, {"name": "binpack", "params": {"mode": "x"}}]}, "PolicyParamInvalid", "binpack"),
+        (
+            {"plugins": [{"name": "gang"}, {"name": "binpack", "params": {"mode": "x"}}]},
+            "PolicyParamInvalid",
+            "binpack",
+        ),
         ({"plugins": [{"name": "gang-sort"}, {"name": "qos-sort"}]}, "PolicyPointDoubled", ""),
     ],
 )
@@ -66,15 +70,15 @@ def test_broken_yaml_is_a_fault_of_the_draft(viewer: Api) -> None:
 
 def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) -> None:
     api("policy-admin")("POST", "policies/spread/versions/", DRAFT, status=201)
-    assert checked(viewer, DRAFT, "?against=2")["changes"] == []
-    assert checked(viewer, DRAFT, "?against=1")["changes"]
+    assert checked(viewer, DRAFT, "?against=2")["diff"]["same"]
+    assert not checked(viewer, DRAFT, "?against=1")["diff"]["same"]
     unknown = viewer("POST", "policies/spread/check/?against=9", DRAFT)
     assert unknown.json()["code"] == "PolicyVersionUnknown"
 
 
 def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:
     told = viewer("POST", "policies/brand-new/check/", DRAFT, status=200).json()
-    assert (told["valid"], told["against"], told["changes"]) == (True, 0, [])
+    assert (told["valid"], told["against"], told["diff"]) == (True, 0, None)
 
 
 def test_nothing_is_written(viewer: Api) -> None:

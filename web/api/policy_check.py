@@ -19,12 +19,11 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.policies.actions import check
-from hetsched.policies.changes import Change, changes
+from hetsched.policies.diffing import PolicyDiff, diff
 from hetsched.policies.manifest import manifest_of
 from hetsched.policies.models import PolicyRevision
 
 from .documents import Document
-from .plugins import registry
 from .policies import Draft, read_draft
 from .views import ApiView, answer
 
@@ -40,14 +39,14 @@ class Fault(Document, frozen=True):
 
 
 class Checked(Document, frozen=True):
-    """A draft as it was understood; `against` is the version that `changes` compares it with, 0 for none."""
+    """A draft as it was understood; `against` is the version that `diff` compares it with, 0 for none."""
 
     valid: bool
     problem: Fault | None
     spec: PolicySpec | None
     manifest: str
     against: int
-    changes: list[Change]
+    diff: PolicyDiff | None
 
 
 class Check(ApiView):
@@ -73,7 +72,7 @@ class Check(ApiView):
             spec=spec,
             manifest=manifest_of(spec) if spec else "",
             against=against,
-            changes=changes(before, spec, registry()) if spec and before else [],
+            diff=diff(before, spec) if spec and before else None,
         )
         return answer(request, told)
 

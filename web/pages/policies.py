@@ -1,58 +1,64 @@
-"""The policies: what each active version does, in order, and which versions there were."""
+"""The policies: what each is for, which version decides, who uses it, and which drafts wait."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
 
-import msgspec
-from django.http import HttpResponse
+from django.db.models import Count, F, Max, Q
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from hetsched.contracts.policy import PluginUse
-from hetsched.engine.registry import Registry, load_registry
+from hetsched.access.roles import Action
+from hetsched.access.subject import subject_of
 from hetsched.policies.documents import TOPIC
-from hetsched.policies.models import Policy, PolicyObject
+from hetsched.policies.models import NamespaceRule, Policy, PolicyObject, RevisionState
 
 from .shell import Shell, page
+
+_DRAFT = Q(revisions__state=RevisionState.DRAFT, revisions__version__gt=F("active_version"))
 
 
 @page("policies")
 def policies(shell: Shell) -> HttpResponse:
+    if new := shell.text("new").strip():
+        query = urlencode({"from": shell.text("from")})
+        return HttpResponseRedirect(f"{reverse('policy', args=[new])}?{query}")
     shell.follow(TOPIC)
-    registry = load_registry()
-    rows = Policy.objects.select_related("keeper").prefetch_related("revisions")
     default = shell.cluster.policy_name if shell.cluster else ""
-    found = [_policy(policy, registry, default) for policy in rows]
-    found.sort(key=lambda row: (not row["default"], row["policy"].name))
-    names = {policy.name for policy in rows}
+    found = Policy.objects.select_related("keeper").annotate(
+        drafts=Count("revisions", filter=_DRAFT), latest_draft=Max("revisions__version", filter=_DRAFT)
+    )
+    users = _users(shell)
     news = [one for one in PolicyObject.objects.select_related("cluster") if one.gone or one.problem]
-    for row in found:
-        policy = row["policy"]
-        row["objects"] = [
-            one for one in news if one.name == policy.name and (not one.gone or one.cluster_id == policy.keeper_id)
-        ]
-    refused = [one for one in news if one.name not in names and not one.gone]
-    return shell.render("policies", {"policies": found, "refused": refused})
-
-
-def _policy(policy: Policy, registry: Registry, default: str) -> dict[str, Any]:
-    revisions = list(policy.revisions.all())
-    active = next((revision for revision in revisions if revision.version == policy.active_version), None)
-    return {
-        "policy": policy,
-        "default": policy.name == default,
-        "uses": [_use(use, registry) for use in active.spec.plugins] if active else [],
-        "ties": active.spec.ties if active else None,
-        "revisions": revisions,
+    rows = [
+        {
+            "policy": policy,
+            "default": policy.name == default,
+            "clusters": users[0][policy.name],
+            "namespaces": users[1][policy.name],
+            "objects": [
+                one for one in news if one.name == policy.name and (not one.gone or one.cluster_id == policy.keeper_id)
+            ],
+        }
+        for policy in found
+    ]
+    rows.sort(key=lambda row: (not row["default"], not (row["clusters"] or row["namespaces"]), row["policy"].name))
+    names = {row["policy"].name for row in rows}
+    context = {
+        "rows": rows,
+        "refused": [one for one in news if one.name not in names and not one.gone],
+        "may_edit": subject_of(shell.request).may(Action.EDIT_POLICY),
     }
+    return shell.render("policies", context)
 
 
-def _use(use: PluginUse, registry: Registry) -> dict[str, Any]:
-    known = use.name in registry
-    points = registry[use.name].points if known else ()
-    return {
-        "name": use.name,
-        "summary": registry[use.name].summary if known else "",
-        "filters": "filter" in points or "pre-filter" in points,
-        "weight": use.weight if "score" in points else None,
-        "params": msgspec.json.encode(use.params).decode() if use.params else "",
-    }
+def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return by policy the clusters and the namespaces that have it by default."""
+    clusters: dict[str, list[str]] = defaultdict(list)
+    namespaces: dict[str, list[str]] = defaultdict(list)
+    for cluster in shell.clusters:
+        clusters[cluster.policy_name].append(cluster.name)
+    for rule in NamespaceRule.objects.exclude(default_policy="").select_related("cluster"):
+        namespaces[rule.default_policy].append(f"{rule.cluster.name}/{rule.namespace}")
+    return clusters, namespaces

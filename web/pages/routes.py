@@ -8,6 +8,7 @@ from .fleet import fleet
 from .node import node
 from .nodes import nodes
 from .policies import policies
+from .policy import policy
 from .shadow import shadow, shadow_of_pod
 from .what_if import what_if
 from .workloads import workload, workloads
@@ -29,4 +30,5 @@ urlpatterns = [
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^what-if/$", what_if, name="what-if"),
     re_path(r"^policies/$", policies, name="policies"),
+    re_path(r"^policies/(?P<name>[a-z0-9-]{1,63})/$", policy, name="policy"),
 ]

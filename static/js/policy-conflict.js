@@ -1,0 +1,96 @@
+// Two people edited one policy: both edits side by side, and for each plugin whose edit goes into the draft.
+import { element, fill } from "./draw.js";
+
+const text = (use) => (use ? JSON.stringify(use) : null);
+
+function described(use, words) {
+  if (!use) return element("span", { class: "muted" }, words.off);
+  const params = Object.keys(use.params).length ? JSON.stringify(use.params) : "";
+  return element("span", {}, `${words.weight} ${use.weight}`, params ? element("span", { class: "mono small wrap" }, ` ${params}`) : "");
+}
+
+// Everything in which the two differ: plugins by name, then what stands beside them.
+function differences(theirs, mine, words) {
+  const [left, right] = [theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
+  const names = [...new Set([...right.keys(), ...left.keys()])];
+  const found = names
+    .filter((name) => text(left.get(name)) !== text(right.get(name)))
+    .map((name) => ({ key: `plugin ${name}`, title: name, theirs: described(left.get(name), words), mine: described(right.get(name), words) }));
+  const order = (spec) => spec.plugins.map((use) => use.name).filter((name) => left.has(name) && right.has(name)).join(" ");
+  if (order(theirs) !== order(mine)) found.push({ key: "order", title: words.order, theirs: words["their-order"], mine: words["my-order"] });
+  for (const key of ["ties", "description"]) {
+    const [one, other] = [theirs[key], mine[key]].map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
+    if (one !== other) found.push({ key, title: words[key], theirs: one, mine: other });
+  }
+  return found;
+}
+
+// Puts the chosen sides together. The order is that of one side; what only the other has comes after its neighbour there.
+export function merged(theirs, mine, takes) {
+  const side = (key) => (takes.get(key) === "theirs" ? theirs : mine);
+  const base = side("order");
+  const other = base === mine ? theirs : mine;
+  const chosen = (name) => {
+    const key = `plugin ${name}`;
+    return (takes.has(key) ? side(key) : mine).plugins.find((use) => use.name === name);
+  };
+  const order = base.plugins.map((use) => use.name);
+  for (const [at, { name }] of other.plugins.entries()) {
+    if (order.includes(name)) continue;
+    const before = other.plugins.slice(0, at).findLast((use) => order.includes(use.name));
+    order.splice(before ? order.indexOf(before.name) + 1 : 0, 0, name);
+  }
+  return {
+    plugins: order.map(chosen).filter(Boolean),
+    ties: side("ties").ties,
+    description: side("description").description,
+  };
+}
+
+// Shows the panel; `choose` gets the content to go on with.
+export function drawConflict(place, words, { theirs, version, author, reason, mine, choose, takeTheirs }) {
+  const found = differences(theirs, mine, words);
+  const row = ({ key, title, theirs: left, mine: right }) => {
+    const option = (value, shown) =>
+      element(
+        "td",
+        {},
+        element("label", { class: "inline" }, element("input", { type: "radio", name: key, value, checked: value === "mine" }), element("span", { class: "wrap" }, shown)),
+      );
+    return element("tr", { "data-key": key }, element("th", { scope: "row" }, title), option("theirs", left), option("mine", right));
+  };
+  const button = (word, act, primary = false) => {
+    const made = element("button", { type: "button", class: primary && "primary" }, word);
+    made.addEventListener("click", act);
+    return made;
+  };
+  const close = (spec) => {
+    place.hidden = true;
+    choose(spec);
+  };
+  const takes = () => new Map([...place.querySelectorAll("tr[data-key]")].map((one) => [one.dataset.key, one.querySelector("input:checked").value]));
+  const heads = [words.plugin, fill(words["their-edit"], { version, author }), words["my-edit"]];
+  const panel = element(
+    "section",
+    { class: "panel stack conflict", "aria-labelledby": "conflict-title" },
+    element("h2", { id: "conflict-title", tabindex: "-1" }, words["two-edits"]),
+    element("p", {}, fill(words["two-edits-text"], { version, author }), reason ? ` “${reason}”` : ""),
+    found.length
+      ? element(
+          "div",
+          { class: "table-wrap" },
+          element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((word) => element("th", { scope: "col" }, word)))), element("tbody", {}, ...found.map(row))),
+        )
+      : element("p", { class: "muted" }, words["edits-alike"]),
+    element(
+      "p",
+      { class: "row" },
+      button(words["merge-edits"], () => close(merged(theirs, mine, takes())), true),
+      button(words["keep-mine"], () => close(mine)),
+      button(words["take-theirs"], takeTheirs),
+    ),
+  );
+  place.replaceChildren(panel);
+  place.hidden = false;
+  panel.querySelector("h2").focus();
+}

@@ -1,0 +1,43 @@
+// What differs between two contents of a policy, plugin by plugin, as two columns: what was left, what is right.
+import { element, fill } from "./draw.js";
+
+const told = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+function linesOf(change, words) {
+  const { plugin } = change;
+  const lines = [];
+  if (change.change === "added") lines.push(["", fill(words["on-at"], { plugin, place: change.placeAfter, weight: change.weightAfter })]);
+  else if (change.change === "removed") lines.push([fill(words["was-on-at"], { plugin, place: change.placeBefore, weight: change.weightBefore }), ""]);
+  else {
+    if (change.weightBefore !== change.weightAfter) {
+      lines.push([fill(words["weight-of"], { plugin, weight: change.weightBefore }), fill(words["weight-of"], { plugin, weight: change.weightAfter })]);
+    }
+    if (change.moved) {
+      lines.push([fill(words["place-of"], { plugin, place: change.placeBefore }), fill(words["place-of"], { plugin, place: change.placeAfter })]);
+    }
+  }
+  if (change.change !== "removed") {
+    for (const { name, before, after } of change.params) {
+      lines.push([`${plugin} · ${name} = ${told(before)}`, `${plugin} · ${name} = ${told(after)}`]);
+    }
+  }
+  return lines;
+}
+
+// How many things differ, as people count them: plugins, the tie rule, the description.
+export const countOf = (diff) => (diff ? diff.plugins.length + (diff.ties ? 1 : 0) + (diff.description ? 1 : 0) : 0);
+
+export function drawDiff(diff, words, left, right) {
+  if (!diff || diff.same) return element("p", { class: "muted" }, words["no-change"]);
+  const lines = diff.plugins.flatMap((change) => linesOf(change, words));
+  for (const [field, word] of [[diff.ties, words.ties], [diff.description, words.description]]) {
+    if (field) lines.push([`${word}: ${told(field.before)}`, `${word}: ${told(field.after)}`]);
+  }
+  const cell = (tag, text) => element("td", {}, text ? element(tag, {}, text) : null);
+  return element(
+    "table",
+    { class: "diff" },
+    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, left), element("th", { scope: "col" }, right))),
+    element("tbody", {}, ...lines.map(([before, after]) => element("tr", {}, cell("del", before), cell("ins", after)))),
+  );
+}

@@ -1,0 +1,313 @@
+// The policy desk: a draft in form and text, checked by the server as it is written, kept in this tab until it is saved.
+import { act, token } from "./dialog.js";
+import { element, fill, words as readWords } from "./draw.js";
+import { tell, tellAndReload } from "./notes.js";
+import { drawConflict } from "./policy-conflict.js";
+import { countOf, drawDiff } from "./policy-diff.js";
+import { PolicyForm } from "./policy-form.js";
+import { Preview } from "./policy-preview.js";
+import { Try } from "./policy-try.js";
+
+const PAUSE_MILLISECONDS = 300;
+const words = readWords();
+const desk = readWords("desk");
+const api = `/api/v1/policies/${encodeURIComponent(desk.name)}/`;
+const kept = `policy-draft ${desk.name}`;
+const byId = (id) => document.getElementById(id);
+const yaml = byId("manifest");
+let etag = byId("tags").dataset.etag;
+let checked = null; // what the server said last about the draft that stands here
+let timer = null;
+let asked = null;
+let leaving = false;
+
+const form = new PolicyForm(byId("editor"), words, () => changed());
+const clean = JSON.stringify(form.read());
+const attempt = byId("try") && new Try(byId("tried"), form, words);
+const dirty = () => desk.shown === 0 || JSON.stringify(form.read()) !== clean;
+
+// -- checking ---------------------------------------------------------------------------------------------------------
+
+function changed(text = null) {
+  clearTimeout(timer);
+  timer = setTimeout(() => check(text), PAUSE_MILLISECONDS);
+  remember();
+  attempt?.show();
+  // Until the server has said so, nothing is known to be right.
+  checked = null;
+  drawState();
+}
+
+async function check(text = null) {
+  timer = null;
+  asked?.abort();
+  const mine = new AbortController();
+  asked = mine;
+  const against = byId("against")?.value;
+  const headers = { "Content-Type": text === null ? "application/json" : "application/yaml", "X-CSRFToken": token() };
+  const body = text ?? JSON.stringify(form.read());
+  try {
+    const url = `${api}check/${against ? `?against=${against}` : ""}`;
+    const answer = await fetch(url, { method: "POST", headers, body, signal: mine.signal });
+    if (asked !== mine) return;
+    const told = await answer.json();
+    if (answer.ok) understood(told, text !== null);
+    else byId("draft-text").textContent = told.detail;
+  } catch (error) {
+    if (error.name !== "AbortError") byId("draft-text").textContent = words.unreachable;
+  }
+}
+
+function understood(told, fromText) {
+  checked = told;
+  if (fromText && told.valid) {
+    form.write(told.spec);
+    remember();
+    attempt?.show();
+  } else if (!fromText && told.manifest && document.activeElement !== yaml) yaml.value = told.manifest;
+  const shownAtPlugin = form.fault(told.problem);
+  const fault = byId("draft-fault");
+  fault.hidden = !told.problem;
+  fault.textContent = told.problem ? [shownAtPlugin ? words["see-plugin"] : told.problem.message, shownAtPlugin ? "" : told.problem.hint].filter(Boolean).join(" ") : "";
+  yaml.setAttribute("aria-invalid", String(Boolean(told.problem)));
+  byId("manifest-said").textContent = told.problem ? told.problem.message : words["yaml-alike"];
+  const right = dirty() ? words.draft : `v${desk.shown}`;
+  if (told.diff) byId("changes").replaceChildren(drawDiff(told.diff, words, `v${told.against}`, right));
+  else byId("changes").replaceChildren(element("p", { class: "muted" }, told.valid ? words["nothing-to-compare"] : words["compare-later"]));
+  drawState();
+}
+
+// -- the draft's state ------------------------------------------------------------------------------------------------
+
+function drawState() {
+  const chip = byId("draft-state");
+  const isDirty = dirty();
+  const bad = checked?.problem;
+  const count = checked ? countOf(checked.diff) : null;
+  const [tone, word] = bad
+    ? ["bad", words["not-valid"]]
+    : isDirty
+      ? ["wait", words.unsaved]
+      : desk.shown === desk.active
+        ? ["good", fill(words.decides, { version: desk.shown })]
+        : ["info", fill(words[desk.state === "draft" ? "saved-draft" : "earlier"], { version: desk.shown })];
+  chip.className = `chip ${tone}`;
+  chip.textContent = word;
+  const differs =
+    checked?.diff && count ? fill(words[count === 1 ? "differs-one" : "differs"], { count, version: checked.against }) : "";
+  const more = desk.locked ? "" : isDirty ? words["kept-in-tab"] : desk.shown === desk.active ? words["begin-here"] : "";
+  byId("draft-text").textContent = checked === null ? words.checking : [differs, more].filter(Boolean).join(" ");
+  if (desk.locked) return;
+  byId("discard").hidden = !isDirty || desk.shown === 0;
+  byId("save").disabled = !isDirty || !checked?.valid;
+  byId("activate").disabled = !checked?.valid || (!isDirty && desk.shown === desk.active);
+  byId("activate").textContent = words[isDirty ? "save-and-activate" : "activate"];
+  preview?.allow(Boolean(checked?.valid));
+}
+
+function remember() {
+  if (desk.locked) return;
+  if (dirty()) sessionStorage.setItem(kept, JSON.stringify({ spec: form.read(), shown: desk.shown, at: Date.now() }));
+  else sessionStorage.removeItem(kept);
+}
+
+function restore() {
+  const stored = desk.locked ? null : JSON.parse(sessionStorage.getItem(kept) ?? "null");
+  // A draft begun on another version stays where it is, until that version is opened again.
+  if (!stored || stored.shown !== desk.shown) return;
+  form.write(stored.spec);
+  if (dirty() && desk.shown) tell(words.restored);
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if (!leaving && !desk.locked && desk.shown && dirty()) event.preventDefault();
+});
+
+// -- saving -----------------------------------------------------------------------------------------------------------
+
+// Saves the draft and goes on with it as the version on the desk; null when it was not saved.
+async function save() {
+  const sent = form.read();
+  const headers = { "Content-Type": "application/json", "X-CSRFToken": token(), ...(etag ? { "If-Match": etag } : {}) };
+  const url = desk.shown ? `${api}versions/` : "/api/v1/policies/";
+  let answer;
+  let told;
+  try {
+    answer = await fetch(url, { method: "POST", headers, body: JSON.stringify({ name: desk.name, ...sent }) });
+    told = await answer.json();
+  } catch {
+    tell(words.unreachable, "bad");
+    return null;
+  }
+  if (answer.status === 412) await conflict();
+  else if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
+  if (!answer.ok) return null;
+  sessionStorage.removeItem(kept);
+  leaving = true;
+  const address = new URL(location.href);
+  address.searchParams.set("version", told.version);
+  address.searchParams.delete("from");
+  history.replaceState(null, "", address);
+  return told;
+}
+
+async function presentPolicy() {
+  const answer = await fetch(api, { headers: { Accept: "application/json" } });
+  return { document: await answer.json(), etag: answer.headers.get("ETag") };
+}
+
+// Somebody else wrote since this page was drawn: their latest version beside this draft.
+async function conflict() {
+  const present = await presentPolicy();
+  const latest = Math.max(...Object.keys(present.document.versions).map(Number));
+  const theirs = await (await fetch(`${api}versions/${latest}/`)).json();
+  drawConflict(byId("conflict"), words, {
+    theirs: theirs.spec,
+    version: theirs.version,
+    author: theirs.author,
+    reason: theirs.reason,
+    mine: form.read(),
+    choose(spec) {
+      etag = present.etag;
+      form.write(spec);
+      changed();
+      byId("save").focus();
+    },
+    takeTheirs() {
+      leaving = true;
+      sessionStorage.removeItem(kept);
+      location.assign(`?version=${theirs.version}`);
+    },
+  });
+}
+
+byId("save")?.addEventListener("click", async () => {
+  const saved = await save();
+  if (saved) tellAndReload(fill(words.saved, { version: saved.version }));
+});
+byId("discard")?.addEventListener("click", () => {
+  sessionStorage.removeItem(kept);
+  form.write(desk.spec);
+  changed();
+});
+
+// -- deciding ---------------------------------------------------------------------------------------------------------
+
+async function comparison(before, after) {
+  const answer = await fetch(`${api}versions/${before}/diff/${after}/`);
+  return answer.ok ? drawDiff((await answer.json()).diff, words, `v${before}`, `v${after}`) : null;
+}
+
+// What a version would do to the golden placements, as far as it can be said before it is tried.
+async function goldens(version) {
+  const answer = await fetch(`${api}versions/${version}/goldens/`);
+  if (!answer.ok) return null;
+  const told = await answer.json();
+  if (!told.results.length) return element("p", { class: "small muted" }, words["no-goldens"]);
+  if (!told.broken) return element("p", {}, fill(words["goldens-hold"], { kept: told.kept, all: told.results.length }));
+  return element(
+    "div",
+    { class: "note bad" },
+    element("p", { class: "strong" }, fill(words["goldens-break"], { broken: told.broken, all: told.results.length })),
+    element("ul", {}, ...told.results.filter((one) => one.state === "broken").map(goldenLine)),
+  );
+}
+
+const goldenLine = (one) =>
+  element("li", {}, element("strong", {}, one.golden), `: ${fill(words["expected-got"], { expected: one.expected, got: one.got })}`);
+
+async function decide(address, version, wish) {
+  const [differs, golden] = await Promise.all([desk.active ? comparison(desk.active, version) : null, goldens(version)]);
+  const more = element("div", { class: "stack" }, ...(differs ? [differs] : []), ...(golden ? [golden] : []));
+  return act({ act: `${api}${address}/`, etag, more, ...wish });
+}
+
+async function activate(version) {
+  const answer = await decide("activate", version, {
+    body: { version },
+    title: fill(words["activate-title"], { version, name: desk.name }),
+    text: words["activate-text"],
+    confirm: fill(words["activate-confirm"], { version }),
+  });
+  return answer !== null;
+}
+
+byId("activate")?.addEventListener("click", async () => {
+  let version = desk.shown;
+  if (dirty()) {
+    const saved = await save();
+    if (!saved) return;
+    version = saved.version;
+    // The draft just saved is what changed; anything else that did is somebody else's.
+    const present = await presentPolicy();
+    if (present.document.activeVersion !== desk.active) {
+      tellAndReload(words["active-moved"]);
+      return;
+    }
+    etag = present.etag;
+  }
+  if (await activate(version)) tellAndReload(fill(words.activated, { version }));
+  else if (version !== desk.shown) tellAndReload(fill(words.saved, { version }));
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-activate], [data-rollback], [data-differs]");
+  if (!button) return;
+  const { dataset } = button;
+  if (dataset.differs) {
+    const shown = byId("differs");
+    const version = Number(dataset.differs);
+    const [before, after] = [desk.active, version];
+    shown.querySelector("h2").textContent = fill(words["differs-title"], { before, after });
+    shown.querySelector("[data-slot]").replaceChildren((await comparison(before, after)) ?? "");
+    shown.showModal();
+  } else if (dataset.activate) {
+    if (await activate(Number(dataset.activate))) {
+      leaving = true;
+      tellAndReload(fill(words.activated, { version: dataset.activate }));
+    }
+  } else {
+    const version = Number(dataset.rollback);
+    const wish = { title: fill(words["rollback-title"], { version, name: desk.name }), text: words["rollback-text"], confirm: words["rollback-confirm"], body: {} };
+    if ((await decide("rollback", version, wish)) !== null) {
+      leaving = true;
+      history.replaceState(null, "", location.pathname);
+      tellAndReload(fill(words.activated, { version }));
+    }
+  }
+});
+
+// -- the text twin, comparing, trying ---------------------------------------------------------------------------------
+
+yaml.addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(() => check(yaml.value), PAUSE_MILLISECONDS);
+  byId("manifest-said").textContent = words.checking;
+});
+yaml.addEventListener("blur", () => {
+  if (timer === null && checked?.valid) yaml.value = checked.manifest;
+});
+byId("copy-yaml").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(yaml.value);
+    tell(words.copied);
+  } catch {
+    yaml.select();
+  }
+});
+byId("against")?.addEventListener("change", () => check());
+byId("try")?.addEventListener("change", (event) => attempt.choose(event.target.value));
+
+const preview = byId("preview") && new Preview(byId("preview"), words, {
+  api,
+  version: async () => {
+    if (!dirty()) return desk.shown;
+    const saved = await save();
+    return saved?.version ?? null;
+  },
+  onDesk: desk.shown,
+});
+
+restore();
+drawState();
+check();

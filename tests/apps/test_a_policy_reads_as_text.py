@@ -1,0 +1,23 @@
+"""The text of a policy is its SchedulingPolicy object: reading it gives the same policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hetsched.adapters.files import parse_cluster
+from hetsched.engine.policies import BUILTIN
+from hetsched.policies.manifest import manifest_of
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_the_text_of_a_policy_gives_the_same_policy(name: str) -> None:
+    spec = BUILTIN[name]
+    (read,) = parse_cluster([("text", manifest_of(spec).encode())]).policies
+    assert msgspec.structs.replace(read, version=spec.version) == spec
+
+
+def test_a_plugin_takes_one_line_and_says_only_what_is_set() -> None:
+    text = manifest_of(BUILTIN["hetsched"])
+    assert "    - {name: isa-match, weight: 100}\n    - {name: taints, weight: 3}\n" in text
+    assert "    - {name: class-split, weight: 2, params: {strict: false}}\n" in text

@@ -1,0 +1,173 @@
+"""The desk of one policy: its plugins as rows, its versions, and what each role may do there."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import Client
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.registry import load_registry
+from hetsched.inventory.models import Cluster
+from hetsched.policies.actions import activate, save_draft, set_namespace_rule
+from hetsched.policies.models import Policy, PolicyRevision
+from tests.builders import a_pod
+from tests.scenes import ALICE, placed
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture
+def policy_admin(browsing: Callable[..., Client]) -> Client:
+    return browsing("policy-admin")
+
+
+def shown(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200, address
+    return str(answer.content.decode())
+
+
+def data(page: str, name: str) -> Any:
+    """Return what the page hands to its scripts under this id."""
+    found = re.search(rf'<script id="{name}" type="application/json">(.*?)</script>', page)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def rows(page: str, part: str) -> list[str]:
+    """Return the names of the plugins in one list of the desk, in order."""
+    inside = page.split(f'id="{part}"', 1)[1].split("</section>", 1)[0]
+    return re.findall(r'data-plugin="([^"]+)"', inside)
+
+
+def draft(**weights: float) -> PolicyRevision:
+    """Save a draft of `spread` with other weights."""
+    spec = PolicyRevision.objects.get(policy__name="spread", state="active").spec
+    uses = tuple(msgspec.structs.replace(use, weight=weights.get(use.name, use.weight)) for use in spec.plugins)
+    return save_draft(msgspec.structs.replace(spec, plugins=uses), actor=ALICE, reason="a trial")
+
+
+def test_every_plugin_has_a_row_those_in_use_in_their_order(viewer: Client) -> None:
+    page = shown(viewer, "/policies/spread/")
+    spec = PolicyRevision.objects.get(policy__name="spread").spec
+    assert rows(page, "uses") == [use.name for use in spec.plugins]
+    assert sorted(rows(page, "uses") + rows(page, "unused")) == [info.name for info in load_registry()]
+    for info in load_registry():
+        assert info.summary in html.unescape(page)
+
+
+def test_parameters_come_from_the_plugins_own_declarations(viewer: Client) -> None:
+    page = shown(viewer, "/policies/hetsched/")
+    # nash-gain declares: full, "Full gain", 0.001 to 1, one third by default; the built-in policy sets 0.1.
+    label = re.search(r'<label class="param set" data-param="full".*?</label>', page, re.DOTALL)
+    assert label is not None
+    assert 'data-kind="number"' in label[0]
+    assert 'value="0.1"' in label[0]
+    assert 'min="0.001" max="1"' in label[0]
+    assert "Gain that scores 100" in label[0]
+    # gang declares a time in seconds: the unit stands beside the title.
+    assert re.search(r'Time-out <span class="unit">s</span>', page)
+
+
+def test_the_text_beside_the_form_is_the_object_of_the_policy(viewer: Client) -> None:
+    page = shown(viewer, "/policies/spread/")
+    assert "kind: SchedulingPolicy" in page
+    assert "- {name: taints, weight: 3}" in page
+
+
+def test_the_latest_draft_is_on_the_desk_and_any_version_can_be_put_there(viewer: Client) -> None:
+    draft(taints=5)
+    assert data(shown(viewer, "/policies/spread/"), "desk")["shown"] == 2
+    assert data(shown(viewer, "/policies/spread/?version=1"), "desk")["shown"] == 1
+    assert viewer.get("/policies/spread/?version=9").status_code == 404
+    assert viewer.get("/policies/no-such/").status_code == 404
+
+
+def test_versions_are_told_with_author_state_and_reason(viewer: Client) -> None:
+    revision = draft(taints=5)
+    activate("spread", revision.version, actor=ALICE, reason="fewer evictions")
+    page = shown(viewer, "/policies/spread/")
+    versions = page.split('id="versions"', 1)[1]
+    assert re.search(r"v2</th>\s*<td><span class=\"chip good\">active.*?alice.*?fewer evictions", versions, re.DOTALL)
+    assert re.search(r"v1</th>\s*<td><span class=\"chip\">retired", versions, re.DOTALL)
+
+
+def test_who_may_only_look_is_told_why_everything_is_still(viewer: Client) -> None:
+    draft(taints=5)
+    page = shown(viewer, "/policies/spread/")
+    assert "that needs the role policy-admin" in page
+    assert '<fieldset disabled class="stack">' in page
+    for control in ('id="save"', 'id="activate"', "data-activate", "data-rollback", 'id="replay"'):
+        assert control not in page, control
+
+
+def test_a_policy_admin_may_save_activate_and_roll_back(policy_admin: Client) -> None:
+    revision = draft(taints=5)
+    activate("spread", revision.version, actor=ALICE, reason="fewer evictions")
+    page = shown(policy_admin, "/policies/spread/")
+    for control in ('id="save"', 'id="activate"', 'data-activate="1"', 'data-rollback="1"', 'id="replay"'):
+        assert control in page, control
+    assert "<fieldset disabled" not in page
+
+
+def test_what_a_cluster_keeps_is_read_only_until_it_is_taken_over(policy_admin: Client, viewer: Client) -> None:
+    Policy.objects.filter(name="spread").update(keeper=Cluster.objects.get())
+    page = shown(policy_admin, "/policies/spread/")
+    assert "Cluster fleet keeps this policy" in page
+    assert 'id="save"' not in page
+    assert 'data-act="/api/v1/policies/spread/owner/"' in page
+    assert "/owner/" not in shown(viewer, "/policies/spread/")
+
+
+def test_a_new_policy_begins_with_anothers_content(policy_admin: Client, viewer: Client) -> None:
+    answer = policy_admin.get("/policies/?new=nights&from=binpack")
+    assert (answer.status_code, answer["Location"]) == (302, "/policies/nights/?from=binpack")
+    page = shown(policy_admin, answer["Location"])
+    assert "metadata: {name: nights}" in page
+    assert data(page, "desk")["shown"] == 0
+    assert not Policy.objects.filter(name="nights").exists()
+    assert viewer.get("/policies/nights/?from=binpack").status_code == 403
+    assert policy_admin.get("/policies/Nights!/?from=binpack").status_code == 404
+    assert policy_admin.get("/policies/nights/").status_code == 404
+
+
+def test_a_plugin_that_this_release_does_not_know_keeps_what_it_says(viewer: Client) -> None:
+    revision = PolicyRevision.objects.get(policy__name="spread")
+    spec = revision.spec
+    gone = PluginUse("of-another-package", 7, {"depth": 3})
+    PolicyRevision.objects.create(
+        policy=revision.policy, version=2, spec=PolicySpec("spread", (*spec.plugins, gone), version=2), author="alice"
+    )
+    page = shown(viewer, "/policies/spread/")
+    assert rows(page, "uses")[-1] == "of-another-package"
+    assert "This release does not know it" in page
+
+
+def test_recent_placements_can_be_tried(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("p"))
+    page = shown(viewer, "/policies/hetsched/")
+    assert re.search(r"<option value=\"\d+\">default/p → n1 \(v1\)</option>", page)
+
+
+def test_the_list_says_who_uses_a_policy_and_which_drafts_wait(
+    viewer: Client, policy_admin: Client, cluster: Cluster
+) -> None:
+    draft(taints=5)
+    draft(taints=6)
+    set_namespace_rule(cluster, "batch", "spread", [], actor=ALICE)
+    page = shown(viewer, "/policies/")
+    row = page.split('<tr id="spread">', 1)[1].split("</tr>", 1)[0]
+    assert "fleet/batch" in row
+    assert "2 wait, up to v3" in row
+    assert '<a class="chip wait" href="/policies/spread/?version=3">' in row
+    default = page.split('<tr id="hetsched">', 1)[1].split("</tr>", 1)[0]
+    assert "cluster fleet" in default
+    assert "New policy" not in page
+    assert "New policy" in shown(policy_admin, "/policies/")

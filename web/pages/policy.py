@@ -1,0 +1,151 @@
+"""The policy desk: one policy as a draft that is edited, compared, tried and let decide.
+
+Rule: the desk begins with the version of `?version=`, else the latest draft, else what decides; a name that nobody has
+yet begins with another policy's content (`?from=`). What is edited lives in the browser until it is saved; all that
+writes is asked of REST, with the policy's tag as it was when the page was drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponse
+from django.utils.translation import gettext as _
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject, subject_of
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.registry import load_registry
+from hetsched.inventory.models import DNS_LABEL
+from hetsched.placement.models import Decision
+from hetsched.policies.documents import TOPIC
+from hetsched.policies.manifest import manifest_of
+from hetsched.policies.models import Policy, PolicyObject, PolicyRevision, RevisionState
+from web.api.policies import etag
+
+from .policy_rows import rows_of
+from .policy_words import desk_words
+from .shell import Shell, page
+
+MOST_VERSIONS = 200
+MOST_DECISIONS = 15
+LOOK_BACK = 20_000  # decisions, so that the search for those of a rare policy ends
+
+
+@page("policies")
+def policy(shell: Shell, name: str) -> HttpResponse:
+    shell.follow(TOPIC)
+    subject = subject_of(shell.request)
+    found = Policy.objects.select_related("keeper").prefetch_related("revisions").filter(name=name).first()
+    if found is None:
+        return _new(shell, subject, name)
+    revisions = list(found.revisions.all())
+    active = next((one for one in revisions if one.version == found.active_version), None)
+    shown = _shown(shell, revisions, active)
+    locked = _locked(subject, found)
+    earlier = max(
+        (one for one in revisions if one.state == RevisionState.RETIRED and one.activated_at),
+        key=lambda one: (one.activated_at, one.version),
+        default=None,
+    )
+    context = {
+        **_editor(shown.spec, locked),
+        "policy": found,
+        "name": found.name,
+        "shown": shown,
+        "active": active,
+        "revisions": revisions[:MOST_VERSIONS],
+        "earlier": earlier,
+        "objects": PolicyObject.objects.filter(name=found.name).select_related("cluster"),
+        "decisions": _decisions(found.name),
+        "etag": etag(found),
+        "may_take_over": found.keeper is not None and subject.may(Action.EDIT_POLICY),
+        "desk": {
+            "name": found.name,
+            "shown": shown.version,
+            "state": shown.state,
+            "active": found.active_version,
+            "spec": shown.spec,
+            "locked": locked,
+        },
+    }
+    return shell.render("policy/desk", _plain(context))
+
+
+def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
+    """Begin a policy that is not there yet with the content of another."""
+    origin = Policy.objects.filter(name=shell.text("from"), active_version__gt=0).first()
+    if origin is None or not re.fullmatch(DNS_LABEL.regex, name):
+        raise Http404(_("There is no policy of this name. A new one begins on the list of policies."))
+    if not subject.may(Action.EDIT_POLICY):
+        raise PermissionDenied(_("Only a policy admin begins new policies. Ask an administrator for that role."))
+    begun = origin.revisions.get(version=origin.active_version).spec
+    spec = msgspec.structs.replace(begun, name=name, version=0)
+    context = {
+        **_editor(spec, ""),
+        "policy": None,
+        "name": name,
+        "origin": origin.name,
+        "revisions": [],
+        "decisions": _decisions(origin.name),
+        "etag": "",
+        "desk": {"name": name, "shown": 0, "state": "", "active": 0, "spec": spec, "locked": ""},
+    }
+    return shell.render("policy/desk", _plain(context))
+
+
+def _editor(spec: PolicySpec, locked: str) -> dict[str, Any]:
+    used, unused = rows_of(spec, load_registry())
+    return {
+        "spec": spec,
+        "used": used,
+        "unused": unused,
+        "manifest": manifest_of(spec),
+        "locked": locked,
+        "words": desk_words(),
+    }
+
+
+def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision | None) -> PolicyRevision:
+    """Return the version asked for, else the latest draft, else what decides."""
+    asked = shell.text("version")
+    if asked:
+        found = next((one for one in revisions if str(one.version) == asked), None)
+        if found is None:
+            raise Http404(_("This policy has no version %(version)s.") % {"version": asked})
+        return found
+    latest = revisions[0] if revisions else None
+    if latest is not None and latest.state == RevisionState.DRAFT:
+        return latest
+    chosen = active or latest
+    if chosen is None:
+        raise Http404(_("This policy has no version yet."))
+    return chosen
+
+
+def _locked(subject: Subject, policy: Policy) -> str:
+    """Say why nothing can be changed here; nothing where it can."""
+    if not subject.may(Action.EDIT_POLICY):
+        return _("Your account may look but not change: that needs the role policy-admin.")
+    if policy.keeper is not None:
+        return _("Cluster %(cluster)s keeps this policy: change its SchedulingPolicy there, or take it over.") % {
+            "cluster": policy.keeper.name
+        }
+    return ""
+
+
+def _decisions(name: str) -> list[Decision]:
+    """Return the last placements by this policy, to try weights on; none where nobody used it for long."""
+    newest = Decision.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    rows = Decision.objects.filter(policy_name=name, verdict=Verdict.PLACED.value, id__gt=newest - LOOK_BACK)
+    rows = rows.only("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
+    return list(rows.order_by("-id")[:MOST_DECISIONS])
+
+
+def _plain(context: dict[str, Any]) -> dict[str, Any]:
+    """Have what scripts read as plain JSON values."""
+    return {**context, "desk": msgspec.to_builtins(context["desk"])}
