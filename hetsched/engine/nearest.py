@@ -71,6 +71,18 @@ def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None
     Of a pod whose gang was announced, these are changes of all members that ask for the same; of one whose gang is
     not known none are told.
     """
+    return tuple(change.fit for change in changes(scheduler, pod, budget))
+
+
+class Change(NamedTuple):
+    """A change that would do, and the pods as they would then ask: the pod itself, or all that wait of its gang."""
+
+    fit: NearestFit
+    pods: tuple[PodSpec, ...]
+
+
+def changes(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[Change, ...]:
+    """Return the nearest fits with the changed requests."""
     budget = budget or Budget()
     if not pod.ready:
         return ()
@@ -81,13 +93,13 @@ def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None
             return ()
         search = _GangSearch(scheduler, pod, budget, list(roll.members.values()))
     names = scheduler.state.columns.names
-    answers: list[NearestFit] = []
+    answers: list[Change] = []
     told: set[tuple[str, ...]] = set()
     for candidate in sorted(search.candidates(), key=lambda candidate: candidate.order):
         fields = tuple(step.field for step in candidate.steps)
         if fields not in told and search.places(candidate):
             told.add(fields)
-            answers.append(_answer(candidate, names))
+            answers.append(Change(_answer(candidate, names), search.changed(candidate)))
         if len(answers) == MOST_ANSWERS:
             break
     return tuple(answers)
@@ -172,6 +184,10 @@ class _Search:
         self._trial.undo(outcome)
         return placed
 
+    def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
+        """Return who would then ask for what."""
+        return (msgspec.structs.replace(self._pod, shape=candidate.shape),)
+
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
         """Return on which of some rows, or of all, every filter of the policy would let the shape in."""
         scheduler = self._scheduler
@@ -226,6 +242,18 @@ class _GangSearch(_Search):
 
     def places(self, candidate: _Candidate) -> bool:
         return True  # `fits` ran the real cycle
+
+    def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
+        least = next((int(step.to) for step in candidate.steps if step.field == GANG_MIN_AVAILABLE), self._least)
+        asked = self._pod.shape
+        return tuple(
+            msgspec.structs.replace(
+                member,
+                shape=candidate.shape if member.shape == asked else member.shape,
+                gang=member.gang and msgspec.structs.replace(member.gang, min_available=least),
+            )
+            for member in self._waiting
+        )
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
         used, count = self._try(shape)

@@ -1,7 +1,7 @@
 """A cluster with nodes that it does not have yet: those that are described, and copies of those it has.
 
-Rule: a copy has all facts of its original but what only one machine can be: uid, addresses, the uuids of cards, measured
-use, the host name's label. It is named `<node>-copy-<n>`, the first free numbers. Added nodes are empty.
+Rule: a copy has all facts of its original but what only one machine can be: uid, addresses, the uuids of cards,
+measured use, the host name's label. It is named `<node>-copy-<n>`, the first free numbers. Added nodes are empty.
 Invariants: the given state stays as it is; what runs runs on where it was.
 """
 

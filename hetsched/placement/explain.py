@@ -14,6 +14,7 @@ from django.db.models import Q
 
 from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.cycle import Scheduler
 from hetsched.engine.explain import matrix
 from hetsched.engine.nearest import nearest_fit
@@ -29,8 +30,8 @@ from .models import Decision, Pod
 from .snapshot import load_state
 
 
-def scheduler_before(decision: Decision) -> Scheduler:
-    """Return a scheduler on the state that the decision was made on, under its policy revision.
+def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Scheduler:
+    """Return a scheduler on the state that the decision was made on, under its policy revision or under `spec`.
 
     Raises: InputError `DecisionExpired` when the inventory changed since, or what held capacity then is forgotten.
     """
@@ -51,7 +52,7 @@ def scheduler_before(decision: Decision) -> Scheduler:
     if state.digest() != decision.snapshot:
         raise expired
     state.avoided = avoided(cluster.pk, decision.created_at)
-    compiled = compile_policy(policy.spec, load_registry(), implied=IMPLIED)
+    compiled = compile_policy(spec or policy.spec, load_registry(), implied=IMPLIED)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())  # as the batch did when it began
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
@@ -100,13 +101,13 @@ def further(decision: Decision) -> Further:
     scheduler, pod = scheduler_before(decision), decision.pod.spec
     expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
-        _announce_gang(scheduler.state, decision)
+        announce_gang(scheduler.state, decision)
         return Further(nearest_fit(scheduler, pod), None, expected)
     margin = tipping(scheduler, pod)
     return Further((), margin if margin is not None and margin.node == decision.node_name else None, expected)
 
 
-def _announce_gang(state: ClusterState, decision: Decision) -> None:
+def announce_gang(state: ClusterState, decision: Decision) -> None:
     """Tell the state which members a gang has besides those that are booked, as the batch did."""
     gang = decision.pod.spec.gang
     if gang is not None:

@@ -58,6 +58,8 @@ ADDRESSES = {
     "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
     "clusters/{name}/collectors/": "clusters/lab/collectors/", "collectors/": "collectors/",
     "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
+    "decisions/{decision_id}/again/": "decisions/1/again/", "pods/{pod_id}/why/": "pods/1/why/?outlook=true",
+    "isa/": "isa/", "isa/parse/": "isa/parse/?text=rv64gc_zba",
     "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
     "metrics/at-risk/": "metrics/at-risk/", "metrics/headroom/": "metrics/headroom/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",

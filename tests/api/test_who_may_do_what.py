@@ -46,6 +46,8 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/collectors/", "GET"): LOOK,
     ("api/v1/decisions/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
+    ("api/v1/decisions/<int:decision_id>/again/", "GET"): LOOK,
+    ("api/v1/pods/<int:pod_id>/why/", "GET"): LOOK,
     ("api/v1/isa/", "GET"): LOOK,
     ("api/v1/isa/parse/", "GET"): LOOK,
     ("api/v1/isa/inspect/", "POST"): LOOK,
@@ -113,7 +115,7 @@ def address_of(route: str, workload: str) -> str:
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")
-    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>"):
+    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>", "<int:pod_id>"):
         filled = filled.replace(number, "1")
     return "/" + filled
 

@@ -64,7 +64,7 @@ class IsaMeaning(Document, frozen=True):
 
 
 class IsaNeed(Document, frozen=True):
-    """What a program or an image needs; `requirement` is null where it is not one, `requirements` are by architecture."""
+    """What a program or an image needs; `requirement` is null where it is not one, `requirements` are by family."""
 
     file: str
     format: str

@@ -22,6 +22,7 @@ from . import (
     collectors,
     connections,
     decisions,
+    goldens,
     headroom,
     health,
     isa,
@@ -37,6 +38,7 @@ from . import (
     shadow,
     tokens,
     what_if,
+    why,
     workloads,
 )
 
@@ -47,6 +49,7 @@ NOUNS = (
     collectors,
     connections,
     decisions,
+    goldens,
     headroom,
     isa,
     metrics,
@@ -59,6 +62,7 @@ NOUNS = (
     shadow,
     tokens,
     what_if,
+    why,
     workloads,
 )
 

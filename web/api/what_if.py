@@ -63,7 +63,8 @@ _running = threading.BoundedSemaphore(AT_ONCE)
 class WhatIf(Request, frozen=True):
     """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
 
-    `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting running pods.
+    `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting
+    running pods.
     """
 
     manifest: str | dict[str, Any]

@@ -1,0 +1,43 @@
+"""`decisions/{id}/again/`: the same answer by the policy that decided, and what another one would have said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.test_what_if_writes_nothing import no_writes
+
+from .conftest import Api
+
+
+def again(operator: Api, verdict: str, query: str = "") -> Any:
+    (row,) = operator.get("decisions/", verdict=verdict)["items"]
+    with no_writes():
+        return operator("GET", f"decisions/{row['id']}/again/{query}", status=200).json()
+
+
+@pytest.mark.parametrize("verdict", ["placed", "never-fits"])
+def test_the_policy_that_decided_gives_the_same_answer(operator: Api, decided: str, verdict: str) -> None:
+    found = again(operator, verdict)
+    assert (found["same"], found["samePolicy"], found["differences"]) == (True, True, [])
+    assert found["verdict"] == verdict
+
+
+def test_another_policy_is_told_with_what_differs(operator: Api, decided: str) -> None:
+    found = again(operator, "placed", "?policy=random")
+    assert (found["samePolicy"], found["policy"]["name"]) == (False, "random")
+    assert found["same"] == (not found["differences"])
+    assert {part["what"] for part in found["differences"]} <= {"node", "score", "allocation"}
+
+
+def test_an_unknown_policy_and_a_state_that_is_gone_are_told(operator: Api, decided: str) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    address = f"decisions/{row['id']}/again/"
+    assert operator("GET", f"{address}?policy=nobody", status=400).json()["code"] == "PolicyUnknown"
+    assert operator("GET", f"{address}?policy=random&version=99", status=400).json()["code"] == "PolicyUnknown"
+    operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
+    problem = operator("GET", address, status=410).json()
+    assert problem["code"] == "DecisionExpired"
+    assert row["summary"] in problem["detail"]
+    operator("GET", "decisions/99999/again/", status=404)

@@ -1,0 +1,101 @@
+"""`pods/{id}/why/`: how long each reason held a pod, what changed between attempts, and what would help it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.decision import Reason, Verdict
+from hetsched.placement.models import Decision, Pod
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+
+from .conftest import Api
+from .test_what_if_writes_nothing import ask, no_writes
+
+
+@pytest.fixture
+def viewer(api: Callable[..., Api], db: Any) -> Api:
+    made = api("viewer")
+    made.get("nodes/")  # notes the first use of the token
+    return made
+
+
+def why(viewer: Api, pod: Pod, **query: str) -> Any:
+    with no_writes():
+        return viewer.get(f"pods/{pod.pk}/why/", **query)
+
+
+def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, node: str = "") -> None:
+    Decision.objects.create(
+        cluster=pod.cluster, workload=pod.workload, pod=pod, namespace=pod.namespace, pod_name=pod.name,
+        verdict=Verdict.PLACED if node else Verdict.NOT_NOW, node_name=node, policy_name="hetsched",
+        policy_version=version, snapshot="x", cluster_revision=seconds, inventory_revision=1, summary="s",
+        reasons=reasons, created_at=pod.created_at + timedelta(seconds=seconds),
+    )  # fmt: skip
+
+
+def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> None:
+    cluster = a_cluster()
+    pod = submitted(cluster, a_pod("p")).pods.get()
+    isa = Reason("IsaMissing", "isa-match", 3, "lacks v", before=4, after=1)
+    full = Reason("InsufficientResource", "resource-fit", 1, "cpu is short", before=1, after=0)
+    decide(pod, 5, isa, full)
+    decide(pod, 25, full)
+    decide(pod, 60, node="n1")
+    found = why(viewer, pod)
+    # 5 s in the queue, 20 s and 35 s short of CPU: the last filter is what left no node. Placed since.
+    told = [(span["code"], span["pending"]) for span in found["spans"]]
+    assert told == [
+        ("Queued", True), ("InsufficientResource", True), ("InsufficientResource", True), ("Placed", False),
+    ]  # fmt: skip
+    assert [span["seconds"] for span in found["spans"][:3]] == [5, 20, 35]
+    assert found["pendingSeconds"] == 60
+    assert found["spans"][-1]["until"] is None
+
+
+def test_what_changed_between_two_attempts(viewer: Api) -> None:
+    pod = submitted(a_cluster(), a_pod("p")).pods.get()
+    decide(pod, 5, Reason("IsaMissing", "isa-match", 3, "lacks v", before=4))
+    decide(pod, 9, Reason("IsaMissing", "isa-match", 2, "lacks v", before=3), version=2)
+    changed = why(viewer, pod)["changed"]
+    assert changed["policies"] == ["hetsched v1", "hetsched v2"]
+    assert changed["nodes"] == [4, 3]
+    assert (changed["revisions"], changed["inventory"]) == (4, False)
+    assert changed["reasons"] == [
+        {"plugin": "isa-match", "code": "IsaMissing", "message": "lacks v", "before": 3, "now": 2}
+    ]
+
+
+def test_a_waiting_pod_is_told_what_would_place_it_and_who_is_in_its_way(viewer: Api) -> None:
+    cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(4))
+    placed(cluster, "n1", a_pod("small").cpu("2"), a_pod("large").cpu("3"))
+    pod = submitted(cluster, a_pod("p").cpu("6")).pods.get()
+    recorded(cluster, refusing(cluster))
+    assert why(viewer, pod)["outlook"] is None
+    outlook = why(viewer, pod, outlook="true")["outlook"]
+    assert outlook["verdict"] == "not-now"
+    step = outlook["nextSteps"][0]
+    # 4 of n2 are free, 3 of n1.
+    assert (step["fit"]["change"], step["fit"]["nodes"]) == ("cpu 6 -> 4", ["n2"])
+    assert ask(viewer, step["manifest"])["verdict"] == "placed"
+    # 3 are free on n1: with `large` gone there are 6.
+    assert [[one["pod"] for one in node] for node in outlook["blockers"]] == [["default/large"]]
+
+
+def test_a_gang_tells_how_many_are_placed_of_how_many(viewer: Api) -> None:
+    cluster = a_cluster(a_node("n1").cpu(8))
+    members = [a_pod(f"m{number}").cpu("6").gang("team", 2) for number in range(2)]
+    workload = submitted(cluster, *members)
+    gang = why(viewer, workload.pods.first(), outlook="true")["gang"]
+    assert (gang["name"], gang["placed"], gang["needed"], len(gang["members"])) == ("default/team", 0, 2, 2)
+
+
+def test_a_pod_outside_the_namespaces_of_a_token_is_not_there(viewer: Api, api: Callable[..., Api]) -> None:
+    pod = submitted(a_cluster(), a_pod("p")).pods.get()
+    limited = api("viewer", "other")
+    limited("GET", f"pods/{pod.pk}/why/", status=404)
+    limited("GET", "pods/99999/why/", status=404)
