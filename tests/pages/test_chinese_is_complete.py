@@ -20,7 +20,7 @@ from hetsched.inventory.models import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "locale/zh_Hans/LC_MESSAGES"
 TEMPLATES = [*(ROOT / "templates").rglob("*.html"), *ROOT.glob("hetsched/access/templates/**/*.html")]
-MODULES = [*(ROOT / "web/pages").glob("*.py"), ROOT / "hetsched/placement/lifecycle.py"]
+MODULES = [*(ROOT / "web/pages").rglob("*.py"), ROOT / "hetsched/placement/lifecycle.py"]
 SAME = {"AMX", "AVX", "AVX-512", "CPU", "GPU", "Kubelet", "NUMA", "Pod", "SSE", "SVE", "Web"}
 
 _LITERAL = r"""(u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))"""

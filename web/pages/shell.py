@@ -17,6 +17,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import get_resolver, reverse
 from django.utils.http import urlencode
@@ -164,15 +165,15 @@ class Shell:
         }
 
 
-def page(section: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
     """Make a function of (shell, …) a view of the console."""
 
-    def decorate(show: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def decorate(show: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @require_safe
         @cache_control(private=True, no_cache=True)
         @login_required
         @functools.wraps(show)
-        def view(request: HttpRequest, **parts: Any) -> HttpResponse:
+        def view(request: HttpRequest, **parts: Any) -> HttpResponseBase:
             if not subject_of(request).may(Action.VIEW):
                 raise PermissionDenied(_("Your account has no role that may look at the fleet. Ask an administrator."))
             return show(Shell(request, section), **parts)

@@ -1,0 +1,141 @@
+// The filter box of a list: suggests fields, operators and values while a condition is typed (an editable combobox with a
+// list box, after the ARIA Authoring Practices), and the chooser of columns.
+//
+// What there is to suggest stands in the page; values that only the data knows are asked for once per field (`?values=`).
+import { element } from "./draw.js";
+
+const MOST = 12;
+const USUAL = { "instruction set": ">=", number: ">", percent: ">", quantity: ">", "time span": ">" };
+const box = document.getElementById("filter");
+const list = document.getElementById("filter-list");
+const { fields } = JSON.parse(document.getElementById("filter-suggestions").textContent);
+const known = new Map(fields.map((field) => [field.name, field]));
+const asked = new Map();
+let active = -1;
+let round = 0;
+
+// The piece of text that the caret is in: from the last space outside quotes.
+function piece() {
+  const before = box.value.slice(0, box.selectionStart);
+  const start = before.length - before.match(/(?:[^\s"]|"[^"]*"?)*$/)[0].length + (/(?:^|\s)-[^\s]*$/.test(before) ? 1 : 0);
+  return { start, text: before.slice(start) };
+}
+
+async function valuesOf(field, key) {
+  const name = key === undefined ? field.name : `${field.name}:${key}`;
+  if (!field.found) return field.values;
+  if (!asked.has(name)) {
+    const where = new URLSearchParams(location.search);
+    for (const one of ["q", "page", "sort"]) where.delete(one);
+    where.set("values", name);
+    const wanted = fetch(`${location.pathname}?${where}`, { headers: { Accept: "application/json" } })
+      .then(async (answer) => (answer.ok ? (await answer.json()).values : []))
+      .catch(() => []);
+    asked.set(name, wanted);
+  }
+  return [...new Set([...field.values, ...(await asked.get(name))])];
+}
+
+const quoted = (value) => (/[\s,"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
+const matching = (all, text, name = (one) => one) => {
+  const wanted = text.toLowerCase();
+  const rank = (one) => (name(one).toLowerCase().startsWith(wanted) ? 0 : 1);
+  return all.filter((one) => name(one).toLowerCase().includes(wanted)).sort((a, b) => rank(a) - rank(b));
+};
+
+// What may stand in place of the piece: { text, shown, help, more }, where `more` says that the condition goes on.
+async function offers(text) {
+  const [, name, key, operation, value] = text.match(/^([A-Za-z][\w.-]*)(:[^<>=!~"\s]*)?(!=|!~|>=|<=|=|~|>|<)?(.*)$/s) ?? [null, text];
+  const field = known.get(name?.toLowerCase());
+  if (field && operation) {
+    const parts = value.split(",");
+    const typed = parts.at(-1).replaceAll('"', "");
+    const front = text.slice(0, text.length - parts.at(-1).length);
+    const found = matching(await valuesOf(field, key?.slice(1)), typed);
+    return found.filter((one) => one !== typed).map((one) => ({ text: front + quoted(one), shown: one }));
+  }
+  if (field?.keyed && key !== undefined) {
+    const found = matching(await valuesOf(field), key.slice(1));
+    return found.map((one) => ({ text: `${field.name}:${one}=`, shown: `${field.name}:${one}`, more: true }));
+  }
+  if (field && !field.keyed) {
+    return field.operators.map((one) => ({ text: `${field.name}${one}`, shown: `${field.name} ${one}`, help: field.help, more: true }));
+  }
+  return matching(fields, text, (one) => one.name).map((one) => ({
+    text: one.keyed ? `${one.name}:` : one.name + (one.operators.includes(USUAL[one.kind]) ? USUAL[one.kind] : "="),
+    shown: one.name,
+    help: one.help,
+    more: true,
+  }));
+}
+
+async function suggest() {
+  const mine = ++round;
+  const { text } = piece();
+  const found = (await offers(text)).slice(0, text ? MOST : fields.length);
+  if (mine !== round || document.activeElement !== box) return;
+  show(found);
+}
+
+function show(found) {
+  active = -1;
+  box.removeAttribute("aria-activedescendant");
+  list.replaceChildren(...found.map((one, index) => {
+    const option = element("li", { role: "option", id: `filter-option-${index}`, "aria-selected": "false" },
+      element("span", { class: "mono" }, one.shown), one.help ? element("span", { class: "muted small" }, one.help) : null);
+    option.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      choose(one);
+    });
+    option.offer = one;
+    return option;
+  }));
+  list.hidden = !found.length;
+  box.setAttribute("aria-expanded", String(!list.hidden));
+}
+
+function close() {
+  round += 1;
+  show([]);
+}
+
+function choose(offer) {
+  const { start, text } = piece();
+  const after = box.value.slice(start + text.length);
+  const put = offer.text + (offer.more || after.startsWith(" ") || !after ? "" : " ");
+  box.setRangeText(put, start, start + text.length, "end");
+  if (offer.more) suggest();
+  else close();
+}
+
+function move(step) {
+  const options = [...list.children];
+  if (!options.length) return suggest();
+  active = (active + step + options.length + (active < 0 && step < 0 ? 1 : 0)) % options.length;
+  for (const [index, option] of options.entries()) option.setAttribute("aria-selected", String(index === active));
+  box.setAttribute("aria-activedescendant", options[active].id);
+  options[active].scrollIntoView({ block: "nearest" });
+}
+
+box.addEventListener("input", suggest);
+box.addEventListener("click", () => list.hidden && suggest());
+box.addEventListener("blur", close);
+box.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    event.preventDefault();
+    move(event.key === "ArrowDown" ? 1 : -1);
+  } else if (event.key === "Escape" && !list.hidden) {
+    event.stopPropagation();
+    close();
+  } else if ((event.key === "Enter" || event.key === "Tab") && active >= 0) {
+    event.preventDefault();
+    choose(list.children[active].offer);
+  }
+});
+
+// A choice of columns goes into the address as one short parameter.
+document.querySelector("form[data-columns]")?.addEventListener("submit", (event) => {
+  const boxes = [...event.target.querySelectorAll("[name=column]")];
+  event.target.elements.columns.value = boxes.filter((one) => one.checked).map((one) => one.value).join("~");
+  for (const one of boxes) one.disabled = true;
+});

@@ -1,0 +1,128 @@
+"""A filter says what rows it keeps, by the lattice where instruction sets are compared, and where it cannot be read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db.models import Q
+from django.utils import timezone
+
+from web.pages.lists.expressions import Field, Unreadable, condition, predicate, read
+from web.pages.lists.kinds import Age, Any_, Choice, IsaKind, Kind, Labels, Model, Number, Quantity
+
+
+def field(name: str, kind: Kind) -> Field:
+    return Field(name, kind, name, get=lambda row: getattr(row, name.replace(".", "_"), None), path=name)
+
+
+FIELDS = {
+    one.name: one
+    for one in (
+        field("name", Kind()), field("state", Choice("ready", "cordoned")), field("isa", IsaKind()),
+        field("cpu", Number(percent=True)), field("free.cpu", Quantity("cpu")), field("pods", Number()),
+        field("label", Labels()), field("gpu.model", Model()), field("taint", Any_()), field("age", Age()),
+    )
+}  # fmt: skip
+
+
+def holds(text: str, **values: Any) -> bool:
+    row = SimpleNamespace(**{"label": {}, **values})
+    return predicate(read(text, FIELDS), lambda row: row.name)(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("isa>=rv64gc", {"isa": "rv64imafdcv_zicsr_zifencei"}, True),  # v on top of what is asked
+        ("isa>=rv64gcv", {"isa": "rv64gc"}, False),
+        ("isa>=rva22u64", {"isa": "x86-64-v4"}, False),  # another architecture never covers
+        ("isa>=x86-64-v2", {"isa": "x86-64-v3+avx512f"}, True),
+        ("isa<=x86-64-v2", {"isa": "x86-64-v3"}, False),
+        ("isa<=x86-64-v3", {"isa": "x86-64-v2"}, True),
+        ("isa=rv64gc", {"isa": "rv64imafdc_zicsr_zifencei"}, True),  # the same set by another name
+        ("isa>rv64gc", {"isa": "rv64gc"}, False),
+        ("isa>rv64gc", {"isa": "rv64gcv"}, True),
+        ("isa~avx512", {"isa": "x86-64-v3+avx512f"}, True),
+        ("isa=unknown", {"isa": None}, True),
+        ("isa>=rv64gc", {"isa": None}, False),
+        ("isa>=rv64gc,x86-64-v1", {"isa": "x86-64-v3"}, True),
+        ("state=cordoned", {"state": "cordoned"}, True),
+        ("state!=cordoned", {"state": "cordoned"}, False),
+        ("-state=cordoned", {"state": "ready"}, True),
+        ("state = ready , pods > 2", {"state": "ready", "pods": 3}, False),  # `,` is a word of its own, in no name
+        ("state = ready pods > 2", {"state": "ready", "pods": 3}, True),
+        ("cpu>80%", {"cpu": 0.81}, True),
+        ("cpu>80", {"cpu": 0.8}, False),
+        ("free.cpu>8", {"free_cpu": 8001}, True),  # 8 CPUs are 8000 millicores
+        ("free.cpu>=500m", {"free_cpu": 500}, True),
+        ("label:pool=ci", {"label": {"pool": "ci"}}, True),
+        ("label:pool", {"label": {"pool": ""}}, True),
+        ("-label:pool", {"label": {}}, True),
+        ("label:pool!=ci", {"label": {}}, True),  # as Kubernetes' NotIn
+        ("label:example.org/pool~c", {"label": {"example.org/pool": "ci"}}, True),
+        ("gpu.model=A10", {"gpu_model": ("A100-SXM4-80GB",)}, False),  # A10 never matches A100
+        ("gpu.model=A100", {"gpu_model": ("A100-SXM4-80GB",)}, True),
+        ("taint=dedicated=*", {"taint": ("dedicated=ci:NoSchedule",)}, True),
+        ("name=vf2-*", {"name": "VF2-3"}, True),
+        ('name="a b"', {"name": "a b"}, True),
+        ("vf 2", {"name": "vf2"}, True),
+        ("-vf", {"name": "k1"}, True),
+        ("age>5m", {"age": timezone.now() - timedelta(minutes=6)}, True),
+        ("age<5m", {"age": timezone.now() - timedelta(minutes=6)}, False),
+    ],
+)
+def test_rows_are_kept_by_what_is_written(text: str, values: dict[str, Any], expected: bool) -> None:
+    assert holds(text, **{"name": "n", **values}) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "instead"),
+    [
+        ("pods>2 isas>=rv64gc", "isas", "pods>2 isa>=rv64gc"),
+        ("isa>=rv64gcx pods>2", "rv64gcx", "isa>=rv64gc pods>2"),
+        ("state=cordond", "cordond", "state=cordoned"),
+        ("state>ready", ">", "state=ready"),
+        ("cpu>much", "much", ""),
+        ("free.cpu>8cores", "8cores", "free.cpu>8"),
+        ("age>5", "5", "age>5m"),
+        ("label=ci", "label=ci", ""),
+        ("name=", "name=", ""),
+    ],
+)
+def test_a_wrong_expression_is_told_with_its_place_and_the_nearest_right_one(
+    text: str, marked: str, instead: str
+) -> None:
+    with pytest.raises(Unreadable) as refused:
+        read(text, FIELDS)
+    assert (refused.value.problem.marked, refused.value.problem.instead) == (marked, instead)
+    assert str(refused.value)
+
+
+def test_a_suggested_expression_can_be_read() -> None:
+    with pytest.raises(Unreadable) as refused:
+        read("-isas>=rv64gcv name=a", FIELDS)
+    assert refused.value.problem.instead == "-isa>=rv64gcv name=a"
+    assert len(read(refused.value.problem.instead, FIELDS)) == 2
+
+
+def test_the_database_is_asked_the_same() -> None:
+    found = condition(read("state=ready,cordoned -pods>=3 name=a* word", FIELDS), lambda word: Q(name__icontains=word))
+    wanted = (
+        (Q(state="ready") | Q(state="cordoned"))
+        & ~Q(pods__gte=3)
+        & Q(name__istartswith="a")
+        & Q(name__icontains="word")
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", "   ", '"', "-", "=", ">=", "a=b=c", "((", 'name="', "x" * 1000, "-" * 50, "\\", "%s"]
+)
+def test_no_text_breaks_it(text: str) -> None:
+    with suppress(Unreadable):
+        assert holds(text, name="n") in (True, False)

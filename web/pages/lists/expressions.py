@@ -1,0 +1,213 @@
+"""Filter expressions: `isa>=rv64gcv state=ready,cordoned -label:pool=ci "free words"`.
+
+Rule: terms are separated by spaces and all have to hold; a term is FIELD OPERATOR VALUE, spaces around the operator
+allowed, values separated by commas are alternatives, `-` in front turns a term round, quotes hold a value together.
+What has no operator is a free word, which has to occur anywhere in the row. A term that cannot be read stops the
+filter: it is told with its place in the text and, where one is near, the expression that may have been meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from .kinds import UNKNOWN, Choice, Kind, Test, Wrong, is_any
+
+MOST_CHARACTERS = 1000
+_TOKEN = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_TERM = re.compile(
+    r'(?P<field>[A-Za-z][A-Za-z0-9.-]*)(?P<key>:[^<>=!~"\s]*)?(?P<op>!=|!~|>=|<=|=|~|>|<)(?P<value>.*)', re.DOTALL
+)
+_KEY = re.compile(r'(?P<field>[A-Za-z][A-Za-z0-9.-]*):(?P<key>[^<>=!~"\s]+)')
+_SPACED = re.compile(r"([A-Za-z][A-Za-z0-9.:/_-]*)\s*(!=|!~|>=|<=|=|~|>|<)\s*")
+
+
+class Field(msgspec.Struct, frozen=True):
+    """What a filter may name. Rows in memory are asked by `get`, rows of the database by `path`.
+
+    `heavy` says that the rows need facts which are not read otherwise; `found` that values come out of the data.
+    """
+
+    name: str
+    kind: Kind
+    help: Any
+    get: Callable[..., Any] | None = None
+    path: str = ""
+    heavy: bool = False
+    found: bool = False
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One condition; `start` and `end` are its place in the expression. A free word has no field."""
+
+    start: int
+    end: int
+    negated: bool
+    operation: str
+    values: tuple[str, ...]
+    field: Field | None = None
+    key: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with an expression, and where; `instead` is the whole expression that may have been meant."""
+
+    message: str
+    start: int
+    end: int
+    text: str
+    instead: str = ""
+
+    @property
+    def before(self) -> str:
+        return self.text[: self.start]
+
+    @property
+    def marked(self) -> str:
+        return self.text[self.start : self.end]
+
+    @property
+    def after(self) -> str:
+        return self.text[self.end :]
+
+
+class Unreadable(Exception):
+    """An expression that is not understood."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def read(text: str, fields: Mapping[str, Field]) -> tuple[Term, ...]:
+    """Return the terms of an expression.
+
+    Raises: Unreadable.
+    """
+    closed = _without_spaces(text, fields)
+    return tuple(_term(closed, found.start(), found.end(), fields) for found in _TOKEN.finditer(closed))
+
+
+def _without_spaces(text: str, fields: Mapping[str, Field]) -> str:
+    """Close the gaps around operators that follow the name of a field."""
+    pieces = re.split(r'("[^"]*"?)', text)
+
+    def closed(found: re.Match[str]) -> str:
+        known = found[1].split(":")[0].lower() in fields
+        return f"{found[1]}{found[2]}" if known else found[0]
+
+    return "".join(piece if piece.startswith('"') else _SPACED.sub(closed, piece) for piece in pieces)
+
+
+def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
+    negated = text[start] == "-" and end - start > 1
+    at = start + negated
+    token = text[at:end]
+    found = _TERM.fullmatch(token)
+    if found is None:
+        keyed = _KEY.fullmatch(token)
+        if keyed and (field := fields.get(keyed["field"].lower())) and field.kind.keyed:
+            return Term(start, end, negated, "", (), field, keyed["key"])
+        return Term(start, end, negated, "", (token.replace('"', ""),))
+    field = fields.get(found["field"].lower())
+    if field is None:
+        named = at + len(found["field"])
+        nearest = get_close_matches(found["field"].lower(), list(fields), 1, 0.5)
+        raise _problem(_("There is no field “%(name)s”") % {"name": found["field"]}, text, at, named, "".join(nearest))
+    key = (found["key"] or "")[1:]
+    operators = ("=", "!=", "~", "!~") if field.kind.keyed else field.kind.operators
+    if field.kind.keyed and not key:
+        raise _problem(_("“%(name)s” needs a key: label:pool=ci") % {"name": field.name}, text, at, end, "")
+    if found["op"] not in operators:
+        place = at + found.start("op")
+        said = _("“%(name)s” knows these operators: %(operators)s")
+        raise _problem(
+            said % {"name": field.name, "operators": " ".join(operators)},
+            text,
+            place,
+            at + found.end("op"),
+            operators[0],
+        )
+    values = _alternatives(found["value"])
+    place = at + found.start("value")
+    if not any(values):
+        raise _problem(_("A value is missing behind “%(term)s”") % {"term": token}, text, at, end, "")
+    term = Term(start, end, negated ^ found["op"].startswith("!"), found["op"].removeprefix("!"), values, field, key)
+    for value in values:
+        length = len(value)
+        try:
+            _test(term, value)
+        except Wrong as wrong:
+            offset = place + max(0, found["value"].find(value))
+            raise _problem(str(wrong), text, offset, offset + length, wrong.nearest) from None
+    return term
+
+
+def _alternatives(text: str) -> tuple[str, ...]:
+    pieces = re.findall(r'(?:[^,"]|"[^"]*"?)+', text)
+    return tuple(piece.replace('"', "") for piece in pieces if piece.replace('"', ""))
+
+
+def _problem(message: str, text: str, start: int, end: int, instead: str) -> Unreadable:
+    whole = f"{text[:start]}{instead}{text[end:]}" if instead else ""
+    return Unreadable(Problem(message, start, end, text, whole))
+
+
+def _test(term: Term, value: str) -> Test:
+    assert term.field is not None
+    kind = term.field.kind
+    if (
+        value.lower() == UNKNOWN
+        and term.operation == "="
+        and not (isinstance(kind, Choice) and UNKNOWN in kind.values())
+    ):
+        return lambda found: found is None
+    inner = (Kind() if kind.keyed else kind).test(term.operation, value)
+    return lambda found: found is not None and inner(found)
+
+
+def predicate(terms: tuple[Term, ...], words: Callable[[Any], str]) -> Callable[[Any], bool]:
+    """Return the test of rows in memory; `words` gives a row's text for free words, in lower case."""
+    tests = [_row_test(term, words) for term in terms]
+    return lambda row: all(test(row) for test in tests)
+
+
+def _row_test(term: Term, words: Callable[[Any], str]) -> Test:
+    negated, field = term.negated, term.field
+    if field is None:
+        word = term.values[0].lower()
+        return lambda row: (word in words(row)) is not negated
+    get, key = field.get, term.key
+    assert get is not None
+    if field.kind.keyed and not term.values:
+        return lambda row: (key in get(row)) is not negated
+    holds = is_any(_test(term, value) for value in term.values)
+    if field.kind.keyed:
+        return lambda row: holds(get(row).get(key)) is not negated
+    return lambda row: holds(get(row)) is not negated
+
+
+def condition(terms: tuple[Term, ...], words: Callable[[str], Q]) -> Q:
+    """Return the same as a condition on the database; `words` gives that of one free word."""
+    whole = Q()
+    for term in terms:
+        if term.field is None:
+            one = words(term.values[0])
+        else:
+            one = Q()
+            for value in term.values:
+                one |= _condition(term, term.field, value)
+        whole &= ~one if term.negated else one
+    return whole
+
+
+def _condition(term: Term, field: Field, value: str) -> Q:
+    if value.lower() == UNKNOWN and term.operation == "=" and not isinstance(field.kind, Choice):
+        return Q(**{f"{field.path}__isnull": True})
+    return field.kind.condition(term.operation, value, field.path)

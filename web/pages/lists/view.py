@@ -1,0 +1,256 @@
+"""A list as somebody looks at it: its filter, order and columns, all of which stand in the address.
+
+Rule: `q` is the filter, `sort` a column (`-` in front: falling), `columns` the shown ones; a choice of columns is also
+kept in the browser by a cookie, and an address without one follows it. Equal rows keep a stable order, by name or id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from django.core.paginator import Page
+from django.db.models import F, Q, QuerySet
+from django.http import HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from ..shell import Shell
+from .columns import Cell, Column
+from .exports import FORMATS, export
+from .expressions import MOST_CHARACTERS, Field, Problem, Unreadable, condition, predicate, read
+
+COOKIE_SECONDS = 365 * 86_400
+MOST_VALUES = 200
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What a list can be filtered by and can show. `words` is how free words are looked for, by row or by database."""
+
+    name: str
+    fields: tuple[Field, ...]
+    columns: tuple[Column, ...]
+    words: Callable[[Any], Any]
+    # Names of the database's columns that end the order of rows, where they come from the database.
+    stable: tuple[str, ...] = ()
+    sort: str = ""
+    page_size: int = 100
+    example: str = ""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head of one shown column; without `url` it is not sorted by."""
+
+    label: str
+    number: bool
+    url: str = ""
+    sorted: str = ""
+
+
+class View:
+    """One request for a list; `held` are further parameters of the address that stay."""
+
+    def __init__(self, shell: Shell, listing: Listing, **held: str) -> None:
+        self.shell = shell
+        self.listing = listing
+        self.held = held
+        self.query = shell.request.GET.get("q", "")[:MOST_CHARACTERS].replace("\0", "").strip()
+        self.fields = {field.name: field for field in listing.fields}
+        self.problem: Problem | None = None
+        try:
+            self.terms = read(self.query, self.fields)
+        except Unreadable as unreadable:
+            self.problem, self.terms = unreadable.problem, ()
+        self.columns = self._chosen()
+        self.sort = self._sort()
+        self.page: Page[Any] | None = None
+
+    # --- What is chosen -----------------------------------------------------------------------------------------------
+    def _chosen(self) -> list[Column]:
+        named = self.columns_given or self.shell.request.COOKIES.get(self._cookie, "")[:MOST_CHARACTERS]
+        wanted = set(named.split("~"))
+        found = [column for column in self.listing.columns if column.name in wanted]
+        return found or [column for column in self.listing.columns if column.shown]
+
+    @property
+    def columns_given(self) -> str:
+        """Return the columns that the address names: in one parameter, or as a form without a script sends them."""
+        given = self.shell.request.GET
+        return (given.get("columns", "") or "~".join(given.getlist("column")))[:MOST_CHARACTERS]
+
+    def _sort(self) -> str:
+        wanted = self.shell.text("sort")
+        known = {column.name for column in self.listing.columns if self._sortable(column)}
+        return wanted if wanted.removeprefix("-") in known else self.listing.sort
+
+    def _sortable(self, column: Column) -> bool:
+        return column.sortable and bool(column.order or not self.listing.stable)
+
+    @property
+    def _cookie(self) -> str:
+        return f"columns-{self.listing.name}"
+
+    @property
+    def format(self) -> str:
+        wanted = self.shell.text("format")
+        return wanted if wanted in FORMATS else ""
+
+    @property
+    def heavy(self) -> bool:
+        """Say whether filter, order or columns need facts that the rows are read without."""
+        sorted_by = self.sort.removeprefix("-")
+        used = [column for column in self.listing.columns if column in self.columns or column.name == sorted_by]
+        return any(column.heavy for column in used) or any(term.field and term.field.heavy for term in self.terms)
+
+    def asks(self, name: str) -> bool:
+        """Say whether the filter names this field."""
+        return any(term.field is not None and term.field.name == name for term in self.terms)
+
+    # --- Rows ---------------------------------------------------------------------------------------------------------
+    def kept(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the rows in memory that the filter keeps, in order; they come in their stable order."""
+        if self.problem:
+            return []
+        holds = predicate(self.terms, self.listing.words)
+        found = [row for row in rows if holds(row)] if self.terms else list(rows)
+        column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
+        if column is not None:
+            value = column.value
+            # What is not there stands last, whichever way the others go.
+            there = [row for row in found if value(row) is not None]
+            there.sort(key=value, reverse=self.sort.startswith("-"))
+            found = there + [row for row in found if value(row) is None]
+        return found
+
+    def filtered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows of the database that the filter keeps, without an order."""
+        return rows.none() if self.problem else rows.filter(self.condition())
+
+    def condition(self) -> Q:
+        return condition(self.terms, self.listing.words)
+
+    def ordered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return rows of the database in the order that was asked for."""
+        column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
+        names = column.order if column is not None else ()
+        falling = self.sort.startswith("-")
+        order = [F(name).desc(nulls_last=True) if falling else F(name).asc(nulls_last=True) for name in names]
+        return rows.order_by(*order, *self.listing.stable)
+
+    # --- Addresses ----------------------------------------------------------------------------------------------------
+    def url(self, **changes: str) -> str:
+        """Return the address of this view with some of it changed; an empty value leaves the parameter out."""
+        given = {
+            **({"cluster": self.shell.named} if self.shell.named else {}),
+            **self.held,
+            "q": self.query,
+            "sort": self.sort if self.sort != self.listing.sort else "",
+            "columns": self.columns_given,
+            **changes,
+        }
+        return "?" + urlencode({name: value for name, value in given.items() if value})
+
+    @property
+    def filter_query(self) -> str:
+        """Return what the pager adds to the number of the page."""
+        rest = self.url()[1:]
+        return f"&{rest}" if rest else ""
+
+    @property
+    def cleared(self) -> str:
+        return self.url(q="")
+
+    @property
+    def instead(self) -> str:
+        return self.url(q=self.problem.instead) if self.problem and self.problem.instead else ""
+
+    @property
+    def downloads(self) -> list[tuple[str, str]]:
+        return [(name.upper(), self.url(format=name)) for name in FORMATS]
+
+    # --- What pages show ----------------------------------------------------------------------------------------------
+    @property
+    def heads(self) -> list[Head]:
+        return [self._head(column) for column in self.columns]
+
+    def _head(self, column: Column) -> Head:
+        if not self._sortable(column):
+            return Head(str(column.label), column.number)
+        rising, falling = column.name, f"-{column.name}"
+        first, second = (falling, rising) if column.falling else (rising, falling)
+        state = {rising: "ascending", falling: "descending"}.get(self.sort, "")
+        return Head(str(column.label), column.number, self.url(sort=second if self.sort == first else first), state)
+
+    @property
+    def rows(self) -> Iterator[list[tuple[Column, Cell, str]]]:
+        """Yield the cells of the page, row by row, each with its column and the address it leads to."""
+        assert self.page is not None
+        keep = self.shell.keep()
+        for row in self.page.object_list:
+            cells = [(column, column.cell_of(row)) for column in self.columns]
+            yield [(column, cell, _kept(cell.url, keep)) for column, cell in cells]
+
+    @property
+    def choices(self) -> list[tuple[Column, bool]]:
+        return [(column, column in self.columns) for column in self.listing.columns]
+
+    @property
+    def hidden_fields(self) -> list[tuple[str, str]]:
+        """Return the parameters that a form of this view has to keep, but for its own."""
+        given = {"cluster": self.shell.named, **self.held, "sort": self.sort, "q": self.query}
+        return [(name, value) for name, value in given.items() if value]
+
+    @property
+    def suggestions(self) -> dict[str, Any]:
+        """Return what the filter box suggests from, for its script."""
+        return {
+            "fields": [
+                {
+                    "name": field.name,
+                    "help": str(field.help),
+                    "kind": str(field.kind.word),
+                    "operators": ["="] if field.kind.keyed else list(field.kind.operators),
+                    "values": list(field.kind.values()),
+                    "found": field.found,
+                    "keyed": field.kind.keyed,
+                }
+                for field in self.listing.fields
+            ],
+        }
+
+    # --- Answers ------------------------------------------------------------------------------------------------------
+    def show(self, rows: Any, template: str, context: dict[str, Any]) -> HttpResponseBase:
+        """Answer with the page of these rows, or with all of them as a file; rows are filtered and in order."""
+        if self.format:
+            return export(self, rows)
+        self.page = self.shell.page_of(rows, self.listing.page_size)
+        answer = self.shell.render(template, {"view": self, "page": self.page, **context})
+        if self.columns_given:
+            chosen = "~".join(column.name for column in self.columns)
+            if chosen == "~".join(column.name for column in self.listing.columns if column.shown):
+                answer.delete_cookie(self._cookie, samesite="Lax")
+            else:
+                answer.set_cookie(self._cookie, chosen, max_age=COOKIE_SECONDS, samesite="Lax", httponly=True)
+        return answer
+
+    @property
+    def wanted_values(self) -> str:
+        """Return the name of the field, with a key where it has one, whose values the filter box asks for."""
+        return self.shell.text("values")
+
+    def answer_values(self, values: Iterable[str]) -> HttpResponse:
+        """Answer with values that occur in the data, shortest first among equals in order."""
+        found: Sequence[str] = sorted({value for value in values if value}, key=str.lower)[:MOST_VALUES]
+        return JsonResponse({"values": found})
+
+    @property
+    def filter_words(self) -> str:
+        """Return what stands in the empty filter box."""
+        return self.listing.example or _("words, or field=value")
+
+
+def _kept(url: str, keep: str) -> str:
+    """Return an address with the parameter that keeps the cluster in view."""
+    return f"{url}{keep.replace('?', '&', 1) if '?' in url else keep}" if url else ""
