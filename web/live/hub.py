@@ -6,8 +6,10 @@ Rule: the hub receives every event once. A topic keeps its last events; a socket
 one after what the socket has, is let through once, and has room. Anything else (a gap, a full queue) makes the topic
 *stale* for that socket: its queued events are dropped and a fresh snapshot is sent instead. Snapshots are read once for
 all sockets that wait for one. What the broker lost without a trace is found by looking at the topics' numbers every
-second.
-Invariant: what a socket is sent of a topic is a snapshot, then deltas numbered without a gap, then perhaps again.
+second. A socket that asks for it gets what happened within a tick as one delta, made and encoded once for all of them;
+one that says what it has already is sent what came since, as long as that is known.
+Invariant: what a socket is sent of a topic is a snapshot, or leave to go on, then deltas that follow each other without
+a gap, then perhaps again.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ import msgspec
 import structlog
 from channels.layers import get_channel_layer
 
-from hetsched.journal.publish import GROUP
+from hetsched.journal.publish import GROUP, message
 from web.api.prometheus import DROPPED, GAPS
 
+from .spans import Event, spans
+
 ERROR = ""
-RECENT_EVENTS = 128
+RECENT_EVENTS = 512
+TICK_SECONDS = 0.1
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
 # Sockets that come at once share a snapshot; one who asks again later gets a fresh one.
@@ -38,6 +43,8 @@ log = structlog.get_logger(__name__)
 # The revision and the document of a topic, read in one moment; None for a topic that there is not.
 ReadSnapshot = Callable[[str], Awaitable["Snapshot | None"]]
 ReadRevisions = Callable[[list[str]], Awaitable[dict[str, int]]]
+# The latest events of a topic, at most so many, and the number of the last one.
+ReadRecent = Callable[[str, int], Awaitable[tuple[int, list[Event]]]]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -55,22 +62,27 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Listener:
-    """What one socket has heard, and what waits to be sent to it; `ready` is set while anything does."""
+    """What one socket has heard, and what waits to be sent to it; `ready` is set while anything does.
+
+    `merges`: several events may reach it as one; `since`: what it said it has of topics it has just joined.
+    """
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
+        self.merges = False
+        self.since: dict[str, int] = {}
         self.heard: dict[str, int] = {}
         self.stale: dict[str, None] = {}
         self.queue: deque[tuple[str, str]] = deque()
 
-    def offer(self, topic: str, revision: int, text: str) -> None:
-        """Take the event if it is the next one of a topic that is not stale."""
+    def offer(self, topic: str, revision: int, text: str, since: int | None = None) -> None:
+        """Take the event if it is the next one of a topic that is not stale; `since` is what it begins after."""
         if topic in self.stale:
             return
         heard = self.heard[topic]
         if revision <= heard:
             return
-        if revision > heard + 1:
+        if (revision - 1 if since is None else since) > heard:
             self.mark_stale(topic)
             return
         if len(self.queue) >= QUEUE_EVENTS:
@@ -96,6 +108,7 @@ class Listener:
     def forget(self, topic: str) -> None:
         self.heard.pop(topic, None)
         self.stale.pop(topic, None)
+        self.since.pop(topic, None)
         self.queue = deque(item for item in self.queue if item[0] != topic)
 
 
@@ -104,7 +117,11 @@ class _Topic:
 
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
-        self.recent: deque[tuple[int, str]] = deque(maxlen=RECENT_EVENTS)
+        self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        self.filling: asyncio.Task[None] | None = None
+        self.pending: list[Event] = []
+        self.told_at = 0.0
+        self.flushing: asyncio.TimerHandle | None = None
         self.newest = 0
         self.snapshot: Snapshot | None = None
         self.read_at = 0.0
@@ -120,9 +137,12 @@ class _Topic:
 class Hub:
     """All live topics of one event loop."""
 
-    def __init__(self, read_snapshot: ReadSnapshot, read_revisions: ReadRevisions) -> None:
+    def __init__(
+        self, read_snapshot: ReadSnapshot, read_revisions: ReadRevisions, read_recent: ReadRecent | None = None
+    ) -> None:
         self._read_snapshot = read_snapshot
         self._read_revisions = read_revisions
+        self._read_recent = read_recent
         self._topics: dict[str, _Topic] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._subscribed = asyncio.Event()
@@ -143,11 +163,13 @@ class Hub:
         self._tasks.clear()
         self._subscribed.clear()
 
-    def join(self, listener: Listener, topics: Iterable[str]) -> None:
-        """Let a socket listen to topics; each begins with a snapshot."""
+    def join(self, listener: Listener, topics: Iterable[str], since: int | None = None) -> None:
+        """Let a socket listen to topics; each begins with a snapshot, or after `since` if that is possible."""
         for topic in topics:
             self._topics.setdefault(topic, _Topic()).listeners.add(listener)
             listener.heard[topic] = -1
+            if since is not None:
+                listener.since[topic] = since
             listener.mark_stale(topic)
 
     def leave(self, listener: Listener, topics: Iterable[str]) -> None:
@@ -158,14 +180,20 @@ class Hub:
             if found is not None:
                 found.listeners.discard(listener)
                 if not found.listeners:
+                    if found.flushing is not None:
+                        found.flushing.cancel()
                     del self._topics[topic]
 
     async def refresh(self, listener: Listener, topic: str) -> str | None:
-        """Return the snapshot that makes a stale topic fresh, and queue what came after it.
+        """Return the snapshot that makes a stale topic fresh, or leave to go on, and queue what came after it.
 
         None when there is nothing to send: the topic is not stale any more, or, if it still is, there is no such topic.
         """
         found = self._topics.get(topic)
+        if found is not None and topic in listener.since:
+            since = listener.since.pop(topic)
+            if await self._goes_on(listener, topic, found, since):
+                return message(topic, since, {}, "resumed")
         if found is not None and found.outdated():
             if found.reading is None:
                 found.reading = asyncio.create_task(self._read(topic, found))
@@ -174,9 +202,50 @@ class Hub:
             return None
         del listener.stale[topic]
         listener.heard[topic] = found.snapshot.revision
-        for revision, text in list(found.recent):
-            listener.offer(topic, revision, text)
+        self._catch_up(listener, topic, found)
         return found.snapshot.text
+
+    async def _goes_on(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
+        """Let a socket go on after `since`, and queue what came after it, if all of that is known."""
+        if self._read_recent is None:
+            return False
+        if found.filling is None:
+            found.filling = asyncio.create_task(self._fill(topic, found))
+        try:
+            await asyncio.shield(found.filling)
+        except Exception as error:  # the database is away: the next one tries again, this one waits for a snapshot
+            log.warning("live events not read", topic=topic, error=repr(error))
+            found.filling = None
+            return False
+        if topic not in listener.stale or not since <= found.newest:
+            return False
+        later = [revision for revision, _ in found.recent if revision > since]
+        if later != list(range(since + 1, found.newest + 1)):
+            return False
+        if len(later) > QUEUE_EVENTS // 2 and not listener.merges:
+            return False
+        del listener.stale[topic]
+        listener.heard[topic] = since
+        self._catch_up(listener, topic, found)
+        return True
+
+    def _catch_up(self, listener: Listener, topic: str, found: _Topic) -> None:
+        """Queue what came after what a socket has."""
+        events = [event for event in found.recent if event[0] > listener.heard[topic]]
+        if not listener.merges:
+            for revision, text in events:
+                listener.offer(topic, revision, text)
+            return
+        for since, revision, text in spans(topic, events):
+            listener.offer(topic, revision, text, since)
+
+    async def _fill(self, topic: str, found: _Topic) -> None:
+        """Take in what happened before anybody listened here."""
+        assert self._read_recent is not None
+        newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
+        known = dict(earlier) | dict(found.recent)
+        found.recent = deque(sorted(known.items()), maxlen=RECENT_EVENTS)
+        found.newest = max(found.newest, newest)
 
     async def _read(self, topic: str, found: _Topic) -> Snapshot | None:
         try:
@@ -197,8 +266,24 @@ class Hub:
         revision = _head.decode(text).revision
         found.newest = max(found.newest, revision)
         found.recent.append((revision, text))
+        found.pending.append((revision, text))
         for listener in found.listeners:
-            listener.offer(topic, revision, text)
+            if not listener.merges:
+                listener.offer(topic, revision, text)
+        if found.flushing is None:
+            loop = asyncio.get_running_loop()
+            wait = max(0.0, found.told_at + TICK_SECONDS - loop.time())
+            found.flushing = loop.call_later(wait, self._tell, topic, found)
+
+    def _tell(self, topic: str, found: _Topic) -> None:
+        """Tell those who take several events as one what happened since the last tick."""
+        found.flushing, found.told_at = None, asyncio.get_running_loop().time()
+        events, found.pending = found.pending, []
+        merging = [listener for listener in found.listeners if listener.merges]
+        if merging:
+            for since, revision, text in spans(topic, events):
+                for listener in merging:
+                    listener.offer(topic, revision, text, since)
 
     async def _pump(self) -> None:
         layer = get_channel_layer()
@@ -239,12 +324,12 @@ class Hub:
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
-async def hub(read_snapshot: ReadSnapshot, read_revisions: ReadRevisions) -> Hub:
+async def hub(read_snapshot: ReadSnapshot, read_revisions: ReadRevisions, read_recent: ReadRecent | None = None) -> Hub:
     """Return the running loop's hub, started."""
     loop = asyncio.get_running_loop()
     found = _hubs.get(loop)
     if found is None:
-        found = _hubs[loop] = Hub(read_snapshot, read_revisions)
+        found = _hubs[loop] = Hub(read_snapshot, read_revisions, read_recent)
     await found.start()
     return found
 

@@ -8,8 +8,8 @@ import msgspec
 from channels.db import database_sync_to_async
 
 from hetsched.contracts.errors import InputError
-from hetsched.journal.models import Topic
-from hetsched.journal.publish import message
+from hetsched.journal.models import OutboxEvent, Topic
+from hetsched.journal.publish import message, revision_of
 from hetsched.placement import topics
 from hetsched.placement.models import Workload
 
@@ -64,6 +64,15 @@ def revisions(names: list[str]) -> dict[str, int]:
     for start in range(0, len(names), 500):
         found.update(Topic.objects.filter(name__in=names[start : start + 500]).values_list("name", "revision"))
     return found
+
+
+@database_sync_to_async
+def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
+    """Return the number of a topic's latest event and its latest events as message texts."""
+    newest = revision_of(topic)
+    rows = OutboxEvent.objects.filter(topic=topic, revision__lte=newest).order_by("-revision")
+    events = list(rows.values_list("revision", "data")[:most])
+    return newest, [(revision, message(topic, revision, data)) for revision, data in events]
 
 
 def renamed(text: str, topic: str, asked: str) -> str:

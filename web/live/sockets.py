@@ -1,5 +1,7 @@
 """One live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
 
+A subscription may also say `"since":{topic: revision}` and `"merge":true`.
+
 Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
 (any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Rights are
 looked up again every 30 seconds. Database reads go through the one thread that Channels keeps for them, so sockets
@@ -41,10 +43,16 @@ _open: Counter[str] = Counter()
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client may send."""
+    """What a client may send.
+
+    Of topics to subscribe to, `since` are the revisions that it has already; `merge`: several events may reach it as
+    one, from now on.
+    """
 
     action: Literal["subscribe", "unsubscribe", "refetch"]
     topics: list[str]
+    since: dict[str, int] = {}
+    merge: bool = False
 
 
 _command = msgspec.json.Decoder(Command)
@@ -111,7 +119,7 @@ class _Socket:
         self.last_message = time.monotonic()
 
     async def run(self) -> None:
-        self.hub = await hub(reading.snapshot, reading.revisions)
+        self.hub = await hub(reading.snapshot, reading.revisions, reading.recent)
         tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._recheck())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -153,7 +161,8 @@ class _Socket:
     async def _obey(self, command: Command) -> None:
         wanted = list(dict.fromkeys(command.topics))[: MAX_TOPICS + 1]
         if command.action == "subscribe":
-            await self._subscribe(wanted)
+            self.listener.merges = self.listener.merges or command.merge
+            await self._subscribe(wanted, command.since)
             return
         known = {asked: topic for topic, asked in self.names.items()}
         for asked in wanted:
@@ -165,7 +174,7 @@ class _Socket:
             else:
                 self._drop(topic)
 
-    async def _subscribe(self, wanted: list[str]) -> None:
+    async def _subscribe(self, wanted: list[str], since: dict[str, int]) -> None:
         if len(self.names) + len(wanted) > MAX_TOPICS:
             self._tell_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
             return
@@ -175,7 +184,7 @@ class _Socket:
                 self._tell_error(found.asked, denied.code, denied.detail)
             elif found.topic not in self.names:
                 self.names[found.topic] = found.asked
-                self.hub.join(self.listener, [found.topic])
+                self.hub.join(self.listener, [found.topic], since.get(found.asked))
             else:
                 self.listener.mark_stale(found.topic)
 
@@ -237,4 +246,4 @@ class _Socket:
                 asked = list(self.names.values())
                 for topic in list(self.names):
                     self._drop(topic)
-                await self._subscribe(asked)
+                await self._subscribe(asked, {})

@@ -1,0 +1,175 @@
+"""Sockets that take several events as one, and go on after what they had, end where a fresh snapshot stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsched.inventory.models import Cluster
+from hetsched.journal.publish import OutboxEvent, merge, message
+from hetsched.placement import topics
+from web.live import hub
+from web.live.spans import spans
+
+from .conftest import Viewer, in_thread
+from .test_a_viewer_is_never_wrong_for_long import Life
+
+TOPICS = ("cluster:lab", "decisions", "policies")
+KEYS = st.sampled_from("abc")
+PATCHES = st.recursive(
+    st.none() | st.integers(0, 3), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+DOCUMENTS = st.dictionaries(KEYS, PATCHES, max_size=3)
+
+
+@given(DOCUMENTS, st.lists(DOCUMENTS, max_size=6), st.integers(0, 6))
+def test_a_span_does_what_its_events_do_wherever_one_stands_in_it(
+    start: dict[str, Any], patches: list[dict[str, Any]], had: int
+) -> None:
+    start = merge({}, start)
+    events = [(number, message("t", number, patch)) for number, patch in enumerate(patches, 1)]
+    states = [start]
+    for patch in patches:
+        states.append(merge(states[-1], patch))
+    revision = min(had, len(patches))
+    document, expected = states[revision], 0
+    for since, last, text in spans("t", events):
+        told = msgspec.json.decode(text)
+        assert (since, told["revision"], told.get("since", last - 1)) == (expected, last, since)
+        expected = last
+        if last > revision:
+            document = merge(document, told["data"])
+    assert (expected, document) == (len(patches), states[-1])
+
+
+def test_a_gap_stays_a_gap() -> None:
+    events = [(number, message("t", number, {"n": number})) for number in (1, 2, 4, 5)]
+    assert [(since, last) for since, last, _ in spans("t", events)] == [(0, 2), (3, 5)]
+
+
+class Page(Viewer):
+    """A client that does as the console's pages do."""
+
+    async def follow(self, *names: str) -> list[str]:
+        """Subscribe with what it has; return with what each topic began."""
+        since = {name: self.revisions[name] for name in names if name in self.revisions}
+        command = {"action": "subscribe", "topics": names, "since": since, "merge": True}
+        await self.say(msgspec.json.encode(command).decode())
+        begun: dict[str, str] = {}
+        while len(begun) < len(names):
+            told = await self.hear()
+            begun.setdefault(told["topic"], told["type"])
+        return [begun[name] for name in names]
+
+    async def hear(self, timeout: float = 5) -> dict[str, Any]:
+        output = await self.socket.receive_output(timeout)
+        told: dict[str, Any] = msgspec.json.decode(output["text"])
+        self.heard.append(told)
+        topic, revision = told["topic"], told["revision"]
+        if told["type"] == "snapshot":
+            self.documents[topic], self.revisions[topic] = told["data"], revision
+        elif told["type"] == "resumed":
+            assert revision == self.revisions[topic]
+        elif told["type"] == "delta" and revision > self.revisions[topic]:
+            assert told.get("since", revision - 1) <= self.revisions[topic], "a gap"
+            self.documents[topic] = merge(self.documents[topic], told["data"])
+            self.revisions[topic] = revision
+        return told
+
+
+@pytest.fixture
+async def pages(token: Any, cluster: Cluster) -> Any:
+    """Return a maker of clients; `before` is one whose documents it takes over."""
+    plaintext = await in_thread(token)("viewer")
+    made: list[Page] = []
+
+    async def make(before: Page | None = None) -> Page:
+        page = Page(token=plaintext)
+        made.append(page)
+        assert await page.connect()
+        if before is not None:
+            page.documents, page.revisions = dict(before.documents), dict(before.revisions)
+        return page
+
+    yield make
+    for page in made:
+        await page.leave()
+    await hub.stop_hub()
+
+
+async def assert_current(page: Page) -> None:
+    for topic in list(page.documents):
+        found = await in_thread(topics.snapshot)(topic)
+        await page.hear_until(topic, found.revision)
+        assert page.documents[topic] == msgspec.json.decode(msgspec.json.encode(found.data)), topic
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_lives_in_ticks_with_lost_sockets(
+    pages: Callable[..., Any], cluster: Cluster, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TICK_SECONDS", 0.02)
+    life, page = Life(cluster, seed), await pages()
+    assert await page.follow(*TOPICS) == ["snapshot"] * 3
+    for _ in range(40):
+        await in_thread(life.step)()
+        chance = life.random.random()
+        if chance < 0.2:
+            await assert_current(page)
+        elif chance < 0.35:
+            await page.leave()
+            page = await pages(page)
+            await in_thread(life.step)()
+            assert await page.follow(*TOPICS) == ["resumed"] * 3
+    await assert_current(page)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_events_within_a_tick_are_one_message(
+    pages: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TICK_SECONDS", 0.5)
+    life, page = Life(cluster, 1), await pages()
+    await page.follow("cluster:lab")
+    for _ in range(6):
+        await in_thread(life.submit)()
+    await assert_current(page)
+    assert len([told for told in page.heard if told["type"] == "delta"]) < 6
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_all_sockets_drop_and_the_process_knows_nothing_any_more(
+    pages: Callable[..., Any], cluster: Cluster
+) -> None:
+    life, page = Life(cluster, 2), await pages()
+    await page.follow(*TOPICS)
+    await page.leave()
+    await hub.stop_hub()
+    for _ in range(5):
+        await in_thread(life.submit)()
+    page = await pages(page)
+    assert await page.follow(*TOPICS) == ["resumed"] * 3
+    await assert_current(page)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("lost", ["the events are pruned", "it has more than there is"])
+async def test_who_cannot_go_on_begins_anew(pages: Callable[..., Any], cluster: Cluster, lost: str) -> None:
+    life, page = Life(cluster, 3), await pages()
+    await page.follow("cluster:lab")
+    await page.leave()
+    await hub.stop_hub()
+    await in_thread(life.submit)()
+    if lost == "the events are pruned":
+        await in_thread(OutboxEvent.objects.all().delete)()
+    else:
+        page.revisions["cluster:lab"] += 1000
+    page = await pages(page)
+    assert await page.follow("cluster:lab") == ["snapshot"]
+    await assert_current(page)
