@@ -37,7 +37,7 @@ from hetsched.engine.state import ClusterState
 Change = Literal["moved", "infeasible", "feasible"]
 
 
-class Side(msgspec.Struct, frozen=True, rename="camel"):
+class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
     """What one run came to; figures as `simulate` has them. Version 0: those that decided then."""
 
     policy: str
@@ -66,22 +66,22 @@ class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_no
     reason: str | None = None
 
 
-class Counted(msgspec.Struct, frozen=True):
+class ReplayCount(msgspec.Struct, frozen=True):
     """So many pods for one reason."""
 
     code: str
     pods: int
 
 
-class Fidelity(msgspec.Struct, frozen=True):
+class ReplayFidelity(msgspec.Struct, frozen=True):
     """How many pods the baseline puts where they really went, and why not the others."""
 
     compared: int
     equal: int
-    reasons: tuple[Counted, ...]
+    reasons: tuple[ReplayCount, ...]
 
 
-class Note(msgspec.Struct, frozen=True):
+class ReplayNote(msgspec.Struct, frozen=True):
     """What somebody who reads the result has to know."""
 
     code: str
@@ -108,10 +108,10 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
     infeasible: int
     feasible: int
     pending_both: int
-    baseline: Side
-    draft: Side
-    fidelity: Fidelity
-    notes: tuple[Note, ...]
+    baseline: ReplaySide
+    draft: ReplaySide
+    fidelity: ReplayFidelity
+    notes: tuple[ReplayNote, ...]
     seconds: float
     changes: tuple[PodChange, ...] = ()
 
@@ -366,7 +366,7 @@ def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
     return Comparison(same, pending_both, tuple(changes))
 
 
-def side(cast_name: str, version: int, run: Run) -> Side:
+def side(cast_name: str, version: int, run: Run) -> ReplaySide:
     """Return one run in figures."""
     pending = sum(node is None for node in run.nodes.values())
-    return Side(cast_name, version, len(run.nodes) - pending, pending, run.evicted, run.metrics)
+    return ReplaySide(cast_name, version, len(run.nodes) - pending, pending, run.evicted, run.metrics)

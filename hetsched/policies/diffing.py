@@ -16,7 +16,7 @@ from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.engine.registry import Registry, load_registry
 
 
-class FieldChange(msgspec.Struct, frozen=True):
+class SettingChange(msgspec.Struct, frozen=True):
     """One value that differs; None where there is no default and nothing is stated."""
 
     name: str
@@ -34,7 +34,7 @@ class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
     place_after: int | None
     weight_before: float | None
     weight_after: float | None
-    params: tuple[FieldChange, ...] = ()
+    params: tuple[SettingChange, ...] = ()
 
 
 class PolicyDiff(msgspec.Struct, frozen=True):
@@ -42,8 +42,8 @@ class PolicyDiff(msgspec.Struct, frozen=True):
 
     same: bool
     plugins: tuple[PluginChange, ...]
-    ties: FieldChange | None
-    description: FieldChange | None
+    ties: SettingChange | None
+    description: SettingChange | None
 
 
 def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
@@ -62,8 +62,8 @@ def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
     return PolicyDiff(not (told or ties or description), told, ties, description)
 
 
-def _field(name: str, before: Any, after: Any) -> FieldChange | None:
-    return None if before == after else FieldChange(name, msgspec.to_builtins(before), msgspec.to_builtins(after))
+def _field(name: str, before: Any, after: Any) -> SettingChange | None:
+    return None if before == after else SettingChange(name, msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
 def _change(
@@ -82,10 +82,10 @@ def _change(
     )
 
 
-def _params(registry: Registry, name: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[FieldChange, ...]:
+def _params(registry: Registry, name: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[SettingChange, ...]:
     defaults = msgspec.to_builtins(default_params(registry[name].params)) if name in registry else {}
     sides = {param: tuple(side.get(param, defaults.get(param)) for side in (old, new)) for param in {**old, **new}}
-    return tuple(FieldChange(param, was, now) for param, (was, now) in sorted(sides.items()) if was != now)
+    return tuple(SettingChange(param, was, now) for param, (was, now) in sorted(sides.items()) if was != now)
 
 
 def _differs(change: PluginChange) -> bool:

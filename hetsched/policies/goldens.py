@@ -37,6 +37,7 @@ from .guarding import basis_of, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
+RESERVED = frozenset({"check"})  # its address is taken
 MOST_BYTES = 100_000
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,7 @@ def save_golden(
     `GoldensTooMany`, `PolicyUnknown`, or what is wrong with the manifest or the instruction set.
     """
     reason = require_reason(reason)
-    if not re.fullmatch(DNS_LABEL.regex, name):
+    if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
         raise InputError("GoldenNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
     pod = read_pod(manifest, cluster)
     expectation.checked()

@@ -67,6 +67,9 @@ ADDRESSES = {
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",
     "policies/{name}/versions/": "policies/hetsched/versions/",
     "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "queue/": "queue/",
+    "policies/{name}/versions/{version}/diff/{other}/": "policies/hetsched/versions/0/diff/1/",
+    "policies/{name}/versions/{version}/goldens/": "policies/hetsched/versions/1/goldens/",
+    "golden-placements/": "golden-placements/", "golden-placements/{name}/": "golden-placements/g/",
     "shadow/": "shadow/", "shadow/report/": "shadow/report/", "shadow/{shadow_id}/": "shadow/1/",
     "workloads/": "workloads/",
     "workloads/{workload_id}/": "workloads/{}/", "workloads/{workload_id}/pods/": "workloads/{}/pods/",
@@ -91,8 +94,15 @@ def a_comparison() -> None:
     )  # fmt: skip
 
 
-def test_every_answer_to_a_get_fits(document: Any, operator: Api, decided: str) -> None:
+def things_of_the_policy_desk(admin: Api) -> None:
+    """Have one of each thing that people keep beside policies."""
+    golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
+    admin("POST", "golden-placements/", golden, status=201)
+
+
+def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, decided: str) -> None:
     a_comparison()
+    things_of_the_policy_desk(api("policy-admin"))
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}

@@ -48,6 +48,12 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/again/", "GET"): LOOK,
     ("api/v1/pods/<int:pod_id>/why/", "GET"): LOOK,
+    ("api/v1/golden-placements/", "GET"): LOOK,
+    ("api/v1/golden-placements/", "POST"): POLICY,
+    ("api/v1/golden-placements/check/", "POST"): LOOK,
+    ("api/v1/golden-placements/<str:name>/", "GET"): LOOK,
+    ("api/v1/golden-placements/<str:name>/", "PUT"): POLICY,
+    ("api/v1/golden-placements/<str:name>/", "DELETE"): POLICY,
     ("api/v1/isa/", "GET"): LOOK,
     ("api/v1/isa/parse/", "GET"): LOOK,
     ("api/v1/isa/inspect/", "POST"): LOOK,
@@ -69,6 +75,8 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/versions/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/versions/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/versions/<int:version>/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/versions/<int:version>/diff/<int:other>/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/versions/<int:version>/goldens/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/check/", "POST"): LOOK,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
@@ -111,11 +119,11 @@ def test_the_table_has_a_row_for_every_route_and_no_other() -> None:
 
 def address_of(route: str, workload: str) -> str:
     """Fill a route in with things that are there."""
-    name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints"}
+    name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints", "golden-placements": "g"}
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")
-    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>", "<int:pod_id>"):
+    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>", "<int:pod_id>", "<int:other>"):
         filled = filled.replace(number, "1")
     return "/" + filled
 

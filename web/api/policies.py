@@ -7,6 +7,8 @@ What a cluster keeps as a SchedulingPolicy is only read here, until somebody tak
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import msgspec
@@ -21,15 +23,16 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
+from hetsched.policies.diffing import PolicyDiff, diff
 from hetsched.policies.documents import policy_document
 from hetsched.policies.kept import keep
-from hetsched.policies.models import Policy, PolicyRevision
+from hetsched.policies.models import Policy, PolicyRevision, RevisionState
 
 from . import bodies, connections, reach
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, page
-from .problems import not_found
+from .problems import Refused, not_found
 from .views import ApiView, answer
 
 _ROW = ("name", "description", "active_version")
@@ -102,6 +105,15 @@ class Owner(Request, frozen=True):
     cluster: str | None = None
 
 
+class VersionDiff(Document, frozen=True):
+    """What version `after` says otherwise than version `before`."""
+
+    policy: str
+    before: int
+    after: int
+    diff: PolicyDiff
+
+
 class Policies(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
@@ -149,7 +161,9 @@ class Versions(ApiView):
         draft = read_draft(request, name)
         policy = find(name)
         with locked(policy):
-            check_match(request, etag(find(name)), required=False)
+            spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+            with both_edits(spec, spec, policy.revisions.order_by("-version").first()):
+                check_match(request, etag(find(name)), required=False)
             return _save(self, request, draft)
 
 
@@ -159,11 +173,7 @@ class OneVersion(ApiView):
     @extend_schema(responses=VersionDetail)
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Show one version of a policy."""
-        rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
-        revision = rows.filter(version=version).first() if version < 2**31 else None
-        if revision is None:
-            raise not_found("version", f"{name}@{version}")
-        return answer(request, _version(revision))
+        return answer(request, _version(version_of(name, version)))
 
 
 class Activation(ApiView):
@@ -176,7 +186,8 @@ class Activation(ApiView):
         reach.check_unlimited(self.subject)
         policy = find(name)
         with locked(policy):
-            check_match(request, etag(find(name)), required=True)
+            with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
+                check_match(request, etag(find(name)), required=True)
             activate(name, asked.version, actor=self.subject, reason=asked.reason)
         return _told(request, name)
 
@@ -191,9 +202,23 @@ class Return(ApiView):
         reach.check_unlimited(self.subject)
         policy = find(name)
         with locked(policy):
-            check_match(request, etag(find(name)), required=True)
+            retired = policy.revisions.filter(state=RevisionState.RETIRED)
+            with _both_versions(policy, retired.order_by("-activated_at", "-version").first()):
+                check_match(request, etag(find(name)), required=True)
             rollback(name, actor=self.subject, reason=asked.reason)
         return _told(request, name)
+
+
+class Difference(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=VersionDiff)
+    def get(self, request: Any, name: str, version: int, other: int) -> HttpResponse:
+        """Show what one version says otherwise than another; 0 is the version before all others, with nothing in it."""
+        before = None if version == 0 else version_of(name, version)
+        after = version_of(name, other)
+        found = diff(before.spec if before else None, after.spec)
+        return answer(request, VersionDiff(name, version, other, found))
 
 
 class Keeper(ApiView):
@@ -251,6 +276,32 @@ def find(name: str) -> Policy:
     return policy
 
 
+def version_of(name: str, version: int) -> PolicyRevision:
+    """Return one version of a policy. Raises: Refused 404."""
+    rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
+    revision = rows.filter(version=version).first() if version < 2**31 else None
+    if revision is None:
+        raise not_found("version", f"{name}@{version}")
+    return revision
+
+
+@contextmanager
+def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | None) -> Iterator[None]:
+    """Have a 412 say what its writer wants and what is there by now, and what turns theirs into yours."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.status == 412 and theirs is not None:
+            refused.members["yours"], refused.members["theirs"] = yours, _version(theirs)
+            refused.members["diff"] = None if spec is None else diff(theirs.spec, spec)
+        raise
+
+
+def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractContextManager[None]:
+    active = policy.revisions.filter(version=policy.active_version).first()
+    return both_edits(_version(wanted) if wanted else None, wanted.spec if wanted else None, active)
+
+
 def etag(policy: Policy) -> str:
     """Return the tag of a policy: whoever writes has seen its versions, and which one decides."""
     return etag_of(msgspec.json.encode(_document(policy)))
@@ -288,6 +339,7 @@ routes = [
     path("policies/<str:name>/", One.as_view()),
     path("policies/<str:name>/versions/", Versions.as_view()),
     path("policies/<str:name>/versions/<int:version>/", OneVersion.as_view()),
+    path("policies/<str:name>/versions/<int:version>/diff/<int:other>/", Difference.as_view()),
     path("policies/<str:name>/activate/", Activation.as_view()),
     path("policies/<str:name>/rollback/", Return.as_view()),
     path("policies/<str:name>/owner/", Keeper.as_view()),

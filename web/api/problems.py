@@ -21,7 +21,9 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import GoldenPlacementBroken, Judged
 from hetsched.inventory.ledger import Conflict
+from hetsched.policies.diffing import PolicyDiff
 
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
@@ -40,13 +42,16 @@ _STATUS = {
     "ClusterIsLive": 409,
     "ClusterNotLive": 409,
     "FactStillHeld": 409,
+    "GoldenExists": 409,
     "NodeHoldsPods": 409,
     "NodeTooSmall": 409,
     "NothingToRetry": 409,
     "PodExists": 409,
+    "PlanExists": 409,
     "PolicyKeptInCluster": 409,
     "PolicyNothingToRollBack": 409,
     "PolicyObjectMissing": 409,
+    "PreviewRunning": 409,
     "ReportOutOfOrder": 409,
     "ReportTooSoon": 429,
     "WorkloadNotOurs": 409,
@@ -76,6 +81,11 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hint: str = ""
     request_id: str = ""
     type: str = msgspec.field(default="about:blank")
+    # Of `GoldenPlacementBroken`: what breaks. Of a 412 about a policy: both edits, and what turns theirs into yours.
+    goldens: tuple[Judged, ...] = ()
+    yours: Any = None
+    theirs: Any = None
+    diff: PolicyDiff | None = None
 
 
 class Refused(Exception):
@@ -90,6 +100,7 @@ class Refused(Exception):
         place: str = "",
         hint: str = "",
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -98,6 +109,7 @@ class Refused(Exception):
         self.place = place
         self.hint = hint
         self.headers = dict(headers or {})
+        self.members = dict(members or {})  # further fields of its document
 
 
 def not_found(what: str, name: object) -> Refused:
@@ -115,6 +127,7 @@ def response(refused: Refused, request: Any = None) -> HttpResponse:
         place=refused.place,
         hint=refused.hint,
         request_id=getattr(request, "request_id", ""),
+        **refused.members,
     )
     document = {"type": problem.type, **msgspec.to_builtins(problem)}
     return HttpResponse(
@@ -142,6 +155,9 @@ def refusal_of(error: Exception) -> Refused:
     match error:
         case Refused():
             return error
+        case GoldenPlacementBroken():
+            told = {"goldens": error.broken}
+            return Refused(409, error.code, error.message, place=error.place, hint=error.hint, members=told)
         case InputError():
             status = _STATUS.get(error.code, 400)
             return Refused(status, error.code, error.message, place=error.place, hint=error.hint)

@@ -1,0 +1,142 @@
+"""Golden placements are agreed on, guard what is activated, and are told in every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.journal.models import AuditEntry
+from hetsched.policies.models import GoldenPlacement
+
+from .conftest import POD, Api
+
+# `n1` has no card, `n2` has two; equal scores go to the lowest name, so a pod that asks for a CPU goes to n1.
+AGREED = {"name": "small-first", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1"]}, "reason": "agreed"}
+# The same filters, but full nodes come first: with nobody anywhere n1 and n2 are equal, and the draw says n2.
+OTHER_TIE = {"plugins": [{"name": "resource-fit"}], "ties": {"by": "random", "seed": 3}}
+
+
+@pytest.fixture
+def admin(api: Callable[..., Api], cluster: Any) -> Api:
+    return api("policy-admin")
+
+
+def only_n2(admin: Api) -> int:
+    """Save a draft of `spread` that puts the pod on n2; return its version."""
+    for seed in range(50):
+        body = {**OTHER_TIE, "ties": {"by": "random", "seed": seed}}
+        version = int(admin("POST", "policies/spread/versions/", body, status=201).json()["version"])
+        asked = {"manifest": POD, "policyDraft": {**body, "name": "spread"}, "cluster": "lab"}
+        if admin("POST", "what-if/", asked, status=200).json()["placements"][0]["node"] == "n2":
+            return version
+    raise AssertionError("no seed draws n2")
+
+
+def activate(admin: Api, version: int, status: int) -> Any:
+    body = {"version": version, "reason": "try it"}
+    tag = admin.tag("policies/spread/")
+    return admin("POST", "policies/spread/activate/", body, if_match=tag, status=status).json()
+
+
+def test_a_placement_is_agreed_on_and_shown_with_how_it_stands(admin: Api) -> None:
+    made = admin("POST", "golden-placements/", AGREED, status=201)
+    assert made["Location"] == "/api/v1/golden-placements/small-first/"
+    told = admin.get("golden-placements/small-first/")
+    assert told == made.json()
+    entry = AuditEntry.objects.filter(action="golden.add").get()
+    assert (told["expected"], told["author"], told["policy"]) == ("on n1", entry.actor, "")
+    assert (entry.reason, entry.details["expects"]) == ("agreed", "on n1")
+
+
+def test_a_policy_that_breaks_one_is_not_activated_and_says_why(admin: Api) -> None:
+    admin("POST", "golden-placements/", {**AGREED, "policy": "spread"}, status=201)
+    version = only_n2(admin)
+    refused = activate(admin, version, 409)
+    assert refused["code"] == "GoldenPlacementBroken"
+    assert refused["goldens"] == [
+        {"golden": "small-first", "cluster": "lab", "state": "broken", "expected": "on n1", "got": "n2"}
+    ]
+    assert "small-first (cluster lab): expected on n1, got n2" in refused["detail"]
+    assert admin.get("policies/spread/")["activeVersion"] == 1
+
+
+def test_one_that_guards_another_policy_or_is_switched_off_blocks_nothing(admin: Api) -> None:
+    admin("POST", "golden-placements/", {**AGREED, "policy": "binpack"}, status=201)
+    admin("POST", "golden-placements/", {**AGREED, "name": "off", "enabled": False}, status=201)
+    assert admin.get("golden-placements/off/")["state"] == "off"
+    activate(admin, only_n2(admin), 200)
+
+
+def test_a_version_is_judged_without_activating_it(admin: Api) -> None:
+    admin("POST", "golden-placements/", {**AGREED, "policy": "spread"}, status=201)
+    version = only_n2(admin)
+    found = admin.get(f"policies/spread/versions/{version}/goldens/")
+    assert (found["kept"], found["broken"], found["unknown"]) == (0, 1, 0)
+    draft = {"policy": "spread", "plugins": [{"name": "resource-fit"}]}
+    assert admin("POST", "golden-placements/check/", draft, status=200).json()["kept"] == 1
+
+
+def test_saving_one_that_is_broken_already_is_told(admin: Api) -> None:
+    wrong = {**AGREED, "name": "wrong", "policy": "spread", "expect": {"nodes": ["n2"]}}
+    told = admin("POST", "golden-placements/", wrong, status=201).json()
+    assert (told["state"], told["got"]) == ("broken", "n1")
+    assert told["brokenSince"] is not None
+
+
+def test_a_change_needs_the_tag_and_a_reason(admin: Api) -> None:
+    admin("POST", "golden-placements/", AGREED, status=201)
+    address, changed = "golden-placements/small-first/", {**AGREED, "expect": {"selector": {"zone": "a"}}}
+    admin("PUT", address, changed, status=428)
+    tag = admin.tag(address)
+    assert admin("PUT", address, changed, if_match=tag, status=200).json()["expected"] == "a node with zone=a"
+    admin("PUT", address, changed, if_match=tag, status=412)
+    assert admin("DELETE", address, if_match=admin.tag(address), status=400).json()["code"] == "ReasonMissing"
+    admin("DELETE", f"{address}?reason=obsolete", if_match=admin.tag(address), status=204)
+    assert not GoldenPlacement.objects.exists()
+    assert AuditEntry.objects.filter(action="golden.remove", reason="obsolete").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"expect": {}}, "GoldenExpectationInvalid"),
+        ({"expect": {"nodes": ["n1"], "isa": "rv64gc"}}, "GoldenExpectationInvalid"),
+        ({"expect": {"isa": "rv64gc_nosuch"}}, None),
+        ({"expect": {"verdict": "placed"}}, "BodyInvalid"),
+        ({"manifest": "kind: Service"}, None),
+        ({"manifest": f"{POD}---\n{POD.replace('web', 'big').replace('500m', '4')}"}, "GoldenPodInvalid"),
+        ({"policy": "nosuch"}, "PolicyUnknown"),
+        ({"name": "Not A Name"}, "GoldenNameInvalid"),
+        ({"name": "check"}, "GoldenNameInvalid"),
+        ({"reason": " "}, "ReasonMissing"),
+    ],
+)
+def test_what_is_wrong_is_refused(admin: Api, change: dict[str, Any], code: str | None) -> None:
+    refused = admin("POST", "golden-placements/", {**AGREED, **change}, status=400).json()
+    assert code is None or refused["code"] == code
+    assert not GoldenPlacement.objects.exists()
+
+
+def test_a_stale_draft_is_refused_with_both_edits(admin: Api) -> None:
+    tag = admin.tag("policies/spread/")
+    theirs = {"plugins": [{"name": "resource-fit"}, {"name": "least-allocated", "weight": 2}]}
+    admin("POST", "policies/spread/versions/", theirs, if_match=tag, status=201)
+    yours = {"plugins": [{"name": "resource-fit"}, {"name": "least-allocated", "weight": 5}]}
+    refused = admin("POST", "policies/spread/versions/", yours, if_match=tag, status=412).json()
+    assert refused["yours"]["plugins"][1]["weight"] == 5
+    assert (refused["theirs"]["version"], refused["theirs"]["spec"]["plugins"][1]["weight"]) == (2, 2)
+    (change,) = refused["diff"]["plugins"]
+    assert (change["plugin"], change["weightBefore"], change["weightAfter"]) == ("least-allocated", 2, 5)
+
+
+def test_two_versions_are_compared(admin: Api) -> None:
+    admin("POST", "policies/", {"name": "mine", "plugins": [{"name": "taints"}, {"name": "resource-fit"}]}, status=201)
+    admin("POST", "policies/", {"name": "mine", "plugins": [{"name": "resource-fit"}, {"name": "taints"}]}, status=201)
+    found = admin.get("policies/mine/versions/1/diff/2/")["diff"]
+    (change,) = found["plugins"]  # one of two stays where it is, the other moved past it
+    assert (change["change"], change["moved"]) == ("changed", True)
+    assert {change["placeBefore"], change["placeAfter"]} == {1, 2}
+    assert [one["change"] for one in admin.get("policies/mine/versions/0/diff/1/")["diff"]["plugins"]] == ["added"] * 2
+    assert admin.get("policies/mine/versions/2/diff/2/")["diff"]["same"] is True

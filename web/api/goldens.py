@@ -1,0 +1,220 @@
+"""`golden-placements/`: pods whose placement is agreed, and how they stand.
+
+Rule: whoever may edit policies may agree on placements; each change needs a reason. One that breaks under what is
+active is saved and told; it blocks what would be activated next. Reading names pods, so a token that is limited to
+namespaces sees none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import Expectation, GoldenCheck
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.policies.actions import check
+from hetsched.policies.goldens import remove_golden, save_golden
+from hetsched.policies.guarding import check_goldens
+from hetsched.policies.models import GoldenPlacement
+
+from . import bodies, reach
+from .documents import Document, Request, page_of
+from .documents import Rows as Page
+from .etags import check_match, etag_of, locked, two_part
+from .paging import LIST_QUERIES, page
+from .policies import find, version_of
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class GoldenDraft(Request, frozen=True):
+    """A golden placement: the manifest of one pod, and what is expected; an empty `policy` means all of them.
+
+    A new one states `name`; in the address of a known one it may be left out.
+    """
+
+    manifest: str | dict[str, Any]
+    expect: Expectation
+    reason: str
+    name: str = ""
+    cluster: str = ""
+    policy: str = ""
+    enabled: bool = True
+
+
+class GoldenDetail(Document, frozen=True):
+    """A golden placement, and how it stands under the policies that are active: kept, broken, unknown or off."""
+
+    name: str
+    cluster: str
+    policy: str
+    manifest: str
+    expect: Expectation
+    enabled: bool
+    author: str
+    reason: str
+    created_at: Any
+    changed_at: Any
+    state: str
+    expected: str
+    got: str
+    checked_at: Any
+    broken_since: Any
+
+
+class GoldenTrial(Request, frozen=True):
+    """Which policy to judge: a version of it, the active one if none is named, or a content that is not saved."""
+
+    policy: str
+    version: int = 0
+    plugins: tuple[PluginUse, ...] = ()
+    ties: Ties = Ties()
+    cluster: str = ""
+
+
+class Goldens(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = {
+        **LIST_QUERIES,
+        "cluster": "Only of this cluster.",
+        "policy": "Only those that name this policy.",
+        "state": "kept, broken, unknown or off.",
+    }
+
+    @extend_schema(responses=page_of(GoldenDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List golden placements by name."""
+        reach.check_unlimited(self.subject)
+        rows = GoldenPlacement.objects.select_related("cluster").defer("cluster__definitions")
+        rows = reach.by_query(request, rows, cluster="cluster__name", policy="policy_name", state="state")
+        found, following = page(request, rows, "name")
+        return answer(request, Page([_detail(row) for row in found], following))
+
+    @extend_schema(request=GoldenDraft, responses={201: GoldenDetail})
+    def post(self, request: Any) -> HttpResponse:
+        """Agree on the placement of a pod."""
+        reach.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenDraft)
+        if GoldenPlacement.objects.filter(name=asked.name).exists():
+            raise InputError("GoldenExists", f"there is a golden placement {asked.name} already", place="name")
+        row = _save(self, asked, asked.name)
+        headers = {"Location": f"/api/v1/golden-placements/{row.name}/", "ETag": _tag(row)}
+        return answer(request, _detail(row), status=201, headers=headers)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
+    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+
+    @extend_schema(responses=GoldenDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a golden placement."""
+        reach.check_unlimited(self.subject)
+        row = _found(name)
+        return answer(request, _detail(row), etag=_tag(row))
+
+    @extend_schema(request=GoldenDraft, responses=GoldenDetail)
+    def put(self, request: Any, name: str) -> HttpResponse:
+        """Change what was agreed; needs If-Match."""
+        reach.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenDraft)
+        if asked.name not in ("", name):
+            raise InputError("GoldenNameInvalid", f"the body says {asked.name[:80]!r}, the address {name!r}")
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            row = _save(self, asked, name)
+        return answer(request, _detail(row), headers={"ETag": _tag(row)})
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, name: str) -> HttpResponse:
+        """Take back what was agreed; needs If-Match and a reason."""
+        reach.check_unlimited(self.subject)
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            remove_golden(name, actor=self.subject, reason=request.GET.get("reason", ""))
+        return HttpResponse(status=204)
+
+
+class Trial(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=GoldenTrial, responses=GoldenCheck)
+    def post(self, request: Any) -> HttpResponse:
+        """Judge a version of a policy, or a content that is not saved; nothing is written."""
+        reach.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenTrial)
+        cluster = reach.cluster_of(asked.cluster) if asked.cluster else None
+        if asked.plugins:
+            spec = check(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
+        else:
+            spec = version_of(asked.policy, asked.version or find(asked.policy).active_version).spec
+        return answer(request, check_goldens(spec, cluster=cluster))
+
+
+class OfVersion(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=GoldenCheck)
+    def get(self, request: Any, name: str, version: int) -> HttpResponse:
+        """Judge the golden placements that guard a policy under one version of it."""
+        reach.check_unlimited(self.subject)
+        return answer(request, check_goldens(version_of(name, version).spec))
+
+
+def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
+    return save_golden(
+        name,
+        cluster=reach.cluster_of(asked.cluster),
+        manifest=asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode(),
+        expectation=asked.expect,
+        policy_name=asked.policy,
+        enabled=asked.enabled,
+        actor=view.subject,
+        reason=asked.reason,
+    )
+
+
+def _found(name: str) -> GoldenPlacement:
+    row = GoldenPlacement.objects.select_related("cluster").filter(name=name).first()
+    if row is None:
+        raise not_found("golden placement", name)
+    return row
+
+
+def _tag(row: GoldenPlacement) -> str:
+    """Return the tag: what people agreed on, a dot, how it stands."""
+    return two_part(etag_of(row.pk, row.changed_at), etag_of(msgspec.json.encode(_detail(row))))
+
+
+def _detail(row: GoldenPlacement) -> GoldenDetail:
+    return GoldenDetail(
+        name=row.name,
+        cluster=row.cluster.name,
+        policy=row.policy_name,
+        manifest=row.manifest,
+        expect=row.expectation,
+        enabled=row.enabled,
+        author=row.author,
+        reason=row.reason,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        state=row.state,
+        expected=str(row.expectation),
+        got=row.got,
+        checked_at=row.checked_at,
+        broken_since=row.broken_since,
+    )
+
+
+routes = [
+    path("golden-placements/", Goldens.as_view()),
+    path("golden-placements/check/", Trial.as_view()),
+    path("golden-placements/<str:name>/", One.as_view()),
+    path("policies/<str:name>/versions/<int:version>/goldens/", OfVersion.as_view()),
+]
