@@ -29,6 +29,7 @@ from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
 from hetsched.placement.actions.imaging import due_images, forget_images
+from hetsched.placement.actions.rebalancing import under_way
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
 from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
@@ -67,6 +68,8 @@ def run() -> dict[str, int]:
             settle_half_gangs(cluster.pk)
         if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.EVICT)
+        if under_way(cluster.pk):
+            dispatch.wake(cluster.pk, dispatch.REBALANCE)
         if cluster.kind == ClusterKind.KUBERNETES:
             tell_watched(cluster.pk)
         if due_shadows(cluster.pk):

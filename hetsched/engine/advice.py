@@ -61,13 +61,20 @@ def advise(
     evaluated_at: str,
     kept: Mapping[str, str] | None = None,
     returns: bool = False,
+    own: Mapping[str, Policy] | None = None,
+    consume: bool = False,
 ) -> Advice:
-    """Return the moves that answer a question, or why there are none; `state` is left as it was.
+    """Return the moves that answer a question, or why there are none.
+
+    `state` is left as it was unless the caller lets it be `consume`d. `own` are the policies of pods (keys) that are
+    decided by another one.
 
     `kept` maps pods (keys) that the caller keeps where they are to a code of `movable.MESSAGES`. `returns`: evicted
     pods without a controller come back by themselves. `evaluated_at` is RFC 3339.
     """
-    board = Board(state, policy, evaluated_at=evaluated_at, returns=returns)
+    snapshot, stale = state.digest(), tuple(state.stale())
+    given = state if consume else state.fork()
+    board = Board(given, policy, evaluated_at=evaluated_at, returns=returns, own=own)
     units = units_of(board.state, kept or {})
     before = board.balance
     found = _SEARCHES[question.goal](board, units, question)
@@ -77,9 +84,9 @@ def advise(
         summary=found.summary,
         policy=PolicyRef(policy.spec.name, policy.spec.version),
         evaluated_at=evaluated_at,
-        snapshot=state.digest(),
+        snapshot=snapshot,
         token=token_of(question, policy, [pod for move in found.moves for pod in move.pods]),
-        balance=Balance(round(before, _DIGITS), round(board.balance, _DIGITS), tuple(state.stale())),
+        balance=Balance(round(before, _DIGITS), round(board.balance, _DIGITS), stale),
         moves=tuple(found.moves),
         cost=cost_of(found.moves),
         places=tuple(found.places),
@@ -225,10 +232,11 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
     at_least, fewest = 0, True
     gone: set[str] = set()
     for pod in board.scheduler.policy.queue(question.pods, board.state):
-        outcome = board.scheduler.schedule(pod, preempts=False)
+        scheduler = board.scheduler_of(pod)
+        outcome = scheduler.schedule(pod, preempts=False)
         if outcome.node is None:
             if not pod.ready:
-                text = diagnose(board.scheduler, pod).summary
+                text = diagnose(scheduler, pod).summary
                 return _Found(AdviceVerdict.NONE, text, [], nearest=Nearest("", text))
             on_row = {
                 row: kept for row, found in units.on_row.items() if (kept := [u for u in found if _still(u, gone, row)])
@@ -243,7 +251,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
             made = _make(board, freed.units) or []
             gone |= {booking.pod.key for unit in freed.units for booking in unit}
             moves += [board.told(moved, f"makes room for {pod.key} on {_nodes(board, moved)}") for moved in made]
-            outcome = board.scheduler.schedule(pod, preempts=False)
+            outcome = scheduler.schedule(pod, preempts=False)
         if outcome.node is not None and not outcome.held:
             places.append(placement(outcome, board.state))
     if not moves:

@@ -56,7 +56,8 @@ class Freeing:
         self.most_moves = most_moves
         self.last_try = board.tries + tries
         self._request = board.state.compile(pod)
-        self._attempt = Attempt(board.scheduler, self._request)
+        self._scheduler = board.scheduler_of(pod)
+        self._attempt = Attempt(self._scheduler, self._request)
         self._units = list(dict.fromkeys(unit for units in on_row.values() for unit in units))
         self._found: list[list[Unit]] = []
         self.rows = self._rows()
@@ -113,9 +114,9 @@ class Freeing:
                 return
 
     def _fits(self) -> bool:
-        outcome = self.board.scheduler.schedule(self.pod, preempts=False)
+        outcome = self._scheduler.schedule(self.pod, preempts=False)
         found = outcome.node is not None
-        self.board.scheduler.undo(outcome)
+        self._scheduler.undo(outcome)
         return found
 
     # -- greedily ----------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class Freeing:
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
         """Return the resources (k,) that the pod asks for, but for cards, and what the rows lack of them (k, n)."""
         compiled, state = self._request.compiled, self.board.state
-        counted = "resource-fit" in {plugin.name for plugin in self.board.scheduler.policy.filters}
+        counted = "resource-fit" in {plugin.name for plugin in self._scheduler.policy.filters}
         names = state.resources.values
         kept = [i for i, at in enumerate(compiled.needs_rows.tolist()) if counted and not names[at].endswith("/gpu")]
         resources, needs = compiled.needs_rows[kept], compiled.needs[kept]
@@ -222,7 +223,7 @@ class Freeing:
         """Say where it comes nearest, and what is in the way."""
         names = self.board.state.columns.names
         if not self.rows:
-            return Nearest("", diagnose(self.board.scheduler, self.pod).summary)
+            return Nearest("", diagnose(self._scheduler, self.pod).summary)
         blocked = {row: self._staying(row) for row, _ in self.rows[:_NODES]}
         row = min(blocked, key=lambda row: (len(blocked[row]), dict(self.rows)[row], row))
         pods = tuple(booking.pod.key for booking in blocked[row])

@@ -18,6 +18,7 @@ import msgspec
 from hetsched.contracts.advice import BudgetLeft, Cost, Move, MovedPod
 from hetsched.contracts.decision import Balance, ZonePlacement
 from hetsched.contracts.units import PODS, format_amount
+from hetsched.contracts.workload import PodSpec
 
 from .avoiding import Avoided, Refused
 from .balance import cluster_balance
@@ -45,18 +46,38 @@ class Moved(msgspec.Struct, eq=False):
 
 
 class Board:
-    """A copy of a cluster on which moves are tried; `returns`: pods without a controller come back by themselves.
+    """A cluster on which moves are tried; `returns`: pods without a controller come back by themselves.
 
-    `tries` counts the moves that were tried.
+    `own` are the policies of pods (keys) that are decided by another one than `policy`. `tries` counts the moves that
+    were tried. The state is the board's: give it a copy.
     """
 
-    def __init__(self, state: ClusterState, policy: Policy, *, evaluated_at: str, returns: bool) -> None:
-        self.state = state.fork()
-        self.scheduler = Scheduler(self.state, policy)
+    def __init__(
+        self,
+        state: ClusterState,
+        policy: Policy,
+        *,
+        evaluated_at: str,
+        returns: bool,
+        own: Mapping[str, Policy] | None = None,
+    ) -> None:
+        self.state = state
+        self.scheduler = Scheduler(state, policy)
+        self._own = own or {}
+        self._schedulers = {id(policy): self.scheduler}
         self.returns = returns
         self.tries = 0
         self.balance = cluster_balance(self.state)
         self._now = _moment(evaluated_at)
+
+    def scheduler_of(self, pod: PodSpec) -> Scheduler:
+        """Return the scheduler of the policy that decides for a pod."""
+        policy = self._own.get(pod.key)
+        if policy is None:
+            return self.scheduler
+        if id(policy) not in self._schedulers:
+            self._schedulers[id(policy)] = Scheduler(self.state, policy)
+        return self._schedulers[id(policy)]
 
     def move(self, unit: Unit) -> Moved | None:
         """Move a unit to where the policy puts it; None, and nothing changed, where it cannot be moved."""
@@ -72,7 +93,7 @@ class Board:
             state.forget(booking.pod.key)
         moved = Moved(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.resting))
         for booking in unit:
-            moved.outcomes.append(self.scheduler.schedule(booking.pod, preempts=False))
+            moved.outcomes.append(self.scheduler_of(booking.pod).schedule(booking.pod, preempts=False))
             if moved.outcomes[-1].node is None:
                 break
         if any(outcome.node is None or outcome.held for outcome in moved.outcomes):
@@ -84,7 +105,7 @@ class Board:
     def take_back(self, moved: Moved) -> None:
         """Undo a move; of several the last one first."""
         for outcome in reversed(moved.outcomes):
-            self.scheduler.undo(outcome)
+            self.scheduler_of(outcome.pod).undo(outcome)
         for booking in moved.unit:
             self.state.restore(booking)
         self.state.avoided, self.balance = moved.avoided, moved.before

@@ -26,6 +26,7 @@ EVICT = "workers.evict.run"
 SHADOW = "workers.shadow.run"
 IMAGES = "workers.images.run"
 COLLECT = "workers.collect.run"
+REBALANCE = "workers.rebalance.run"
 
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}

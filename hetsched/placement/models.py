@@ -29,6 +29,7 @@ from hetsched.journal.models import AppendOnly
 from .handouts import HandedOut
 from .lifecycle import CHOICES, LISTED, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
+from .rebalances import Rebalance, RebalanceMove
 from .rejections import Rejection
 from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 from .shadows import Judgement, Shadow
@@ -44,6 +45,8 @@ __all__ = [
     "Judgement",
     "Nomination",
     "Pod",
+    "Rebalance",
+    "RebalanceMove",
     "Rejection",
     "Reservation",
     "ReservedCard",

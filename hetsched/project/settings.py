@@ -208,6 +208,7 @@ CELERY_IMPORTS = [
     "workers.callback",
     "workers.images",
     "workers.collect",
+    "workers.rebalance",
     "workers.sweep",
     "workers.canary",
     "workers.audit",

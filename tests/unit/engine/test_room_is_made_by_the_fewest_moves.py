@@ -73,7 +73,7 @@ def fewest(state: ClusterState, pod: PodSpec) -> int | None:
     units = list(dict.fromkeys(units_of(state, {}).all))
     for length in range(min(MOST, len(units)) + 1):
         for order in permutations(units, length):
-            board = Board(state, POLICY, evaluated_at=NOW, returns=False)
+            board = Board(state.fork(), POLICY, evaluated_at=NOW, returns=False)
             made = all(board.move(unit) is not None for unit in order)
             if made and board.scheduler.schedule(pod, preempts=False).node is not None:
                 return length
@@ -103,7 +103,7 @@ def test_whatever_is_found_in_a_few_tries_can_be_carried_out_in_its_order(seed: 
     generator = random.Random(seed)
     state, pod = a_cluster(generator), a_newcomer(generator)
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=4, most_tries=3), evaluated_at=NOW)
-    board = Board(state, POLICY, evaluated_at=NOW, returns=False)
+    board = Board(state.fork(), POLICY, evaluated_at=NOW, returns=False)
     for move in found.moves:
         moved = board.move(tuple(board.state.bookings[one.pod] for one in move.pods))
         assert moved is not None

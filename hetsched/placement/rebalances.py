@@ -1,0 +1,75 @@
+"""Plans of moves that an operator confirmed, and how far they are carried out.
+
+Rule: a plan is carried out move by move, in its order; the next one begins when the one before is over. A move is
+    waiting   nobody began it          leaving   the API server is asked, and whoever takes its place is waited for
+    moved     its pod runs elsewhere, or is gone and nobody makes it again
+    stopped   it could not be made, or the plan ended before
+Where a move cannot be made the plan stops there; what was moved stays moved.
+Invariant: of one cluster one plan at most is being carried out.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.inventory.models import Cluster
+
+
+class Rebalance(models.Model):
+    """One confirmed plan: what it is for, who confirmed it and why."""
+
+    RUNNING, DONE, STOPPED = "running", "done", "stopped"
+    STATES = ((RUNNING, _("under way")), (DONE, _("done")), (STOPPED, _("stopped")))
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rebalances", verbose_name=_("cluster"))
+    goal = models.CharField(_("goal"), max_length=10)
+    summary = models.TextField(_("summary"))
+    token = models.CharField(_("plan"), max_length=40)
+    state = models.CharField(_("state"), max_length=8, choices=STATES, default=RUNNING)
+    message = models.CharField(_("message"), max_length=500, blank=True)
+    asked_by = models.CharField(_("confirmed by"), max_length=255)
+    role = models.CharField(_("role"), max_length=100, blank=True)
+    reason = models.TextField(_("reason"))
+    created_at = models.DateTimeField(_("confirmed"))
+    finished_at = models.DateTimeField(_("finished"), null=True)
+
+    class Meta:
+        verbose_name = _("rebalance")
+        verbose_name_plural = _("rebalances")
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster"], condition=models.Q(state="running"), name="placement_rebalance_one_running"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk}: {self.summary}"
+
+
+class RebalanceMove(models.Model):
+    """One pod of a plan; pods of one gang share a step. `came_to` is where it, or its successor, runs now."""
+
+    WAITING, LEAVING, MOVED, STOPPED = "waiting", "leaving", "moved", "stopped"
+    STATES = ((WAITING, _("waiting")), (LEAVING, _("leaving")), (MOVED, _("moved")), (STOPPED, _("stopped")))
+
+    rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")
+    step = models.IntegerField(_("step"))
+    pod = models.ForeignKey("placement.Pod", on_delete=models.SET_NULL, null=True, related_name="+")
+    pod_key = models.CharField(_("pod"), max_length=320)
+    uid = models.CharField(_("uid"), max_length=64, blank=True)
+    source = models.CharField(_("from"), max_length=253)
+    target = models.CharField(_("to"), max_length=253)
+    state = models.CharField(_("state"), max_length=8, choices=STATES, default=WAITING)
+    came_to = models.CharField(_("came to"), max_length=253, blank=True)
+    message = models.CharField(_("message"), max_length=500, blank=True)
+    changed_at = models.DateTimeField(_("changed"))
+
+    class Meta:
+        verbose_name = _("move")
+        verbose_name_plural = _("moves")
+        ordering = ["step", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.pod_key}: {self.source} to {self.target}"
