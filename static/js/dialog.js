@@ -16,6 +16,7 @@
 //
 // From a script: `const answer = await act({act, title, text, body, …})` with the same names: null when the person cancels,
 // else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object.
+// `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
 import { tell, tellAndReload } from "./notes.js";
 
@@ -84,6 +85,11 @@ async function send() {
   if (!form.reportValidity()) return;
   busy = confirm.disabled = true;
   try {
+    if (wish.send) {
+      finish((await wish.send(bodyOf(wish))) ?? {});
+      busy = confirm.disabled = false;
+      return;
+    }
     const headers = { "Content-Type": "application/json", Accept: "application/json", "X-CSRFToken": token() };
     if (wish.etag) headers["If-Match"] = wish.etag;
     const answer = await fetch(wish.act, { method: wish.method ?? "POST", headers, body: JSON.stringify(bodyOf(wish)) });

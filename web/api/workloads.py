@@ -203,7 +203,7 @@ class One(ApiView):
         """Cancel a workload and free what it holds."""
         workload = _find(self, workload_id)
         with locked(workload.cluster):
-            check_match(request, _etag(_find(self, workload_id)), required=False)
+            check_match(request, etag(_find(self, workload_id)), required=False)
             cancel(workload, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
         return answer(request, _detail(_find(self, workload_id)))
 
@@ -233,7 +233,7 @@ class Actions(ApiView):
         reason = require_reason(asked.reason)
         workload = _find(self, workload_id)
         with locked(workload.cluster):
-            check_match(request, _etag(_find(self, workload_id)), required=True)
+            check_match(request, etag(_find(self, workload_id)), required=True)
             if asked.action == "priority":
                 if asked.priority is None:
                     raise InputError("BodyInvalid", "the action needs a priority", place="priority")
@@ -254,7 +254,8 @@ def _find(view: ApiView, workload_id: str) -> Workload:
     return workload
 
 
-def _etag(workload: Workload) -> str:
+def etag(workload: Workload) -> str:
+    """Return the tag of a workload: that of its whole document."""
     return etag_of(msgspec.json.encode(_detail(workload)))
 
 

@@ -12,11 +12,9 @@ from typing import Any
 from django.http import Http404, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
 from hetsched.adapters.merging import card_name
 from hetsched.contracts.cpuset import parse_cpuset
@@ -29,8 +27,9 @@ from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Decision, Reservation
 from hetsched.placement.zones import zones_at_risk
 from web.api import facts
-from web.api.nodes import HEAVY, balance_of, etag
+from web.api.nodes import HEAVY, balance_of
 
+from .acting import on_node
 from .amounts import amount_words, mib_words, percent, use
 from .decisions import with_sentences
 from .isa_groups import grouped
@@ -68,8 +67,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         "tab_label": label,
         "agent": agent,
         "silent": agent is not None and agent.silent,
-        "may_rule": subject_of(shell.request).may(Action.OPERATE),
-        "actions_url": f"/api/v1/nodes/{name}/actions/?{urlencode({'cluster': cluster.name})}",
+        "acts": on_node(found, held, subject_of(shell.request)),
     }
     return shell.render(f"node/{tab}", {**context, **show(found, held)})
 
@@ -114,7 +112,6 @@ def _believed(node: Node, held: Held) -> Context:
     if row is None:
         return {}
     return {
-        "etag": etag(node),
         "quarantined": facts.quarantined(node, row, held),
         "overrides": row.overrides,
         "said": [(fact, facts.stated_fact(said)) for fact, said in sorted(row.claims.items())],

@@ -1,0 +1,134 @@
+"""Whoever may act finds a button that says beforehand what follows; whoever may not finds none."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.contracts.allocation import CardGrant
+from hetsched.inventory.maintaining import maintain
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.models import Pod, Workload
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placing, recorded, submitted
+
+
+@pytest.fixture
+def fleet(db: None) -> Cluster:
+    node = a_node("n1").cpu(8).memory("16Gi").gpus(1).zone("a<b", "0-3").zone("node-1", "4-7")
+    return a_cluster(node, a_node("n2"))
+
+
+@pytest.fixture
+def operator(browsing: Callable[..., Client]) -> Client:
+    return browsing("operator")
+
+
+def buttons(client: Client, address: str) -> dict[str, dict[str, Any]]:
+    """Return the attributes of the buttons that act, by their label."""
+    page = client.get(address).content.decode()
+    found = {}
+    for attributes, label in re.findall(r"<button [^>]*?(data-act=[^>]*)>([^<]*)</button>", page):
+        values = {name: html.unescape(text) for name, text in re.findall(r'data-([a-z]+)="([^"]*)"', attributes)}
+        found[html.unescape(label)] = {**values, "body": json.loads(values["body"])}
+    return found
+
+
+def pressed(client: Client, button: dict[str, Any], **fields: Any) -> Any:
+    """Do what the dialog does."""
+    return client.post(
+        button["act"], {**button["body"], "reason": "new fan", **fields}, content_type="application/json",
+        headers={"If-Match": button["etag"]},
+    )  # fmt: skip
+
+
+def a_workload_on_card_0(fleet: Cluster) -> Workload:
+    workload = submitted(fleet, a_pod("p").cpu(2).memory("4Gi").gpu(1))
+    recorded(fleet, placing(fleet, "n1", CardGrant(0, 1000, 40960)))
+    return workload
+
+
+def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, operator: Client) -> None:
+    a_workload_on_card_0(fleet)
+    cordon = buttons(operator, "/nodes/n1/")["Cordon"]
+    # 8 CPUs and 16 GiB, of which the pod has 2 and 4.
+    assert cordon["text"] == (
+        "1 pod runs here and stays. Nothing new is placed here until it is uncordoned: 6 CPUs and 12 GiB that are free "
+        "wait."
+    )
+    assert pressed(operator, cordon).status_code == 200
+    assert "Uncordon" in buttons(operator, "/nodes/n1/gpu/")
+    assert pressed(operator, cordon).status_code == 412  # somebody was faster
+
+
+def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, operator: Client) -> None:
+    a_workload_on_card_0(fleet)
+    card = buttons(operator, "/nodes/n1/gpu/")["Maintenance…"]
+    assert "1 pod holds it and keeps it: default/p. 0 ‰ of it that are free wait." in card["text"]
+    assert card["more"] == "until-fields"
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert pressed(operator, card, until=until).status_code == 200
+    shown = buttons(operator, "/nodes/n1/gpu/")
+    assert shown["End maintenance"]["body"] == {"action": "end-maintenance", "card": 0}
+    maintain(fleet, "n1", "zone", "node-1", until, actor=SYSTEM, reason="fan")
+    zones = buttons(operator, "/nodes/n1/numa/")
+    assert zones["Maintenance…"]["body"] == {"action": "maintenance", "zone": "a<b"}
+    assert zones["End maintenance"]["body"] == {"action": "end-maintenance", "zone": "node-1"}
+
+
+def test_an_override_is_taken_back_where_it_is_shown(fleet: Cluster, operator: Client) -> None:
+    override = buttons(operator, "/nodes/n1/")["Override a fact…"]
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert pressed(operator, override, fact="isa", value="rv64gc", until=until).status_code == 200
+    back = buttons(operator, "/nodes/n1/")["Take back"]
+    assert pressed(operator, back).status_code == 200
+    assert "Take back" not in buttons(operator, "/nodes/n1/")
+
+
+def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operator: Client) -> None:
+    workload = a_workload_on_card_0(fleet)
+    address = f"/workloads/{workload.pk}/"
+    cancel = buttons(operator, address)["Cancel workload…"]
+    assert cancel["text"] == (
+        "1 pod ends: 1 placed. That frees 2 CPUs, 4 GiB, 1 cards. This cannot be taken back."
+    )  # fmt: skip
+    assert cancel["tone"] == "bad"
+    assert pressed(operator, cancel).status_code == 200
+    assert buttons(operator, address) == {}
+
+
+def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, operator: Client) -> None:
+    workload = submitted(fleet, a_pod("p"), a_pod("q"))
+    Pod.objects.filter(name="p").update(state="not-now")
+    address = f"/workloads/{workload.pk}/"
+    found = buttons(operator, address)
+    assert found["Try again"]["text"] == "1 pod that was refused or failed is decided anew, at once."
+    assert (
+        found["Set priority…"]["text"]
+        == "The priority is 0 now. 2 pods that wait get it; what is placed keeps its place."
+    )
+    assert pressed(operator, found["Set priority…"], priority=7).status_code == 200
+    assert pressed(operator, buttons(operator, address)["Try again"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [("viewer", set()), ("policy-admin", set()), ("submitter", {"Try again", "Cancel workload…"})],
+)
+def test_who_may_not_finds_no_button(
+    browsing: Callable[..., Client], fleet: Cluster, group: str, expected: set[str]
+) -> None:
+    workload = submitted(fleet, a_pod("p"))
+    Pod.objects.update(state="not-now")
+    client = browsing(group)
+    assert set(buttons(client, f"/workloads/{workload.pk}/")) == expected
+    for tab in ("", "gpu/", "numa/"):
+        assert buttons(client, f"/nodes/n1/{tab}") == {}
