@@ -5,7 +5,7 @@
 //   <button type="button" data-act="/api/v1/nodes/n1/actions/" data-title="Cordon n1?" data-text="Nothing new is placed on
 //     it; what runs there stays." data-confirm="Cordon" data-body='{"action": "cordon"}' data-etag="{{ etag }}">Cordon</button>
 //
-//   data-act       address that is asked; required      data-method   POST unless said (PUT, PATCH, DELETE)
+//   data-act       address that is asked; required      data-method   POST unless said (PUT, PATCH, DELETE: `?reason=`)
 //   data-title     question; required                   data-text     what follows of it
 //   data-confirm   word on the button                   data-tone     "bad" for what destroys or interrupts
 //   data-body      JSON; `reason` is added to it        data-etag     sent as If-Match; 412 asks to look again
@@ -92,7 +92,12 @@ async function send() {
     }
     const headers = { "Content-Type": "application/json", Accept: "application/json", "X-CSRFToken": token() };
     if (wish.etag) headers["If-Match"] = wish.etag;
-    const answer = await fetch(wish.act, { method: wish.method ?? "POST", headers, body: JSON.stringify(bodyOf(wish)) });
+    const method = wish.method ?? "POST";
+    const body = bodyOf(wish);
+    // A DELETE has no body; its reason stands in the address.
+    const bare = method === "DELETE";
+    const url = bare && body.reason ? `${wish.act}?${new URLSearchParams({ reason: body.reason })}` : wish.act;
+    const answer = await fetch(url, { method, headers, ...(bare ? {} : { body: JSON.stringify(body) }) });
     const told = await answer.json().catch(() => ({}));
     if (answer.ok) finish(told);
     else if (answer.status === 412) refuse(said.outdated, { code: told.code, id: told.requestId, outdated: true });
