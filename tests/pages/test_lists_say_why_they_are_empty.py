@@ -19,7 +19,7 @@ def test_nothing_yet_and_nothing_found_differ(viewer: Client, cluster: Cluster) 
     said = {
         "/nodes/?q=zzz": "The filter hides all nodes.",
         "/workloads/": "Nothing has been submitted yet.",
-        "/workloads/?q=zzz": "No pod of this name is in this state.",
+        "/workloads/?q=zzz": "No pod in this state passes the filter",
         "/decisions/": "Nothing has been decided yet.",
         "/decisions/?verdict=never-fits": "The filter hides all decisions.",
         "/nodes/n1/pods/": "No pod holds anything here.",

@@ -12,7 +12,7 @@ from hetsched.placement.models import Workload
 from tests.builders import a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 from web.pages.fleet import verdicts
-from web.pages.workloads import TABS
+from web.pages.workload_list import TABS
 
 
 def test_each_figure_counts_what_its_list_shows(db: None) -> None:

@@ -3,15 +3,18 @@
 from django.urls import re_path
 
 from .balance import balance
-from .decisions import decision, decisions
+from .decision_list import decisions
+from .decisions import decision
 from .fleet import fleet
 from .node import node
 from .nodes import nodes
 from .policies import policies
 from .policy import policy
+from .queue import queue
 from .shadow import shadow, shadow_of_pod
 from .what_if import what_if
-from .workloads import workload, workloads
+from .workload_list import workloads
+from .workloads import workload
 
 # Any name that a file may have brought, as long as it is one segment of an address.
 _NODE = r"(?P<name>[^/\x00]{1,253})"
@@ -28,6 +31,7 @@ urlpatterns = [
     re_path(r"^balance/$", balance, name="balance"),
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
+    re_path(r"^queue/$", queue, name="queue"),
     re_path(r"^what-if/$", what_if, name="what-if"),
     re_path(r"^policies/$", policies, name="policies"),
     re_path(r"^policies/(?P<name>[a-z0-9-]{1,63})/$", policy, name="policy"),

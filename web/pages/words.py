@@ -5,12 +5,28 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from hetsched.placement.lifecycle import LABELS
+from hetsched.placement.lifecycle import LABELS, State
+
+_TONES: dict[str, str] = {
+    State.PENDING: "info",
+    State.BINDING: "info",
+    State.NOT_NOW: "wait",
+    State.NEVER_FITS: "bad",
+    State.MISCONFIGURED: "bad",
+    State.FAILED: "bad",
+    State.CANCELLED: "",
+    State.SUCCEEDED: "",
+}
 
 
 def state_words() -> dict[str, str]:
     """Return the label of every state; verdicts are states."""
     return {state.value: str(label) for state, label in LABELS.items()}
+
+
+def state_tone(state: str) -> str:
+    """Return the tone of a state's chip: good, wait, bad, info or none."""
+    return _TONES.get(state, "good")
 
 
 def grid_words() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Pods by state, and one workload with the reason for each of its pods."""
+"""One workload with the reason for each of its pods."""
 
 from __future__ import annotations
 
@@ -9,89 +9,19 @@ from django.http import Http404, HttpResponse
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from hetsched.contracts.waits import in_words
-from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.models import Cluster
+from hetsched.access.subject import subject_of
 from hetsched.placement.images import images_of
 from hetsched.placement.lifecycle import HOLDING, LABELS, State
-from hetsched.placement.models import Pod, Workload
+from hetsched.placement.models import Workload
 from hetsched.placement.topics import workload_topic
 
+from .acting import on_workload
 from .shell import Shell, page
 from .why import why
-from .words import after_name, result_words, state_words
+from .words import result_words
 
-PAGE_SIZE = 50
 PODS_A_PAGE = 20
 MOST_MANIFEST_IN_ADDRESS = 6000
-# A tab is one state, except that what counts as running or waiting on the first screen is one tab here too.
-TABS: dict[str, tuple[State, ...]] = {
-    "running": (State.RUNNING, State.BOUND, State.BINDING, State.PLACED),
-    "not-now": (State.PENDING, State.NOT_NOW),
-    "never-fits": (State.NEVER_FITS,),
-    "misconfigured": (State.MISCONFIGURED,),
-    "failed": (State.FAILED,),
-    "succeeded": (State.SUCCEEDED,),
-    "cancelled": (State.CANCELLED,),
-}
-assert {state for states in TABS.values() for state in states} == set(State)
-assert set(TABS["running"]) == HOLDING
-
-
-@page("workloads")
-def workloads(shell: Shell) -> HttpResponse:
-    if shell.cluster is None:
-        return shell.render("workloads", {})
-    shell.follow(cluster_topic(shell.cluster))
-    query = shell.text("q")
-    rows = Pod.objects.filter(cluster=shell.cluster)
-    if query:
-        namespace, slash, name = query.rpartition("/")
-        rows = rows.filter(name__icontains=name)
-        if slash:
-            rows = rows.filter(namespace=namespace)
-    counts = dict(rows.order_by().values_list("state").annotate(Count("id")))
-    tab = shell.text("state")
-    tab = tab if tab in TABS else "running"
-    found = rows.filter(state__in=TABS[tab]).select_related("node", "decision").order_by("-id")
-    shown = shell.page_of(_lean(found), PAGE_SIZE)
-    return shell.render(
-        "workloads",
-        {
-            "rows": [
-                (pod, after_name(pod.key, pod.decision.summary) if pod.decision else "", in_words(pod.waits_for))
-                for pod in shown
-            ],
-            "query": query,
-            "state": tab,
-            "tabs": _tabs(shell, counts, tab, query),
-            "page": shown,
-            "filter_query": shell.keep(q=query, state=tab).replace("?", "&", 1),
-            "any": any(counts.values()) or bool(query) or _has_pods(shell.cluster),
-        },
-    )
-
-
-def _lean(rows: Any) -> Any:
-    heavy = ("spec", "allocation", "node__report", "decision__reasons", "decision__top", "decision__allocation")
-    return rows.defer(*heavy)
-
-
-def _has_pods(cluster: Cluster) -> bool:
-    return Pod.objects.filter(cluster=cluster).exists()
-
-
-def _tabs(shell: Shell, counts: dict[str, int], current: str, query: str) -> list[dict[str, Any]]:
-    labels = {**state_words(), "running": _("running"), "not-now": _("waiting")}
-    return [
-        {
-            "label": labels[name],
-            "count": sum(counts.get(state.value, 0) for state in states),
-            "url": shell.keep(state=name, q=query),
-            "current": name == current,
-        }
-        for name, states in TABS.items()
-    ]
 
 
 @page("workloads")
@@ -123,6 +53,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "refused": next((pod.decision_id for pod in shown if pod.state in (State.NOT_NOW, State.NEVER_FITS)), None),
             "words": result_words(),
             "workload": found,
+            "acts": on_workload(found, counts, subject_of(shell.request)),
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
             "history": _history(found),
             "wanted": wanted,

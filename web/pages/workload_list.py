@@ -1,0 +1,207 @@
+"""Pods by state, filtered and sorted, with one sentence each about why they are where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Count, Q
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from hetsched.contracts.waits import in_words
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.models import Cluster
+from hetsched.placement.lifecycle import HOLDING, State
+from hetsched.placement.models import Pod
+
+from .lists.columns import Cell, Column
+from .lists.expressions import Field
+from .lists.kinds import Age, Choice, Kind, Number
+from .lists.reasons import Code, codes_of, with_codes
+from .lists.view import Listing, View
+from .shell import Shell, page
+from .words import after_name, state_tone, state_words
+
+SENTENCE_CHARACTERS = 140
+# A tab is one state, except that what counts as running or waiting on the first screen is one tab here too.
+TABS: dict[str, tuple[State, ...]] = {
+    "running": (State.RUNNING, State.BOUND, State.BINDING, State.PLACED),
+    "not-now": (State.PENDING, State.NOT_NOW),
+    "never-fits": (State.NEVER_FITS,),
+    "misconfigured": (State.MISCONFIGURED,),
+    "failed": (State.FAILED,),
+    "succeeded": (State.SUCCEEDED,),
+    "cancelled": (State.CANCELLED,),
+}
+assert {state for states in TABS.values() for state in states} == set(State)
+assert set(TABS["running"]) == HOLDING
+_HEAVY = ("spec", "allocation", "node__report", "decision__reasons", "decision__top", "decision__allocation")
+_FOUND = {"namespace": "namespace", "node": "node__name", "pool": "node__pool", "policy": "policy", "gang": "gang"}
+
+
+def _words(word: str) -> Q:
+    """Look for a pod's name, or for `namespace/name`."""
+    namespace, slash, name = word.rpartition("/")
+    if slash:
+        return Q(namespace__iexact=namespace, name__icontains=name)
+    return Q(name__icontains=word) | Q(namespace__iexact=word)
+
+
+def _pod_cell(pod: Pod) -> Cell:
+    if not pod.workload_id:
+        return Cell(pod.key)
+    return Cell(pod.key, url=f"{reverse('workload', args=[pod.workload_id])}?{urlencode({'pod': pod.key})}")
+
+
+def _state_cell(pod: Pod) -> Cell:
+    return Cell(pod.get_state_display(), look="chip", tone=state_tone(pod.state))
+
+
+def _node_cell(pod: Pod) -> Cell:
+    return Cell(pod.node.name, url=reverse("node", args=[pod.node.name])) if pod.node else Cell(None)
+
+
+def _sentence(pod: Pod) -> str:
+    return after_name(pod.key, pod.decision.summary) if pod.decision else ""
+
+
+def _why_cell(pod: Pod) -> Cell:
+    if pod.decision is None:
+        return Cell(_("not looked at yet") if pod.workload_id else _("was here at the import"), look="muted")
+    waits = in_words(pod.waits_for)
+    note = _("Waits for: %(events)s") % {"events": waits} if waits else ""
+    short = Truncator(_sentence(pod)).chars(SENTENCE_CHARACTERS)
+    return Cell(short, url=reverse("decision", args=[pod.decision_id]), look="text", note=note)
+
+
+def _time(name: str) -> Any:
+    def cell(pod: Pod) -> Cell:
+        moment = getattr(pod, name)
+        return Cell(moment, look="time") if moment else Cell(None)
+
+    return cell
+
+
+FIELDS = (
+    Field("name", Kind(), gettext_lazy("name of the pod; * stands for anything"), path="name"),
+    Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
+    Field(
+        "state",
+        Choice(*(state.value for state in State)),
+        gettext_lazy("state, more exact than the tabs"),
+        path="state",
+    ),
+    Field("node", Kind(), gettext_lazy("node it is on"), path="node__name", found=True),
+    Field("pool", Kind(), gettext_lazy("pool of its node"), path="node__pool", found=True),
+    Field("policy", Kind(), gettext_lazy("policy it asked for"), path="policy", found=True),
+    Field("gang", Kind(), gettext_lazy("group that starts together"), path="gang", found=True),
+    Field("code", Code(), gettext_lazy("code of a reason for which nodes refused it"), path="codes", found=True),
+    Field("priority", Number(), gettext_lazy("priority"), path="priority"),
+    Field("attempts", Number(), gettext_lazy("how often it was looked at"), path="attempts"),
+    Field("age", Age(), gettext_lazy("time since it was submitted"), path="created_at"),
+    Field("tried", Age(), gettext_lazy("time since it was looked at last"), path="tried_at"),
+)
+COLUMNS = (
+    Column("name", gettext_lazy("Pod"), lambda pod: pod.key, _pod_cell, order=("namespace", "name")),
+    Column("state", gettext_lazy("State"), lambda pod: pod.state, _state_cell, order=("state",)),
+    Column(
+        "node", gettext_lazy("Node"), lambda pod: pod.node.name if pod.node else None, _node_cell, order=("node__name",)
+    ),
+    Column("why", gettext_lazy("Why"), _sentence, _why_cell, sortable=False),
+    Column(
+        "priority", gettext_lazy("Priority"), lambda pod: pod.priority, number=True, order=("priority",), falling=True
+    ),
+    Column(
+        "age",
+        gettext_lazy("Submitted"),
+        lambda pod: pod.created_at,
+        _time("created_at"),
+        order=("created_at",),
+        falling=True,
+    ),
+    Column(
+        "tried",
+        gettext_lazy("Last tried"),
+        lambda pod: pod.tried_at,
+        _time("tried_at"),
+        order=("tried_at",),
+        shown=False,
+        falling=True,
+    ),
+    Column(
+        "attempts",
+        gettext_lazy("Attempts"),
+        lambda pod: pod.attempts,
+        number=True,
+        order=("attempts",),
+        shown=False,
+        falling=True,
+    ),
+    Column("policy", gettext_lazy("Policy"), lambda pod: pod.policy or None, order=("policy",), shown=False),
+    Column("gang", gettext_lazy("Gang"), lambda pod: pod.gang or None, order=("gang",), shown=False),
+    Column(
+        "pool",
+        gettext_lazy("Pool"),
+        lambda pod: pod.node.pool if pod.node else None,
+        order=("node__pool",),
+        shown=False,
+    ),
+    Column("workload", gettext_lazy("Workload"), lambda pod: pod.workload_id, shown=False, sortable=False),
+)
+LISTING = Listing(
+    "workloads", FIELDS, COLUMNS, _words, stable=("-id",), page_size=50,
+    example="namespace=ci  code=IsaMissingExtension  age>10m  name",
+)  # fmt: skip
+
+
+@page("workloads")
+def workloads(shell: Shell) -> HttpResponseBase:
+    if shell.cluster is None:
+        return shell.render("workloads", {})
+    tab = shell.text("state")
+    tab = tab if tab in TABS else "running"
+    view = View(shell, LISTING, state=tab)
+    rows = Pod.objects.filter(cluster=shell.cluster)
+    if view.wanted_values:
+        return view.answer_values(_values(rows, view.wanted_values))
+    shell.follow(cluster_topic(shell.cluster))
+    if view.asks("code"):
+        rows = with_codes(rows, "decision__reasons")
+    filtered = view.filtered(rows)
+    counts = dict(filtered.order_by().values_list("state").annotate(Count("id")))
+    found = view.ordered(filtered.filter(state__in=TABS[tab])).select_related("node", "decision").defer(*_HEAVY)
+    return view.show(
+        found,
+        "workloads",
+        {
+            "tabs": _tabs(view, counts, tab),
+            "any": any(counts.values()) or bool(view.query) or _has_pods(shell.cluster),
+        },
+    )
+
+
+def _has_pods(cluster: Cluster) -> bool:
+    return Pod.objects.filter(cluster=cluster).exists()
+
+
+def _values(rows: Any, name: str) -> list[str]:
+    if name == "code":
+        return codes_of(rows.exclude(decision=None).order_by("-id").values_list("decision__reasons", flat=True))
+    return list(rows.order_by().values_list(_FOUND[name], flat=True).distinct()[:200]) if name in _FOUND else []
+
+
+def _tabs(view: View, counts: dict[str, int], current: str) -> list[dict[str, Any]]:
+    labels = {**state_words(), "running": _("running"), "not-now": _("waiting")}
+    return [
+        {
+            "label": labels[name],
+            "count": sum(counts.get(state.value, 0) for state in states),
+            "url": view.url(state=name),
+            "current": name == current,
+        }
+        for name, states in TABS.items()
+    ]
