@@ -52,7 +52,8 @@ def advise(
     target: Annotated[float, typer.Option("--target", min=0, max=1, help="Balance to reach.")] = 0.95,
     most_moves: Annotated[int, typer.Option("--most-moves", min=1, max=100, help="Propose no more moves.")] = 10,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by.", show_default=False)
+        str | None,
+        typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by, on files.", show_default=False),
     ] = None,
     of: Annotated[str, typer.Option("--of", metavar="NAME", help="The server's cluster.", show_default="its own")] = "",
     confirm: Annotated[
@@ -75,7 +76,9 @@ def advise(
             raise InputError("NothingToConfirm", "what files describe cannot be changed", place="--confirm")
         found = _on_files(cluster, filename or [], chosen, target, most_moves, policy)
     else:
-        body = {"goal": chosen.value, "target": target, "mostMoves": most_moves, "policy": policy or ""}
+        if policy:
+            raise InputError("OptionInvalid", "on a server every pod is placed by its own policy", place="--policy")
+        body: dict[str, Any] = {"goal": chosen.value, "target": target, "mostMoves": most_moves}
         if filename:
             body["manifest"] = read_manifest(filename)
         with connect(server, token) as client:

@@ -21,7 +21,7 @@ from hetsched.engine.advice import advise
 from hetsched.engine.moving import Board
 from hetsched.engine.policy import Policy
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.policies.effective import active_specs
+from hetsched.policies.effective import Chooser, active_specs
 
 from .bookings import parts
 from .lifecycle import HOLDING, State
@@ -57,7 +57,7 @@ def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ())
     with copy.held() as loaded:
         state, revision, node_ids = loaded.state.fork(), loaded.revision, dict(loaded.node_ids)
         policy = copy.policy(spec)
-        own = {key: copy.policy(found) for key, found in _own(cluster, spec).items()}
+        own = {key: copy.policy(found) for key, found in _own(cluster, spec, waiting).items()}
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.bookings:
@@ -108,11 +108,16 @@ def _kept(cluster: Cluster) -> dict[str, str]:
     return {f"{namespace}/{name}": BUSY for namespace, name in names}
 
 
-def _own(cluster: Cluster, spec: PolicySpec) -> dict[str, PolicySpec]:
-    """Return the policies of pods that another one decides for than `spec`."""
+def _own(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
+    """Return the policies of pods that another one decides for than `spec`; some of `waiting` are not there yet."""
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])
     named = list(rows.values_list("namespace", "name", "policy"))
+    chooser = Chooser(cluster)
+    known = {(namespace, name) for namespace, name, _ in named}
+    for pod in waiting:
+        if (pod.namespace, pod.name) not in known:
+            named.append((pod.namespace, pod.name, chooser.choose(pod)[0].name))
     specs: dict[str, PolicySpec] = {}
     for some in parts(sorted({policy for _, _, policy in named})):
         specs.update(active_specs(set(some)))

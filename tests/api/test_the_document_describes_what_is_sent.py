@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
-from hetsched.placement.models import Shadow
+from hetsched.placement.models import Rebalance, RebalanceMove, Shadow
 from tests.builders import a_pod
 
 from .conftest import POD, Api
@@ -70,6 +70,8 @@ ADDRESSES = {
     "policies/{name}/versions/{version}/diff/{other}/": "policies/hetsched/versions/0/diff/1/",
     "policies/{name}/versions/{version}/goldens/": "policies/hetsched/versions/1/goldens/",
     "golden-placements/": "golden-placements/", "golden-placements/{name}/": "golden-placements/g/",
+    "clusters/{name}/rebalances/": "clusters/lab/rebalances/",
+    "clusters/{name}/rebalances/{number}/": "clusters/lab/rebalances/1/",
     "shadow/": "shadow/", "shadow/report/": "shadow/report/", "shadow/{shadow_id}/": "shadow/1/",
     "workloads/": "workloads/",
     "workloads/{workload_id}/": "workloads/{}/", "workloads/{workload_id}/pods/": "workloads/{}/pods/",
@@ -94,6 +96,17 @@ def a_comparison() -> None:
     )  # fmt: skip
 
 
+def a_plan_of_moves() -> None:
+    """Note a plan that an operator confirmed."""
+    plan = Rebalance.objects.create(
+        id=1, cluster=Cluster.objects.get(), goal="room", summary="by 1 move", token="t", asked_by="ada", reason="room",
+        created_at=timezone.now(),
+    )  # fmt: skip
+    RebalanceMove.objects.create(
+        rebalance=plan, step=1, pod_key="default/p", source="n1", target="n2", changed_at=timezone.now()
+    )
+
+
 def things_of_the_policy_desk(admin: Api) -> None:
     """Have one of each thing that people keep beside policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
@@ -103,6 +116,7 @@ def things_of_the_policy_desk(admin: Api) -> None:
 def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, decided: str) -> None:
     a_comparison()
     things_of_the_policy_desk(api("policy-admin"))
+    a_plan_of_moves()
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}

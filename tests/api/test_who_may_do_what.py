@@ -40,6 +40,11 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/clusters/<str:name>/collectors/<str:collector>/", "DELETE"): OPERATE,
     ("api/v1/clusters/<str:name>/connection/", "PUT"): OPERATE,
     ("api/v1/clusters/<str:name>/test/", "POST"): OPERATE,
+    ("api/v1/clusters/<str:name>/advice/", "POST"): LOOK,
+    ("api/v1/clusters/<str:name>/rebalances/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/rebalances/", "POST"): OPERATE,
+    ("api/v1/clusters/<str:name>/rebalances/<int:number>/", "GET"): LOOK,
+    ("api/v1/clusters/<str:name>/rebalances/<int:number>/actions/", "POST"): OPERATE,
     ("api/v1/queue/", "GET"): LOOK,
     ("api/v1/clusters/<str:name>/import/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/export/", "GET"): OPERATE,
@@ -123,6 +128,7 @@ def address_of(route: str, workload: str) -> str:
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")
+    filled = filled.replace("<int:number>", "1")
     for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>", "<int:pod_id>", "<int:other>"):
         filled = filled.replace(number, "1")
     return "/" + filled

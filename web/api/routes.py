@@ -16,6 +16,7 @@ from drf_spectacular.renderers import (
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from . import (
+    advice,
     agent,
     audit,
     clusters,
@@ -43,6 +44,7 @@ from . import (
 )
 
 NOUNS = (
+    advice,
     agent,
     audit,
     clusters,

@@ -2,9 +2,9 @@
 
 Rule: before each move the engine tries it again on the cluster as it is; where the pod could not move by now, or would
 come to another node, the plan stops there. Where placements exist only here, one transaction takes the pod off and
-books it where it goes, with a decision of its own. On a live cluster the eviction API is asked, by the worker that asks for
-all evictions; the pod's owner keeps off the node that it left for `KEPT_OFF`, and the move is over when its successor
-has a place. What a budget or a right refuses, and what takes longer than `PATIENCE`, stops the plan.
+books it where it goes, with a decision of its own. On a live cluster the eviction API is asked, by the worker that
+asks for all evictions; the pod's owner keeps off the node that it left for `KEPT_OFF`, and the move is over when its
+successor has a place. What a budget or a right refuses, and what takes longer than `PATIENCE`, stops the plan.
 Every move has its audit entry, under the name of who confirmed the plan.
 Invariants: a move that was not confirmed is not made; nothing is made after the plan stopped.
 """
@@ -21,6 +21,7 @@ from hetsched.contracts.advice import Advice, Move
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.waits import Event
 from hetsched.engine.moving import Moved
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.following import in_step
@@ -35,6 +36,7 @@ from ..advising import Footing, footing
 from ..lifecycle import HOLDING, State
 from ..models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
 from ..queue import Waiting
+from ..retrying import stir
 from .change import BACK_IN_QUEUE, Change
 from .recording import Result, record
 
@@ -220,6 +222,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
         leaving = [pods[move.pod_key] for move in moves]
         change.free(leaving, told)
         change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=told)
+        stir(change.cluster, {Event.POD_RELEASED}, at_once=True)
         change.close()
         at = change.cluster.revision
         results = [

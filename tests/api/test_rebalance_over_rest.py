@@ -1,0 +1,169 @@
+"""Advice is asked for and confirmed over REST; what is confirmed happens, and only as long as it is the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import import_cluster
+from hetsched.placement.actions.rebalancing import go_on
+from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
+from tests.builders import a_node, a_pod
+from tests.scenes import placed, submitted
+from workers.schedule import run
+
+from .conftest import POD, Api
+
+NEW = POD.replace("web", "new").replace("500m", "'4'")
+ASK = {"goal": "room", "manifest": NEW}
+
+
+@pytest.fixture
+def tight(policies: None) -> Cluster:
+    """Return a cluster where a has 5 - 4 = 1 CPU left and b 4 - 1 = 3: for 4, right has to move from b to a."""
+    nodes = (a_node("a").cpu(5).build(), a_node("b").cpu(4).build())
+    cluster = import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
+    placed(cluster, "a", a_pod("left").cpu(4))
+    placed(cluster, "b", a_pod("right").cpu(1))
+    return cluster
+
+
+def advice(operator: Api, **more: Any) -> Any:
+    return operator("POST", "clusters/lab/advice/", {**ASK, **more}, status=200)
+
+
+def confirm(operator: Api, tag: str, status: int = 202, **more: Any) -> Any:
+    asked = {**ASK, "reason": "make room", **more}
+    return operator("POST", "clusters/lab/rebalances/", asked, if_match=tag, status=status).json()
+
+
+def test_advice_says_what_moves_and_writes_nothing(tight: Cluster, operator: Api) -> None:
+    before = Cluster.objects.get().revision
+    found = advice(operator).json()
+    (move,) = found["moves"]
+    assert [(pod["pod"], pod["from"], pod["to"]) for pod in move["pods"]] == [("default/right", "b", "a")]
+    assert (found["verdict"], found["search"]["fewest"], move["pods"][0]["comesBack"]) == ("plan", True, True)
+    assert Cluster.objects.get().revision == before
+    assert not Rebalance.objects.exists()
+
+
+def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cluster, operator: Api) -> None:
+    plan = confirm(operator, advice(operator)["ETag"])
+    assert (plan["state"], [move["state"] for move in plan["moves"]]) == ("running", ["waiting"])
+    go_on(tight.pk)
+    shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
+    assert (shown["state"], shown["moves"][0]["state"], shown["moves"][0]["cameTo"]) == ("done", "moved", "a")
+    right = Pod.objects.get(name="right")
+    assert right.node is not None
+    assert (right.node.name, right.state) == ("a", "placed")
+    assert Reservation.objects.filter(pod=right, active=True).count() == 1
+    assert "moved from b to a" in Decision.objects.order_by("-id")[0].summary
+    actions = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
+    assert actions[-3:] == ["rebalance.confirm", "pod.move", "rebalance.done"]
+    workload = submitted(tight, a_pod("new").cpu(4))
+    run(tight.pk)
+    assert [pod.node.name for pod in workload.pods.all() if pod.node] == ["b"]
+
+
+def test_a_workload_that_waits_is_found_room_for(tight: Cluster, operator: Api) -> None:
+    workload = submitted(tight, a_pod("new").cpu(4))
+    run(tight.pk)
+    body = {"goal": "room", "workload": workload.pk}
+    found = operator("POST", "clusters/lab/advice/", body, status=200)
+    assert len(found.json()["moves"]) == 1
+    body["reason"] = "make room"
+    operator("POST", "clusters/lab/rebalances/", body, if_match=found["ETag"], status=202)
+    go_on(tight.pk)
+    run(tight.pk)
+    (pod,) = workload.pods.all()
+    assert pod.node is not None
+    assert pod.node.name == "b"
+
+
+def test_what_moves_nothing_of_the_plan_does_not_matter_and_what_does_is_412(tight: Cluster, operator: Api) -> None:
+    tag = advice(operator)["ETag"]
+    placed(tight, "a", a_pod("tiny").cpu("100m").memory("1Mi"))
+    found = confirm(operator, tag, status=412)  # a has 0.9 CPUs left, so right does not fit there any more
+    assert found["code"] == "PreconditionFailed"
+    assert confirm(operator, "", status=428)["code"] == "PreconditionRequired"
+    placed(tight, "b", a_pod("other").cpu("100m"))
+    assert not Rebalance.objects.exists()
+
+
+def test_a_plan_stops_where_a_move_cannot_be_made_any_more(tight: Cluster, operator: Api) -> None:
+    plan = confirm(operator, advice(operator)["ETag"])
+    placed(tight, "a", a_pod("faster").cpu(1))
+    go_on(tight.pk)
+    shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
+    assert (shown["state"], shown["moves"][0]["state"]) == ("stopped", "stopped")
+    assert "default/right cannot move now" in shown["message"]
+    right = Pod.objects.get(name="right")
+    assert right.node is not None
+    assert right.node.name == "b"
+
+
+def test_one_plan_at_a_time_and_an_operator_may_stop_it(tight: Cluster, operator: Api) -> None:
+    tag = advice(operator)["ETag"]
+    plan = confirm(operator, tag)
+    assert confirm(operator, tag, status=400)["code"] == "RebalanceRunning"
+    address = f"clusters/lab/rebalances/{plan['id']}/"
+    body = {"action": "stop", "reason": "not now"}
+    stopped = operator("POST", f"{address}actions/", body, if_match=operator.tag(address), status=200).json()
+    assert stopped["state"] == "stopped"
+    assert go_on(tight.pk) == 0
+    right = Pod.objects.get(name="right")
+    assert right.node is not None
+    assert right.node.name == "b"
+
+
+def test_moves_are_chosen_one_by_one(tight: Cluster, operator: Api) -> None:
+    tag = advice(operator)["ETag"]
+    assert confirm(operator, tag, status=400, steps=[])["code"] == "NothingToMove"
+    assert confirm(operator, tag, status=400, steps=[1])["code"] == "StepUnknown"
+    assert len(confirm(operator, tag, steps=[0])["moves"]) == 1
+
+
+def test_a_reason_is_needed_and_only_operators_confirm(
+    tight: Cluster, operator: Api, api: Callable[..., Api]
+) -> None:  # fmt: skip
+    tag = advice(operator)["ETag"]
+    assert confirm(operator, tag, status=400, reason=" ")["code"] == "ReasonMissing"
+    assert confirm(api("submitter"), tag, status=403)["code"] == "PermissionDenied"
+    limited = api("operator", "team")
+    assert limited("POST", "clusters/lab/advice/", ASK, status=403).json()["code"] == "NamespaceNotAllowed"
+
+
+def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_while(
+    tight: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetsched.placement.actions.rebalancing.in_step", lambda cluster: True)
+    Cluster.objects.update(kind="kubernetes")
+    Pod.objects.update(state="binding")
+    Pod.objects.update(state="bound")
+    controlled = a_pod("right").cpu(1).having(controller="ReplicaSet/right", controller_uid="rs", uid="u1").build()
+    Pod.objects.filter(name="right").update(spec=controlled, uid="u1")
+    plan = confirm(operator, advice(operator)["ETag"])
+    go_on(tight.pk)
+    (eviction,) = Eviction.objects.all()
+    assert (eviction.state, eviction.victim.name, eviction.nomination) == ("wanted", "right", None)
+    assert [(row.node.name, row.reason) for row in Rejection.objects.all()] == [("b", "MovedAway")]
+    assert go_on(tight.pk) == 0  # it waits for it to leave
+    assert RebalanceMove.objects.get().state == "leaving"
+    Eviction.objects.update(message="the disruption budget web needs it", not_before=None)
+    go_on(tight.pk)
+    shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
+    assert (shown["state"], Eviction.objects.get().state) == ("stopped", "dropped")
+    assert "may not be evicted: the disruption budget web needs it" in shown["message"]
+
+
+def test_balance_and_rare_are_answered_too(tight: Cluster, operator: Api) -> None:
+    found = operator("POST", "clusters/lab/advice/", {"goal": "balance", "target": 0.5}, status=200).json()
+    assert found["verdict"] == "nothing-to-do"
+    assert operator("POST", "clusters/lab/advice/", {"goal": "rare"}, status=200).json()["goal"] == "rare"
+    assert operator("POST", "clusters/lab/advice/", {"goal": "balance", "target": 2}, status=400).json()["place"]

@@ -1,0 +1,277 @@
+"""`clusters/{name}/advice/` and `rebalances/`: which pods to move, and the plans that operators confirmed.
+
+Rule: advice writes nothing. Its ETag is the plan's token: whoever confirms asks the same question again with If-Match,
+the plan is worked out anew, and where it would be another by now the answer is 412 with the new plan's tag. Confirmed
+plans are carried out by the workers, move by move. Advice concerns a whole cluster, so a token that is limited to
+namespaces gets none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.advice import Advice as AdviceAnswer
+from hetsched.contracts.advice import Goal, Question
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.connecting import in_shadow
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions.imaging import with_known
+from hetsched.placement.actions.rebalancing import confirm_plan, stop_plan
+from hetsched.placement.advising import advice_about, waiting_in, waiting_of
+from hetsched.placement.lifecycle import HOLDING
+from hetsched.placement.models import Pod, Rebalance, Workload
+from hetsched.policies.effective import active_specs
+
+from . import bodies, reach
+from .connections import find
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of
+from .paging import LIST_QUERIES, page
+from .problems import Refused, not_found
+from .views import ApiView, answer
+from .what_if import turn
+
+MOST_MOVES = 100
+MOST_TRIES = 20_000
+MOST_PODS = 50
+_HOLDING = [state.value for state in HOLDING]
+
+
+class AdviceQuestion(Request, frozen=True):
+    """What the moves are for.
+
+    `room` is found for the pods of a `manifest`, or of a `workload` that waits; for `rare` nodes these, or all that
+    waits, say who needs them. `target` is the balance to reach, 0-1.
+    """
+
+    goal: Literal["balance", "room", "rare"]
+    manifest: str | dict[str, Any] | None = None
+    workload: str = ""
+    target: float = 0.95
+    most_moves: int = 10
+    most_tries: int = 2000
+
+
+class Confirmation(AdviceQuestion, frozen=True):
+    """The same question, why its plan is to be carried out, and which of its moves, from 0; null: all of them."""
+
+    reason: str = ""
+    steps: tuple[int, ...] | None = None
+
+
+class RebalanceAction(Request, frozen=True):
+    """An action on a plan that is being carried out."""
+
+    action: Literal["stop"]
+    reason: str
+
+
+class MoveRow(Document, frozen=True):
+    """One pod of a plan: waiting, leaving, moved or stopped; `cameTo` is where it, or its successor, runs."""
+
+    step: int
+    pod: str
+    source: str
+    target: str
+    state: str
+    came_to: str | None
+    message: str | None
+    changed_at: Any
+
+
+class RebalanceRow(Document, frozen=True):
+    """A confirmed plan: running, done or stopped, and how far it is."""
+
+    id: int
+    cluster: str
+    goal: str
+    summary: str
+    plan: str
+    state: str
+    message: str | None
+    asked_by: str
+    reason: str
+    created_at: Any
+    finished_at: Any
+    moves: list[MoveRow]
+
+
+class Advice(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=AdviceQuestion, responses=AdviceAnswer)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Say which running pods to move, and what that gains and costs; nothing is moved."""
+        asked = bodies.read(request, AdviceQuestion, large=True)
+        reach.check_unlimited(self.subject)
+        found = _advice(find(name), asked)
+        return answer(request, found, headers={"ETag": _tag(found.token)})
+
+
+class Rebalances(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(RebalanceRow))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List confirmed plans, the latest first."""
+        reach.check_unlimited(self.subject)
+        rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster").prefetch_related("moves")
+        found, following = page(request, rows, "id", descending=True)
+        return answer(request, Rows([_row(plan) for plan in found], following))
+
+    @extend_schema(request=Confirmation, responses={202: RebalanceRow})
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Carry a plan out, or some moves of it; needs If-Match with the plan's tag."""
+        asked = bodies.read(request, Confirmation, large=True)
+        reach.check_unlimited(self.subject)
+        cluster = find(name)
+        if in_shadow(cluster.pk):
+            raise Refused(409, "ClusterInShadow", "another scheduler decides for this cluster")
+        found = _advice(cluster, asked)
+        check_match(request, _tag(found.token), required=True)
+        steps = range(len(found.moves)) if asked.steps is None else asked.steps
+        if any(step not in range(len(found.moves)) for step in steps):
+            raise InputError("StepUnknown", f"the plan has {len(found.moves)} moves", place="steps")
+        plan = confirm_plan(cluster, found, steps, actor=self.subject, reason=asked.reason)
+        headers = {"Location": f"{request.path}{plan.pk}/"}
+        return answer(request, _row(plan), status=202, headers=headers)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=RebalanceRow)
+    def get(self, request: Any, name: str, number: int) -> HttpResponse:
+        """Show a confirmed plan and how far it is."""
+        reach.check_unlimited(self.subject)
+        plan = _find(name, number)
+        return answer(request, _row(plan), etag=_plan_tag(plan))
+
+
+class Actions(ApiView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+
+    @extend_schema(request=RebalanceAction, responses=RebalanceRow)
+    def post(self, request: Any, name: str, number: int) -> HttpResponse:
+        """Stop a plan; needs If-Match."""
+        asked = bodies.read(request, RebalanceAction)
+        reach.check_unlimited(self.subject)
+        plan = _find(name, number)
+        check_match(request, _plan_tag(plan), required=True)
+        stop_plan(plan, actor=self.subject, reason=asked.reason)
+        plan = _find(name, number)
+        return answer(request, _row(plan), headers={"ETag": _plan_tag(plan)})
+
+
+def _advice(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
+    if not 0 <= asked.target <= 1:
+        raise InputError("BodyInvalid", "it is between 0 and 1", place="target")
+    if not 1 <= asked.most_moves <= MOST_MOVES or not 1 <= asked.most_tries <= MOST_TRIES:
+        message = f"at most {MOST_MOVES} moves and {MOST_TRIES} tries, and at least one"
+        raise InputError("BodyInvalid", message, place="mostMoves")
+    goal = Goal(asked.goal)
+    question = Question(goal, _pods(cluster, goal, asked), asked.target, asked.most_moves, asked.most_tries)
+    with turn():
+        return advice_about(cluster, question, _default(cluster))
+
+
+def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec, ...]:
+    """Return the pods that a question is about."""
+    pods: tuple[PodSpec, ...] = ()
+    if goal is Goal.BALANCE:
+        return pods
+    if asked.manifest is not None:
+        content = parse_workload([("manifest", bodies.source(asked.manifest))], known=cluster.definitions)
+        pods = tuple(with_known(cluster, content.pending))
+        named = Pod.objects.filter(cluster=cluster, state__in=_HOLDING, name__in=[pod.name for pod in pods])
+        held = {pod.key for pod in named.only("namespace", "name")}
+        taken = next((pod.key for pod in pods if pod.key in held), None)
+        if taken is not None:
+            raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
+    elif asked.workload:
+        workload = Workload.objects.filter(cluster=cluster, pk=asked.workload).first()
+        if workload is None:
+            raise not_found("workload", asked.workload)
+        pods = tuple(waiting_of(workload))
+    elif goal is Goal.RARE:
+        return tuple(waiting_in(cluster))
+    if not pods:
+        raise InputError(
+            "WorkloadEmpty",
+            "there is no pod to find room for",
+            place="manifest",
+            hint="Give a manifest, or name a workload that waits",
+        )
+    if len(pods) > MOST_PODS:
+        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+    return pods
+
+
+def _default(cluster: Cluster) -> PolicySpec:
+    found = active_specs({cluster.policy_name}).get(cluster.policy_name)
+    if found is None:
+        raise InputError("PolicyUnknown", f"there is no policy {cluster.policy_name!r}", place="cluster")
+    return found
+
+
+def _tag(token: str) -> str:
+    return f'"{token}"'
+
+
+def _find(name: str, number: int) -> Rebalance:
+    rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster")
+    plan = rows.filter(pk=number).first()
+    if plan is None:
+        raise not_found("rebalance", str(number))
+    return plan
+
+
+def _plan_tag(plan: Rebalance) -> str:
+    return etag_of(msgspec.json.encode(_row(plan)))
+
+
+def _row(plan: Rebalance) -> RebalanceRow:
+    return RebalanceRow(
+        id=plan.pk,
+        cluster=plan.cluster.name,
+        goal=plan.goal,
+        summary=plan.summary,
+        plan=plan.token,
+        state=plan.state,
+        message=plan.message or None,
+        asked_by=plan.asked_by,
+        reason=plan.reason,
+        created_at=plan.created_at,
+        finished_at=plan.finished_at,
+        moves=[
+            MoveRow(
+                step=move.step,
+                pod=move.pod_key,
+                source=move.source,
+                target=move.target,
+                state=move.state,
+                came_to=move.came_to or None,
+                message=move.message or None,
+                changed_at=move.changed_at,
+            )
+            for move in plan.moves.all()
+        ],
+    )
+
+
+routes = [
+    path("clusters/<str:name>/advice/", Advice.as_view()),
+    path("clusters/<str:name>/rebalances/", Rebalances.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/", One.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/actions/", Actions.as_view()),
+]
