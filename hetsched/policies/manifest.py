@@ -1,4 +1,4 @@
-"""A policy as the text of its SchedulingPolicy object, as people read and write it.
+"""A policy as the text of its SchedulingPolicy object, and a pod as that of a Pod, as people read and write them.
 
 Rule: the same object that a cluster keeps and that REST takes, one line a plugin, with what is at its default left
 out; the text can be sent back and gives the same policy.
@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from hetsched.adapters.export import policy_object
+from hetsched.adapters.export import pod_object, policy_object
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.workload import PodSpec
 
 _WIDTH = 110
 
@@ -43,9 +44,18 @@ def manifest_of(spec: PolicySpec) -> str:
     if spec.ties != Ties():
         body["ties"] = _Line(msgspec.to_builtins(spec.ties))
     whole["metadata"] = _Line(whole["metadata"])
-    return yaml.dump(
-        {**whole, "spec": body}, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=_WIDTH
-    )  # fmt: skip
+    return _text({**whole, "spec": body})
+
+
+def pod_text(pod: PodSpec) -> str:
+    """Return the YAML text of a pod as it asks for its place, without where it went."""
+    whole = pod_object(pod)
+    spec = {name: value for name, value in whole["spec"].items() if name not in ("nodeName", "priority")}
+    return _text({"apiVersion": "v1", "kind": "Pod", "metadata": whole["metadata"], "spec": spec})
+
+
+def _text(whole: dict[str, Any]) -> str:
+    return yaml.dump(whole, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
 def _plugin(use: PluginUse) -> _Line:

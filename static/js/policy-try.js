@@ -8,6 +8,7 @@ const MOST_WEIGHT = 1000;
 const EQUAL = 1e-9;
 const SHOWN = 5;
 const plain = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 2 });
+const fine = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumSignificantDigits: 3 });
 
 function ranked(decision, weights) {
   const rows = decision.nodes.map((node) => {
@@ -73,11 +74,10 @@ export class Try {
     const [winner, second] = found;
     const known = new Set(this.decision.nodes.flatMap((node) => node.scores.map((score) => score.plugin)));
     const unknown = rows.filter((row) => row.hasAttribute("data-scores") && weights.get(row.dataset.plugin) > 0 && !known.has(row.dataset.plugin));
-    const sentence = fill(this.words[winner.name === then.name ? "still-wins" : "now-wins"], {
-      node: winner.name,
-      other: then.name,
-      margin: plain.format(second ? winner.now - second.now : 0),
-    });
+    const margin = second ? winner.now - second.now : Infinity;
+    const outcome = !second ? "only-node" : margin < EQUAL ? "tied" : winner.name === then.name ? "still-wins" : "now-wins";
+    const values = { node: winner.name, other: outcome === "tied" ? second.name : then.name, margin: fine.format(margin) };
+    const sentence = fill(this.words[outcome], values);
     this.place.replaceChildren(
       element("p", { class: winner.name === then.name ? "" : "strong" }, sentence),
       this.table(found, winner, then),
@@ -85,6 +85,9 @@ export class Try {
         ? [element("p", { class: "small muted" }, fill(this.words["not-scored"], { plugins: unknown.map((row) => row.dataset.plugin).join(", ") }))]
         : []),
       element("p", { class: "small muted" }, this.words["weights-only"], " ", element("a", { href: `/decisions/${this.decision.id}/` }, this.words["the-decision"])),
+      ...(document.querySelector("[data-golden-add]")
+        ? [element("p", {}, element("button", { type: "button", "data-golden-add": this.decision.id }, this.words["golden-from"]))]
+        : []),
     );
     this.tips(found, weights);
   }

@@ -4,7 +4,9 @@ import { element, fill, words as readWords } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
 import { drawConflict } from "./policy-conflict.js";
 import { countOf, drawDiff } from "./policy-diff.js";
+import { Goldens } from "./policy-goldens.js";
 import { PolicyForm } from "./policy-form.js";
+import { Plans } from "./policy-plans.js";
 import { Preview } from "./policy-preview.js";
 import { Try } from "./policy-try.js";
 
@@ -24,6 +26,7 @@ let leaving = false;
 const form = new PolicyForm(byId("editor"), words, () => changed());
 const clean = JSON.stringify(form.read());
 const attempt = byId("try") && new Try(byId("tried"), form, words);
+const agreed = byId("goldens") && new Goldens(byId("goldens"), words, { name: desk.name });
 const dirty = () => desk.shown === 0 || JSON.stringify(form.read()) !== clean;
 
 // -- checking ---------------------------------------------------------------------------------------------------------
@@ -60,6 +63,7 @@ async function check(text = null) {
 
 function understood(told, fromText) {
   checked = told;
+  if (told.valid) agreed?.judge(told.spec);
   if (fromText && told.valid) {
     form.write(told.spec);
     remember();
@@ -89,7 +93,7 @@ function drawState() {
     : isDirty
       ? ["wait", words.unsaved]
       : desk.shown === desk.active
-        ? ["good", fill(words.decides, { version: desk.shown })]
+        ? ["", words.unchanged]
         : ["info", fill(words[desk.state === "draft" ? "saved-draft" : "earlier"], { version: desk.shown })];
   chip.className = `chip ${tone}`;
   chip.textContent = word;
@@ -308,6 +312,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   onDesk: desk.shown,
 });
 
+if (byId("plans")) new Plans(words, { name: desk.name });
 restore();
 drawState();
 check();

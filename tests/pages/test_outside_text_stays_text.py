@@ -36,7 +36,7 @@ def test_no_page_holds_the_markup(db: None, viewer: Client) -> None:
     tabs = ("", "isa/", "gpu/", "numa/", "balance/", "pods/", "decisions/")
     addresses = [f"/nodes/n1/{tab}" for tab in tabs] + [
         "/", "/nodes/", f"/nodes/?q={HOSTILE}", "/workloads/?state=never-fits", f"/workloads/{pod.workload_id}/",
-        "/decisions/", f"/decisions/{pod.decision_id}/", "/what-if/", "/policies/",
+        "/decisions/", f"/decisions/{pod.decision_id}/", "/what-if/", "/policies/", "/policies/hetsched/",
     ]  # fmt: skip
     for address in addresses:
         answer = viewer.get(address)

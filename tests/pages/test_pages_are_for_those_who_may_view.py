@@ -14,7 +14,7 @@ from tests.scenes import placed
 
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
-    "/decisions/{decision}/", "/what-if/", "/policies/",
+    "/decisions/{decision}/", "/what-if/", "/policies/", "/policies/hetsched/",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tests.scenes import a_cluster, placed
 MOST_QUERIES = 14
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n0/", "/nodes/n0/isa/", "/nodes/n0/gpu/", "/nodes/n0/numa/", "/nodes/n0/pods/",
-    "/nodes/n0/decisions/", "/workloads/", "/decisions/", "/what-if/", "/policies/",
+    "/nodes/n0/decisions/", "/workloads/", "/decisions/", "/what-if/", "/policies/", "/policies/hetsched/",
 )  # fmt: skip
 
 

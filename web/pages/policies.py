@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
 from hetsched.policies.documents import TOPIC
-from hetsched.policies.models import NamespaceRule, Policy, PolicyObject, RevisionState
+from hetsched.policies.models import GoldenPlacement, NamespaceRule, Policy, PolicyObject, RevisionState
 
 from .shell import Shell, page
 
@@ -30,6 +30,7 @@ def policies(shell: Shell) -> HttpResponse:
         drafts=Count("revisions", filter=_DRAFT), latest_draft=Max("revisions__version", filter=_DRAFT)
     )
     users = _users(shell)
+    goldens = _goldens([policy.name for policy in found])
     news = [one for one in PolicyObject.objects.select_related("cluster") if one.gone or one.problem]
     rows = [
         {
@@ -37,6 +38,7 @@ def policies(shell: Shell) -> HttpResponse:
             "default": policy.name == default,
             "clusters": users[0][policy.name],
             "namespaces": users[1][policy.name],
+            "goldens": goldens[policy.name],
             "objects": [
                 one for one in news if one.name == policy.name and (not one.gone or one.cluster_id == policy.keeper_id)
             ],
@@ -62,3 +64,16 @@ def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     for rule in NamespaceRule.objects.exclude(default_policy="").select_related("cluster"):
         namespaces[rule.default_policy].append(f"{rule.cluster.name}/{rule.namespace}")
     return clusters, namespaces
+
+
+def _goldens(names: list[str]) -> dict[str, dict[str, int]]:
+    """Return by policy how many golden placements guard it, and how they stand under what is active."""
+    counts = {name: {"all": 0, "broken": 0, "unknown": 0} for name in names}
+    rows = GoldenPlacement.objects.filter(enabled=True).values_list("policy_name", "state")
+    for guarded, state in rows:
+        for name in names if not guarded else [guarded]:
+            of = counts.get(name, {})
+            for key in ("all", state):
+                if key in of:
+                    of[key] += 1
+    return counts

@@ -23,10 +23,11 @@ from hetsched.engine.registry import load_registry
 from hetsched.inventory.models import DNS_LABEL
 from hetsched.placement.models import Decision
 from hetsched.policies.documents import TOPIC
-from hetsched.policies.manifest import manifest_of
-from hetsched.policies.models import Policy, PolicyObject, PolicyRevision, RevisionState
+from hetsched.policies.manifest import manifest_of, pod_text
+from hetsched.policies.models import GoldenPlacement, Policy, PolicyObject, PolicyRevision, RevisionState
 from web.api.policies import etag
 
+from .policy_plans import METRICS, plan_rows
 from .policy_rows import rows_of
 from .policy_words import desk_words
 from .shell import Shell, page
@@ -53,7 +54,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         default=None,
     )
     context = {
-        **_editor(shown.spec, locked),
+        **_editor(shown.spec, locked, _decisions(found.name)),
         "policy": found,
         "name": found.name,
         "shown": shown,
@@ -61,9 +62,11 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         "revisions": revisions[:MOST_VERSIONS],
         "earlier": earlier,
         "objects": PolicyObject.objects.filter(name=found.name).select_related("cluster"),
-        "decisions": _decisions(found.name),
+        "goldens": _goldens(found.name),
+        "plans": plan_rows(found),
+        "metrics": METRICS.items(),
         "etag": etag(found),
-        "may_take_over": found.keeper is not None and subject.may(Action.EDIT_POLICY),
+        "may_edit": subject.may(Action.EDIT_POLICY),
         "desk": {
             "name": found.name,
             "shown": shown.version,
@@ -86,19 +89,18 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
     begun = origin.revisions.get(version=origin.active_version).spec
     spec = msgspec.structs.replace(begun, name=name, version=0)
     context = {
-        **_editor(spec, ""),
+        **_editor(spec, "", _decisions(origin.name)),
         "policy": None,
         "name": name,
         "origin": origin.name,
         "revisions": [],
-        "decisions": _decisions(origin.name),
         "etag": "",
         "desk": {"name": name, "shown": 0, "state": "", "active": 0, "spec": spec, "locked": ""},
     }
     return shell.render("policy/desk", _plain(context))
 
 
-def _editor(spec: PolicySpec, locked: str) -> dict[str, Any]:
+def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[str, Any]:
     used, unused = rows_of(spec, load_registry())
     return {
         "spec": spec,
@@ -107,6 +109,8 @@ def _editor(spec: PolicySpec, locked: str) -> dict[str, Any]:
         "manifest": manifest_of(spec),
         "locked": locked,
         "words": desk_words(),
+        "decisions": decisions,
+        "golden_pods": _pods(decisions),
     }
 
 
@@ -142,8 +146,28 @@ def _decisions(name: str) -> list[Decision]:
     """Return the last placements by this policy, to try weights on; none where nobody used it for long."""
     newest = Decision.objects.order_by("-id").values_list("id", flat=True).first() or 0
     rows = Decision.objects.filter(policy_name=name, verdict=Verdict.PLACED.value, id__gt=newest - LOOK_BACK)
-    rows = rows.only("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
+    shown = ("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
+    rows = rows.select_related("pod", "cluster").only(*shown, "pod__spec", "cluster__name")
     return list(rows.order_by("-id")[:MOST_DECISIONS])
+
+
+def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
+    """Return what a golden placement out of each decision would begin with."""
+    return {
+        str(one.pk): {
+            "name": re.sub(r"[^a-z0-9-]+", "-", one.pod_name.lower()).strip("-")[:63].strip("-"),
+            "cluster": one.cluster.name,
+            "node": one.node_name,
+            "manifest": pod_text(one.pod.spec),
+        }
+        for one in decisions
+    }
+
+
+def _goldens(name: str) -> list[GoldenPlacement]:
+    """Return the golden placements that guard this policy."""
+    rows = GoldenPlacement.objects.filter(policy_name__in=("", name)).select_related("cluster")
+    return list(rows.defer("cluster__definitions", "manifest"))
 
 
 def _plain(context: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,14 @@ from django.utils.translation import gettext as _
 
 def desk_words() -> dict[str, str]:
     """Return the sentences of the desk."""
-    return {**_draft_words(), **_diff_words(), **_deciding_words(), **_trying_words(), **_replay_words()}
+    return {
+        **_draft_words(),
+        **_diff_words(),
+        **_deciding_words(),
+        **_trying_words(),
+        **_golden_words(),
+        **_replay_words(),
+    }
 
 
 def _draft_words() -> dict[str, str]:
@@ -16,7 +23,7 @@ def _draft_words() -> dict[str, str]:
         "unreachable": _("The server cannot be reached. The draft stays in this tab; try again."),
         "not-valid": _("not valid yet"),
         "unsaved": _("unsaved"),
-        "decides": _("v{version} decides"),
+        "unchanged": _("no draft"),
         "saved-draft": _("draft v{version}"),
         "earlier": _("earlier version v{version}"),
         "differs": _("{count} differences from v{version}."),
@@ -84,11 +91,32 @@ def _deciding_words() -> dict[str, str]:
     }
 
 
+def _plan_words() -> dict[str, str]:
+    return {
+        "plan-add": _("Plan an activation"),
+        "plan-add-text": _(
+            "Carried out by the scheduler itself, through the same door: golden placements may refuse it."
+        ),
+        "plan-save": _("Save the plan"),
+        "plan-saved": _("Plan {name} is saved."),
+        "plan-change": _("Change plan {name}"),
+        "plan-remove": _("Remove plan {name}?"),
+        "plan-remove-text": _("What decides now goes on deciding."),
+        "plan-remove-confirm": _("Remove"),
+        "plan-removed": _("Plan {name} is removed."),
+        "plan-tried": _("By the last {samples} measurements it would have switched {count} times:"),
+        "plan-never": _("By the last {samples} measurements it would not have switched."),
+        "plan-switch": _("{at}: v{version}, at {value}"),
+    }
+
+
 def _trying_words() -> dict[str, str]:
     return {
         "not-again": _("This decision cannot be worked out again: its state is gone, or no node was feasible."),
         "still-wins": _("{node} still wins, by {margin} points."),
         "now-wins": _("{node} wins instead of {other}, by {margin} points."),
+        "only-node": _("{node} is the only node that was feasible."),
+        "tied": _("{node} and {other} are equal; the first by name wins."),
         "not-scored": _("Did not score then, so it is left out here: {plugins}."),
         "weights-only": _("Only weights count here; filters and parameters are as they were."),
         "the-decision": _("The decision"),
@@ -97,6 +125,25 @@ def _trying_words() -> dict[str, str]:
         "points-now": _("Points now"),
         "tips-above": _("above {at} {node} wins"),
         "tips-below": _("below {at} {node} wins"),
+    }
+
+
+def _golden_words() -> dict[str, str]:
+    return {
+        "golden-from": _("Agree on this placement…"),
+        "golden-add": _("Agree on a placement"),
+        "golden-add-text": _("No version that places this pod otherwise can be activated from then on."),
+        "golden-agree": _("Agree"),
+        "golden-added": _("{name} is agreed: expected {expected}, got {got}."),
+        "golden-added-broken": _("{name} is agreed, and broken as it is: expected {expected}, got {got}."),
+        "golden-change": _("Change {name}"),
+        "golden-remove": _("Take {name} back?"),
+        "golden-remove-text": _("It guards nothing any more."),
+        "golden-remove-confirm": _("Take back"),
+        "golden-removed": _("{name} is taken back."),
+        "golden-kept": _("holds"),
+        "golden-broken": _("breaks"),
+        "golden-unknown": _("unknown"),
     }
 
 
