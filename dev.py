@@ -330,6 +330,19 @@ def chaos(*args: str) -> None:
     become(BIN / "python", "-m", "pytest", "-m", "chaos", *args)
 
 
+def gauntlet(*args: str) -> None:
+    """Seed two dozen bugs that other schedulers had, one after the other, and see a test notice each"""
+    setup()
+    build_kube()
+    become(BIN / "python", "-m", "tests.gauntlet.run", *args)
+
+
+def screenshots(*args: str) -> None:
+    """Take the pictures of the documentation; --all DIR takes every screen, theme, language and width"""
+    setup()
+    become(BIN / "python", "-m", "tests.browser.screenshots", *args)
+
+
 def fast(*args: str) -> None:
     """Run only tests/unit, in seconds"""
     setup()
@@ -411,8 +424,8 @@ def lock(*args: str) -> None:
 
 
 TARGETS = {
-    "run": start, "test": test, "chaos": chaos, "fast": fast, "lint": lint, "fmt": fmt,
-    "bench": bench, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "clean": clean,
+    "run": start, "test": test, "chaos": chaos, "gauntlet": gauntlet, "fast": fast, "lint": lint,
+    "fmt": fmt, "screenshots": screenshots, "bench": bench, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "clean": clean,
 }  # fmt: skip
 
 
@@ -434,7 +447,7 @@ def main() -> int:
         if name not in TARGETS:
             print("Usage: python3 dev.py TARGET [ARGUMENTS]\n")
             for target, function in TARGETS.items():
-                print(f"  {target:7} {function.__doc__}")
+                print(f"  {target:11} {function.__doc__}")
             return 0 if name in {"help", "-h", "--help"} else 2
         TARGETS[name](*args)
     except SetupError as error:

@@ -80,6 +80,12 @@ def test_a_pod_on_a_node_is_charged_whoever_put_it_there(cluster: Cluster) -> No
     assert check_invariants() == []
 
 
+def test_a_pod_on_a_node_is_charged_though_it_is_being_deleted(cluster: Cluster) -> None:
+    leaving = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", deleting=True)
+    seen(cluster, pods=[leaving])
+    assert Node.objects.get(name="n1").requested["cpu"] == 3000
+
+
 def test_our_pod_is_bound_runs_and_ends_by_what_is_seen(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Pending")])

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from hetsched.contracts.collected import Collected, Finding
@@ -236,6 +237,22 @@ def test_one_of_two_claims_wins(cluster: Cluster) -> None:
     assert claim(row.pk, at) is None
     assert due(at) == []
     assert due(at + timedelta(seconds=31)) == [row.pk]
+
+
+def test_a_collector_is_asked_once_by_two_beats(cluster: Cluster) -> None:
+    row = collector(cluster)
+    at = timezone.now()
+    taken = []
+
+    def another_beat(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("UPDATE") and not taken:  # it has read that it is due, and is about to take it
+            taken.append(True)
+            Collector.objects.filter(pk=row.pk).update(due_at=at + timedelta(seconds=30))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(another_beat):
+        assert claim(row.pk, at) is None
+    assert taken
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""Two dozen bugs that other schedulers had in production, seeded into this one.
+
+Rule: a bug is one exact piece of source text and what stands there instead; the named test must fail with it. A piece
+that is not found exactly once is a mistake of this list, so it cannot rot unseen.
+Source: the threads named in `known`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """`find` in `file` becomes `put`, and `test` must turn red."""
+
+    name: str
+    what: str
+    known: str
+    file: str
+    find: str
+    put: str
+    test: str
+
+
+BUGS = (
+    Bug(
+        "K1", "a binding that succeeded without an answer frees what it holds", "kubernetes-client/python#547",
+        "hetsched/adapters/kube/binding.py",
+        "            return read_back(api, one, waiting=Fate.UNKNOWN)\n",
+        "            return Bound(one.pod_id, Fate.REFUSED, str(failure))\n",
+        "tests/kube/test_bindings_survive_faults.py::test_a_reply_that_was_lost_is_read_back",
+    ),
+    Bug(
+        "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
+        "hetsched/adapters/kube/binding.py",
+        '"namespace": namespace, "uid": uid, "annotations"', '"namespace": namespace, "annotations"',
+        "tests/kube/test_bindings_know_their_fate.py::test_another_pod_of_the_same_name_is_never_bound",
+    ),
+    Bug(
+        "K3", "decisions begin before everything is known", "Project-HAMi/HAMi#1495, volcano-sh/volcano#5174",
+        "hetsched/inventory/following.py",
+        "    return syncs.exists() and not syncs.exclude(fresh).exists()\n", "    return True\n",
+        "tests/apps/test_a_live_cluster_is_followed.py::test_nothing_is_decided_before_every_required_kind_is_known",
+    ),
+    Bug(
+        "K4", "a pod that is being deleted is not charged", "Project-HAMi/HAMi#2812",
+        "hetsched/placement/actions/following.py",
+        "        if seen.node_name:\n            self.charged.append(seen)\n",
+        "        if seen.node_name and not seen.deleting:\n            self.charged.append(seen)\n",
+        "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
+    ),
+    Bug(
+        "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
+        "hetsched/placement/snapshot.py",
+        "            if not _has(loaded, reservation.revision) and not released:\n",
+        "            if False and not released:\n",
+        "tests/apps/test_warm_state.py::"
+        "test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_anew",
+    ),
+    Bug(
+        "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
+        "workers/bind.py",
+        "    for one in by_fate[Fate.REFUSED]:\n", "    for one in by_fate[Fate.REFUSED] + by_fate[Fate.UNKNOWN]:\n",
+        "tests/kube/test_bindings_survive_faults.py::test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds",
+    ),
+    Bug(
+        "K7", "nothing but memory keeps two allocators apart", "volcano-sh/volcano#3824, kubernetes/kubernetes#136269",
+        "hetsched/placement/migrations/0001_initial.py",
+        "fields=('node', 'cpu'), name='placement_cpu_one_holder'",
+        "fields=('node', 'cpu', 'reservation'), name='placement_cpu_one_holder'",
+        "tests/apps/test_recording.py::test_an_exclusive_cpu_is_never_given_twice",
+    ),
+    Bug(
+        "K8", "a pod deleted by force frees its CPUs at once", "kubernetes/kubernetes#141471",
+        "hetsched/placement/actions/remaining.py",
+        "    found = [row.pk for row in rows if State(row.state) in _STARTED]\n", "    found: list[int] = []\n",
+        "tests/apps/test_what_was_deleted_by_force_is_kept.py::test_what_it_held_is_kept_for_a_while_and_then_free",
+    ),
+    Bug(
+        "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
+        "hetsched/inventory/ledger.py",
+        "_as_decided_on().filter(leader_epoch=Given(\"epoch\"))", "_as_decided_on()",
+        "tests/apps/test_recording.py::test_a_stale_epoch_writes_nothing",
+    ),
+    Bug(
+        "K10", "only the first container of a pod is counted", "Project-HAMi/HAMi#2622",
+        "hetsched/adapters/requests.py",
+        "    total = _effective(((c.requests for c in containers)),",
+        "    total = _effective(((c.requests for c in containers[:1])),",
+        "tests/unit/adapters/test_effective_requests.py",
+    ),
+    Bug(
+        "K11", "a pod that nobody owns here never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
+        "hetsched/placement/actions/following.py",
+        "if State(row.state) in HOLDING], \"the pod is gone\")\n",
+        "if State(row.state) in HOLDING and row.workload_id], \"the pod is gone\")\n",
+        "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
+    ),
+    Bug(
+        "K12", "a node that comes back is empty", "kubernetes-sigs/kueue#8755",
+        "hetsched/inventory/following.py",
+        "        if node.pods:\n            report = ", "        if False:\n            report = ",
+        "tests/apps/test_a_live_cluster_is_followed.py::"
+        "test_a_node_that_is_gone_stays_while_something_is_booked_on_it",
+    ),
+    Bug(
+        "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
+        "hetsched/placement/actions/following.py",
+        "            batch.charge_early()\n", "            pass\n",
+        "tests/kube/test_the_watch_survives_faults.py::"
+        "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
+    ),
+    Bug(
+        "K14", "gangs that cannot be whole keep what they have", "koordinator-sh/koordinator#872",
+        "hetsched/engine/cycle.py",
+        "        while self.room.to_undo:\n            self._take_back(self.room.to_undo.popleft())\n",
+        "        self.room.to_undo.clear()\n",
+        "tests/unit/engine/test_gangs_are_placed_whole_or_not_at_all.py::test_two_gangs_do_not_lock_each_other_out",
+    ),
+    Bug(
+        "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
+        "workers/bind.py",
+        "        if by_fate[fate]:\n            keep_gangs_whole(", "        if False:\n            keep_gangs_whole(",
+        "tests/workers/test_gangs_bound_in_part.py::test_what_is_not_being_bound_yet_goes_back_with_the_reason",
+    ),
+    Bug(
+        "K16", "a share is put on a card that is full", "koordinator-sh/koordinator#3173",
+        "hetsched/engine/cards.py",
+        '        enough: Bools = nodes.load("card_milli_free") >= self.demand.milli\n',
+        '        enough: Bools = nodes.load("card_milli_free") > 0\n',
+        "tests/unit/engine/test_gpu_fit.py",
+    ),
+    Bug(
+        "K17", "a release and an allocation cross", "apache/yunikorn-k8shim#265, volcano-sh/volcano#5500",
+        "hetsched/placement/snapshot.py",
+        "and end is not None and end <= revision and end not in written:\n",
+        "and end is not None and end > revision:\n",
+        "tests/apps/test_warm_state.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",
+    ),
+    Bug(
+        "K18", "the agent's state is not written whole", "kubernetes/kubernetes#136604",
+        "hetsched/agent/pins/state.py",
+        "    if sha256(body).hexdigest().encode() != digest:\n", "    if False:\n",
+        "tests/unit/agent/pins/test_containers_are_kept_on_their_cpus.py::test_a_damaged_file_is_made_anew",
+    ),
+    Bug(
+        "K19", "an annotation that a tenant wrote is an allocation", "Project-HAMi/HAMi#3041",
+        "hetsched/placement/actions/following.py",
+        "            spec = msgspec.structs.replace(seen.spec, allocation=None)\n", "            spec = seen.spec\n",
+        "tests/apps/test_a_live_cluster_is_followed.py::test_an_annotation_is_no_allocation",
+    ),
+    Bug(
+        "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
+        "workers/sweep.py",
+        "        if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):\n", "        if False:\n",
+        "tests/workers/test_sweep_and_binding.py::test_due_pods_that_nobody_leads_wake_the_scheduler",
+    ),
+    Bug(
+        "K21", "a node that decision and ledger disagree on is tried for ever", "hashicorp/nomad#9506",
+        "hetsched/placement/actions/disagreeing.py",
+        "        if refusals.count() >= MOST:\n", "        if False:\n",
+        "tests/workers/test_nodes_that_disagree_are_put_out_of_use.py::"
+        "test_a_seeded_disagreement_ends_and_the_others_go_elsewhere",
+    ),
+    Bug(
+        "K22", "what was deleted while nobody watched stays", "kubernetes-client/python#1896",
+        "hetsched/adapters/kube/reflector.py",
+        "        for key in sorted(missing):\n", "        for key in ():\n",
+        "tests/unit/adapters/test_watches_survive_faults.py::"
+        "test_what_went_while_history_was_forgotten_comes_out_as_gone",
+    ),
+    Bug(
+        "K23", "two beats do everything twice", "celery/celery#2856",
+        "hetsched/inventory/collecting.py",
+        "    return row if taken else None\n", "    return row\n",
+        "tests/apps/test_collected_facts_count_while_they_are_fresh.py::test_a_collector_is_asked_once_by_two_beats",
+    ),
+    Bug(
+        "K24", "what the message layer lost is never missed", "django/channels_redis#172",
+        "web/live/hub.py",
+        "        if (revision - 1 if since is None else since) > heard:\n", "        if False:\n",
+        "tests/live/test_a_viewer_is_never_wrong_for_long.py::test_a_gap_is_seen_by_the_next_event",
+    ),
+)  # fmt: skip
