@@ -2,6 +2,8 @@
 
 from django.urls import re_path
 
+from .audit import audit
+from .advice import advice
 from .balance import balance
 from .decision_list import decisions
 from .decisions import decision
@@ -11,7 +13,9 @@ from .nodes import nodes
 from .policies import policies
 from .policy import policy
 from .queue import queue
+from .search import search
 from .shadow import shadow, shadow_of_pod
+from .tokens import tokens
 from .what_if import what_if
 from .workload_list import workloads
 from .workloads import workload
@@ -29,9 +33,13 @@ urlpatterns = [
     re_path(r"^decisions/$", decisions, name="decisions"),
     re_path(r"^decisions/(?P<pk>[0-9]{1,18})/$", decision, name="decision"),
     re_path(r"^balance/$", balance, name="balance"),
+    re_path(r"^advice/$", advice, name="advice"),
+    re_path(r"^search/$", search, name="search"),
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),
+    re_path(r"^tokens/$", tokens, name="tokens"),
+    re_path(r"^audit/$", audit, name="audit"),
     re_path(r"^what-if/$", what_if, name="what-if"),
     re_path(r"^policies/$", policies, name="policies"),
     re_path(r"^policies/(?P<name>[a-z0-9-]{1,63})/$", policy, name="policy"),

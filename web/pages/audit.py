@@ -1,0 +1,135 @@
+"""The audit trail: who did what to which object, when and why; and whether it is what was sealed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.db.models import Q
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext_lazy
+
+from hetsched.access.subject import subject_of
+from hetsched.journal.chain import SETTLED, chain_state
+from hetsched.journal.models import AuditEntry
+from web.api.audit import visible
+
+from .lists.columns import Cell, Column
+from .lists.expressions import Field
+from .lists.kinds import Age, Kind
+from .lists.view import Listing, View
+from .shell import Shell, page
+
+_MOST_VALUES = 200
+_MOST_NAME_CHARACTERS = 253
+_MOST_DETAIL_CHARACTERS = 300
+SUBMISSIONS = "workload.submit"
+# What is behind the tabs: people mostly look for what was done to the fleet, and each submission is an entry, too.
+TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"), "all": gettext_lazy("all")}
+
+
+def changed(details: dict[str, Any]) -> str:
+    """Return in one line what an entry says beside its reason: before → after where that is recorded."""
+    rest = dict(details)
+    said = []
+    for before, after in (("before", "after"), ("before", "value"), ("known", "told")):
+        if before in rest and after in rest:
+            said.append(f"{_plain(rest.pop(before))} → {_plain(rest.pop(after))}")
+    return "; ".join(said + [f"{name} {_plain(value)}" for name, value in rest.items() if value not in (None, "", [])])
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def object_url(row: AuditEntry) -> str:
+    """Return the page of what an entry is about, empty where there is none."""
+    name = row.object_name
+    if row.object_kind == "node" and "/" in name:
+        cluster, _slash, node = name.partition("/")
+        there = 0 < len(node) <= _MOST_NAME_CHARACTERS and not {"/", "\0"} & set(node)
+        return f"{reverse('node', args=[node])}?{urlencode({'cluster': cluster})}" if there else ""
+    if row.object_kind == "workload" and name.startswith("w-") and name[2:].isalnum():
+        return reverse("workload", args=[name])
+    if row.object_kind in ("policy", "policyrevision"):
+        return reverse("policies")
+    return reverse("clusters") if row.object_kind in ("cluster", "collector") else ""
+
+
+def _object_cell(row: AuditEntry) -> Cell:
+    return Cell(row.object_name, url=object_url(row), note=row.object_kind)
+
+
+def _actor_cell(row: AuditEntry) -> Cell:
+    return Cell(row.actor, note=row.role)
+
+
+def _details_cell(row: AuditEntry) -> Cell:
+    text = changed(row.details)
+    cut = text[:_MOST_DETAIL_CHARACTERS]
+    return Cell(f"{cut}…" if len(text) > len(cut) else cut or None, look="text", title=text if text != cut else "")
+
+
+COLUMNS = (
+    Column(
+        "at", gettext_lazy("When"), lambda row: row.at, lambda row: Cell(row.at, look="time"), order=("id",),
+        falling=True,
+    ),
+    Column("actor", gettext_lazy("Who"), lambda row: row.actor, _actor_cell, order=("actor",)),
+    Column("action", gettext_lazy("Action"), lambda row: row.action, lambda row: Cell(row.action, look="mono"),
+           order=("action",)),
+    Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
+           order=("object_kind", "object_name")),
+    Column("reason", gettext_lazy("Reason"), lambda row: row.reason, lambda row: Cell(row.reason or None, look="text")),
+    Column("details", gettext_lazy("Before → after"), lambda row: row.details, _details_cell),
+    Column("request", gettext_lazy("Request"), lambda row: row.request_id,
+           lambda row: Cell(row.request_id or None, look="mono"), shown=False),
+    Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),
+)  # fmt: skip
+FIELDS = (
+    Field("who", Kind(), gettext_lazy("person, token or program; * stands for anything"), path="actor", found=True),
+    Field("action", Kind(), gettext_lazy("such as node.cordon; node.* is all on nodes"), path="action", found=True),
+    Field("kind", Kind(), gettext_lazy("node, workload, cluster, policy, token, …"), path="object_kind", found=True),
+    Field("object", Kind(), gettext_lazy("name of what it is about"), path="object_name"),
+    Field("reason", Kind(), gettext_lazy("why it was done"), path="reason"),
+    Field("role", Kind(), gettext_lazy("under which it was done"), path="role"),
+    Field("request", Kind(), gettext_lazy("id of the request, as errors and logs name it"), path="request_id"),
+    Field("age", Age(), gettext_lazy("how long ago"), path="at"),
+)
+_FOUND = {"who": "actor", "action": "action", "kind": "object_kind"}
+
+
+def _words(word: str) -> Q:
+    return Q(actor__icontains=word) | Q(action__icontains=word) | Q(object_name__icontains=word) | Q(
+        reason__icontains=word
+    )  # fmt: skip
+
+
+LISTING = Listing(
+    "audit", FIELDS, COLUMNS, _words, stable=("-id",), example="action=node.*  who=ada  age<24h"
+)  # fmt: skip
+
+
+@page("audit")
+def audit(shell: Shell) -> HttpResponseBase:
+    wanted = shell.text("show")
+    tab = wanted if wanted in TABS else ""
+    view = View(shell, LISTING, show=tab)
+    rows = visible(subject_of(shell.request))
+    if column := _FOUND.get(view.wanted_values):
+        latest = rows.exclude(action=SUBMISSIONS).values_list(column, flat=True)[: 10 * _MOST_VALUES]
+        return view.answer_values(latest)
+    if tab == "submissions":
+        rows = rows.filter(action=SUBMISSIONS)
+    elif not tab:
+        rows = rows.exclude(action=SUBMISSIONS)
+    context = {
+        "chain": chain_state(),
+        "settled_minutes": int(SETTLED.total_seconds() // 60),
+        "tabs": [{"label": label, "url": view.url(show=name), "current": name == tab} for name, label in TABS.items()],
+    }
+    return view.show(view.ordered(view.filtered(rows)), "audit", context)

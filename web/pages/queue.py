@@ -1,0 +1,153 @@
+"""The queue: who waits, at which place, for what and until when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import subject_of
+from hetsched.contracts.waits import in_words
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.models import Connection
+from hetsched.placement.line import InLine, Standing, line, standings
+
+from .lists.columns import Cell, Column
+from .lists.expressions import Field
+from .lists.kinds import Age, Choice, Kind, Number
+from .lists.view import Listing, View
+from .shell import Shell, page
+from .words import state_words
+
+# More than anybody reads; what stands behind is counted, and found by the list of workloads.
+MOST_LISTED = 2000
+_TONES = {Standing.DUE: "info", Standing.BACK_OFF: "wait", Standing.IMAGES: "wait", Standing.GATED: "wait"}
+LABELS = {
+    Standing.DUE: gettext_lazy("due"),
+    Standing.BACK_OFF: gettext_lazy("backing off"),
+    Standing.IMAGES: gettext_lazy("reading images"),
+    Standing.RESTING: gettext_lazy("resting"),
+    Standing.GATED: gettext_lazy("gated"),
+}
+
+
+def waits(one: InLine) -> str:
+    """Return in words what a pod waits for."""
+    if one.standing is Standing.DUE:
+        return _("its turn") if not one.attempts else in_words(one.waits_for) or _("its turn")
+    if one.standing is Standing.IMAGES:
+        return _("what its images are built for; they are being read")
+    if one.standing is Standing.GATED:
+        return one.message or _("its scheduling gates to be taken away")
+    return in_words(one.waits_for) or _("a change of the cluster")
+
+
+def _pod_cell(one: InLine) -> Cell:
+    if one.workload_id is None:
+        return Cell(one.key)
+    return Cell(one.key, url=f"{reverse('workload', args=[one.workload_id])}?{urlencode({'pod': one.key})}")
+
+
+def _standing_cell(one: InLine) -> Cell:
+    return Cell(LABELS[one.standing], look="chip", tone=_TONES.get(one.standing, ""), title=state_words()[one.state])
+
+
+def _waits_cell(one: InLine) -> Cell:
+    url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
+    return Cell(waits(one), url=url, look="text")
+
+
+def _again_cell(one: InLine) -> Cell:
+    if one.standing is Standing.DUE:
+        return Cell(_("with the next batches"), look="muted")
+    if one.again_at is None:
+        return Cell(_("when that happens"), look="muted")
+    return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is Standing.RESTING else "")
+
+
+def _policy_cell(one: InLine) -> Cell:
+    return Cell(one.policy or _("default"), look="" if one.policy else "muted", title=one.policy_rule)
+
+
+def _time(name: str) -> Any:
+    def cell(one: InLine) -> Cell:
+        return Cell(getattr(one, name), look="time")
+
+    return cell
+
+
+_PICK = Column(
+    "pick", "", lambda one: one.workload_id or "",
+    lambda one: Cell(one.workload_id, look="pick", title=one.key), sortable=False,
+)  # fmt: skip
+COLUMNS = (
+    Column("position", gettext_lazy("Place"), lambda one: one.position, number=True),
+    Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
+    Column("standing", gettext_lazy("Standing"), lambda one: one.standing.value, _standing_cell),
+    Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
+    Column("again", gettext_lazy("Tried again"), lambda one: one.again_at, _again_cell),
+    Column("attempts", gettext_lazy("Tries"), lambda one: one.attempts, number=True, falling=True),
+    Column("tried", gettext_lazy("Last try"), lambda one: one.tried_at, _time("tried_at")),
+    Column("since", gettext_lazy("Waits since"), lambda one: one.created_at, _time("created_at")),
+    Column("priority", gettext_lazy("Priority"), lambda one: one.priority, number=True, falling=True),
+    Column("policy", gettext_lazy("Policy"), lambda one: one.policy, _policy_cell),
+    Column("gang", gettext_lazy("Gang"), lambda one: one.gang),
+    Column("namespace", gettext_lazy("Namespace"), lambda one: one.namespace, shown=False),
+    Column("workload", gettext_lazy("Workload"), lambda one: one.workload_id, shown=False),
+)  # fmt: skip
+FIELDS = (
+    Field("pod", Kind(), gettext_lazy("namespace/name; * stands for anything"), lambda one: one.key),
+    Field("namespace", Kind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
+    Field("policy", Kind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
+    Field("gang", Kind(), gettext_lazy("the gang it belongs to"), lambda one: one.gang, found=True),
+    Field("priority", Number(), gettext_lazy("a higher one is tried first"), lambda one: one.priority),
+    Field("tries", Number(), gettext_lazy("how often it was tried"), lambda one: one.attempts),
+    Field("place", Number(), gettext_lazy("1 is tried next"), lambda one: one.position),
+    Field(
+        "state", Choice("pending", "not-now", "never-fits"), gettext_lazy("what the last try said"),
+        lambda one: one.state,
+    ),
+    Field("age", Age(), gettext_lazy("how long it waits"), lambda one: one.created_at),
+)  # fmt: skip
+LISTING = Listing(
+    "queue", FIELDS, COLUMNS, lambda one: f"{one.key} {one.policy} {one.gang or ''} {waits(one)}".lower(),
+    example="namespace=ci  tries>3  age>1h",
+)  # fmt: skip
+
+
+@page("queue")
+def queue(shell: Shell) -> HttpResponseBase:
+    if shell.cluster is None:
+        return shell.render("queue", {})
+    wanted = shell.text("standing")
+    only = Standing(wanted) if wanted in set(Standing) else None
+    view = View(shell, LISTING, standing=only or "")
+    shell.follow(cluster_topic(shell.cluster))
+    rows = line(shell.cluster.pk, MOST_LISTED, only=only)
+    if view.wanted_values:
+        return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
+    counts = standings(shell.cluster.pk)
+    subject = subject_of(shell.request)
+    if subject.may(Action.SUBMIT) and not view.format:
+        view.columns = [_PICK, *view.columns]
+    tabs = [("", _("all"), sum(counts.values()))] + [(one.value, LABELS[one], count) for one, count in counts.items()]
+    context = {
+        "waiting": sum(counts.values()),
+        "listed": len(rows),
+        "due": counts[Standing.DUE],
+        "more": len(rows) >= MOST_LISTED,
+        "filtered": bool(view.query or only),
+        "may_act": subject.may(Action.SUBMIT),
+        "may_order": subject.may(Action.OPERATE),
+        "shadow_followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
+        "tabs": [
+            {"label": label, "count": count, "url": view.url(standing=name), "current": name == (only or "")}
+            for name, label, count in tabs
+        ],
+    }
+    return view.show(view.kept(rows), "queue", context)
