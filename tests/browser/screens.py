@@ -34,7 +34,14 @@ SCREENS = (
     Screen("what-if-empty", "/what-if/"),
     Screen("what-if", "/what-if/?cpu=2&memory=4Gi&isa=rva22u64_v"),
     Screen("policies", "/policies/"),
+    Screen("policy", "/policies/hetsched/"),
+    Screen("queue", "/queue/"),
     Screen("balance", "/balance/"),
+    Screen("advice", "/advice/"),
+    Screen("search", "/search/?q=k1"),
+    Screen("clusters", "/clusters/"),
+    Screen("audit", "/audit/"),
+    Screen("tokens", "/tokens/"),
 )
 # What must be there: a pod that was placed on one of several nodes, and one that was refused.
 _IDS = """
