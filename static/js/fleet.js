@@ -1,64 +1,173 @@
-// The first screen: verdicts, node grid and decisions, redrawn from live documents piece by piece.
-import { element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
-import { NodeGrid } from "./grid.js";
+// The first screen: verdicts, headroom, nodes and decisions, redrawn from live documents piece by piece.
+//
+// Nothing jumps under the hand: while somebody points at the nodes or has the focus there, nodes that come, leave or move
+// wait behind a button that counts them; what only changes is shown at once.
+import { ago, element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
+import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
+import { HeatMap } from "./heat.js";
+import { showHeadroom } from "./headroom.js";
 import { liveOfPage, showStatus } from "./live.js";
 
 const FEED_LENGTH = 10;
+const BALANCE_SECONDS = 15;
 const screen = document.getElementById("fleet");
 const words = readWords();
 const initial = readWords("initial");
 const cluster = screen.dataset.cluster;
 const finder = document.getElementById("find");
 const sizes = document.getElementById("sizes");
-const grid = new NodeGrid(document.getElementById("grid"), words, {
-  readout: document.getElementById("readout"),
-  size: localStorage.getItem("grid-size") ?? "auto",
-});
+const measures = document.getElementById("measures");
+const holder = document.getElementById("grid");
+const updates = document.getElementById("updates");
+const readout = document.getElementById("readout");
+const legends = { tiles: document.getElementById("legend-tiles"), heat: document.getElementById("legend-heat") };
 
-function showSizes() {
-  for (const button of sizes.querySelectorAll("button")) {
-    button.setAttribute("aria-pressed", (button.value === "dense") === grid.dense);
+// -- nodes ------------------------------------------------------------------------------------------------------------
+
+// The page brings the nodes as columns, see `packed`; what follows them live is a map of tiles.
+function unpacked({ groups, isas, ...columns }) {
+  const nodes = {};
+  const ratio = (value) => (value < 0 ? undefined : value / 10_000);
+  for (const [at, name] of columns.name.entries()) {
+    const [family, pool] = groups[columns.group[at]];
+    const state = columns.state[at];
+    const node = { name, family, pool, ready: state < 2, cordoned: state % 2 === 1 };
+    if (columns.isa[at] >= 0) node.isa = isas[columns.isa[at]];
+    for (const kind of ["cpu", "memory", "gpu"]) {
+      const value = ratio(columns[kind][at]);
+      if (value !== undefined) node[kind] = value;
+    }
+    node.cards = columns.cards[at];
+    node.pods = columns.pods[at];
+    nodes[name] = node;
   }
+  return nodes;
+}
+
+const views = {
+  tiles: new NodeGrid(holder, words, { readout, size: "tiles" }),
+  heat: new HeatMap(holder, words, { readout, legend: legends.heat, measure: localStorage.getItem("heat-measure") }),
+};
+let nodes = {};
+let chosen = { tiles: "tiles", heat: "heat", dense: "heat" }[localStorage.getItem("grid-size")] ?? null;
+let view = null;
+const sizeNow = () => chosen ?? (Object.keys(nodes).length > MOST_LARGE_TILES ? "heat" : "tiles");
+
+function drawNodes() {
+  const size = sizeNow();
+  if (view !== views[size]) {
+    view?.detach();
+    view = views[size];
+    view.attach();
+  }
+  for (const button of sizes.querySelectorAll("button")) button.setAttribute("aria-pressed", button.value === size);
+  for (const [kind, legend] of Object.entries(legends)) legend.hidden = kind !== size;
+  measures.hidden = size !== "heat";
+  view.draw(nodes);
+  moved.clear();
+  showUpdates();
+  find();
+  askBalance();
+}
+
+const moved = new Set();
+const isRead = () => holder.matches(":hover") || holder.contains(document.activeElement);
+
+function changeNodes(names) {
+  const away = names.filter((name) => !view.holds(nodes, [name]));
+  view.update(nodes, names);
+  for (const name of away) moved.add(name);
+  if (moved.size && !isRead()) drawNodes();
+  else showUpdates();
+}
+
+function showUpdates() {
+  updates.hidden = moved.size === 0;
+  updates.textContent = words.updates.replace("{n}", moved.size.toLocaleString());
+}
+
+updates.addEventListener("click", drawNodes);
+for (const kind of ["pointerleave", "focusout"]) {
+  holder.addEventListener(kind, () => setTimeout(() => moved.size && !isRead() && drawNodes()));
 }
 
 function find() {
-  const left = grid.filter(finder.value);
-  const any = Object.keys(grid.nodes).length > 0;
+  const left = view.filter(finder.value);
+  const any = Object.keys(nodes).length > 0;
   document.getElementById("grid-empty").hidden = any;
   document.getElementById("grid-hidden").hidden = !any || left > 0;
   const address = new URL(location.href);
   if (finder.value) address.searchParams.set("q", finder.value);
   else address.searchParams.delete("q");
-  history.replaceState(null, "", address);
+  if (address.href !== location.href) history.replaceState(null, "", address);
 }
+
+let balanceTimer = null;
+async function askBalance() {
+  clearTimeout(balanceTimer);
+  if (view !== views.heat || view.measure !== "balance") return;
+  balanceTimer = setTimeout(askBalance, BALANCE_SECONDS * 1000);
+  if (document.hidden) return;
+  const answer = await fetch(`/api/v1/metrics/balance/?${new URLSearchParams({ cluster })}`);
+  if (answer.ok) views.heat.setBalance((await answer.json()).nodes);
+}
+
+finder.addEventListener("input", find);
+document.getElementById("find-clear").addEventListener("click", () => {
+  finder.value = "";
+  find();
+});
+sizes.addEventListener("click", (event) => {
+  if (!event.target.value) return;
+  chosen = event.target.value;
+  localStorage.setItem("grid-size", chosen);
+  drawNodes();
+});
+measures.querySelector("select").value = views.heat.measure;
+measures.addEventListener("change", (event) => {
+  localStorage.setItem("heat-measure", event.target.value);
+  views.heat.setMeasure(event.target.value);
+  askBalance();
+});
+
+// -- figures ----------------------------------------------------------------------------------------------------------
 
 function drawFigures(head) {
   const total = (states) => states.split(" ").reduce((sum, state) => sum + (head.counts[state] ?? 0), 0);
   for (const figure of screen.querySelectorAll("[data-count]")) {
     const count = total(figure.dataset.count);
-    figure.textContent = count.toLocaleString();
+    write(figure, count.toLocaleString());
     figure.closest(".verdict").classList.toggle("none", count === 0);
   }
   for (const figure of screen.querySelectorAll("[data-head]")) {
-    figure.textContent = head[figure.dataset.head]?.toLocaleString() ?? "–";
+    write(figure, head[figure.dataset.head]?.toLocaleString() ?? "–");
   }
   for (const measure of screen.querySelectorAll("[data-measure]")) {
     const ratio = head[measure.dataset.measure];
     setRatio(measure.querySelector("i"), ratio);
-    measure.querySelector("b").textContent = percent(ratio);
+    write(measure.querySelector("b"), percent(ratio));
   }
   drawPolicy(head.policy);
-  const known = Object.values(head.nodes ?? {}).filter((node) => node.isa).length;
-  document.getElementById("isa-known").textContent = known.toLocaleString();
   const waiting = total("pending not-now");
   document.title = `${waiting ? `(${waiting}) ` : ""}${words.title} · hetsched`;
 }
 
+function write(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function countIsas() {
+  const known = Object.values(nodes).filter((node) => node.isa).length;
+  write(document.getElementById("isa-known"), known.toLocaleString());
+}
+
 let policies = null;
 function drawPolicy(name) {
-  document.getElementById("policy-name").textContent = name;
-  if (policies) document.getElementById("policy-version").textContent = `v${policies[name]?.activeVersion ?? "?"}`;
+  write(document.getElementById("policy-name"), name);
+  if (policies) write(document.getElementById("policy-version"), `v${policies[name]?.activeVersion ?? "?"}`);
 }
+
+// -- decisions --------------------------------------------------------------------------------------------------------
 
 const feed = document.getElementById("feed");
 let latest = [];
@@ -79,18 +188,23 @@ function drawFeed(decisions) {
   tellTimes(feed);
 }
 
-// The pod's name stands above the sentence already.
+// The pod's name stands before the sentence already.
 const sentence = ({ pod, summary }) => (summary.startsWith(`${pod} `) ? summary.slice(pod.length + 1) : summary);
 
 const feedRow = (decision, id, fresh) =>
   element(
     "li",
     { class: fresh ? "fresh" : null, "data-id": id },
-    stateChip(decision.verdict, words[decision.verdict]),
-    element("b", { title: decision.pod }, decision.pod),
+    decision.verdict === "placed" ? null : stateChip(decision.verdict, words[decision.verdict]),
+    element(
+      "a",
+      { href: keeping(`/decisions/${id}/`), title: decision.summary },
+      element("b", {}, decision.pod), " ", sentence(decision),
+    ),
     element("time", { datetime: decision.createdAt }),
-    element("a", { href: keeping(`/decisions/${id}/`), title: decision.summary }, sentence(decision)),
   );
+
+// -- live -------------------------------------------------------------------------------------------------------------
 
 // Several deltas between two frames are drawn once.
 let pending = null;
@@ -98,41 +212,45 @@ function drawSoon(head, patch) {
   if (pending === null) requestAnimationFrame(drawPending);
   pending = { head, names: pending?.names ?? new Set(), whole: pending?.whole || patch === null };
   for (const name of Object.keys(patch?.nodes ?? {})) pending.names.add(name);
+  if (!patch || patch.revision) changedAt = Date.now();
 }
 
 function drawPending() {
   const { head, names, whole } = pending;
   pending = null;
-  const nodes = head.nodes ?? {};
-  if (whole) grid.draw(nodes);
-  else if (names.size) grid.update(nodes, [...names]);
-  if (whole) find();
+  nodes = head.nodes ?? {};
+  if (whole) drawNodes();
+  else if (names.size) changeNodes([...names]);
+  if (whole || moved.size) countIsas();
   drawFigures(head);
+  headroom.changed(head.revision);
+  // For whoever measures how soon a change is seen.
+  screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, whole } }));
 }
 
-finder.addEventListener("input", find);
-document.getElementById("find-clear").addEventListener("click", () => {
-  finder.value = "";
-  find();
-});
-sizes.addEventListener("click", (event) => {
-  const size = event.target.value;
-  if (!size) return;
-  localStorage.setItem("grid-size", size);
-  grid.setSize(size);
-  showSizes();
-});
+const age = document.getElementById("changed");
+let changedAt = age.dateTime ? Date.parse(age.dateTime) : null;
+function tellAge() {
+  if (changedAt === null) return;
+  age.dateTime = new Date(changedAt).toISOString();
+  write(age, ago(age.dateTime));
+}
+setInterval(tellAge, 1000);
 
-grid.draw(initial.cluster.nodes ?? {});
-find();
-showSizes();
+nodes = unpacked(initial.columns);
+initial.cluster.nodes = nodes;
+drawNodes();
+countIsas();
+const headroom = showHeadroom(document.getElementById("headroom"), words, cluster);
 drawFigures(initial.cluster);
 drawFeed(initial.decisions);
+tellAge();
+performance.mark("fleet-drawn");
 
 const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
-live.subscribe(`cluster:${cluster}`, drawSoon);
-live.subscribe("decisions", drawFeed);
+live.subscribe(`cluster:${cluster}`, drawSoon, { revision: initial.revisions.cluster, document: initial.cluster });
+live.subscribe("decisions", drawFeed, { revision: initial.revisions.decisions, document: initial.decisions });
 live.subscribe("policies", (document_) => {
   policies = document_;
   drawPolicy(document.getElementById("policy-name").textContent);

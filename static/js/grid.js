@@ -4,14 +4,24 @@
 // stand in the line above while the pointer or the focus is on them. One tile takes the Tab key, arrows go on from it.
 import { element, keeping, percent, setRatio } from "./draw.js";
 
-const FAMILIES = ["riscv", "arm", "x86", "unknown"];
+export const FAMILIES = ["riscv", "arm", "x86", "unknown"];
 const MEASURES = ["cpu", "memory", "gpu"];
-const MOST_LARGE_TILES = 120;
+export const MOST_LARGE_TILES = 120;
 const SIGNS = { ready: "", cordoned: "⊘", "not-ready": "✕" };
 const TILE_PIXELS = { large: 120, dense: 25 };
 
 export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
-const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+export const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
+// A node in words.
+export function sentenceOf(node, words) {
+  const parts = [node.name, node.isa ?? words["isa-unknown"], node.pool, words[stateOf(node)]];
+  for (const kind of MEASURES) {
+    if (kind !== "gpu" || node.cards) parts.push(`${words[kind]} ${percent(node[kind])}`);
+  }
+  parts.push(`${node.pods} ${words.pods}`);
+  return parts.join(" · ");
+}
 
 // What fits on a tile of a long ISA string: the level, the profile, or the base letters.
 export function shortIsa(isa) {
@@ -53,7 +63,8 @@ export class NodeGrid {
     this.pools = [];
     this.marks = new Map();
     this.query = "";
-    new ResizeObserver(() => this.arrange()).observe(container);
+    this.resizing = new ResizeObserver(() => this.arrange());
+    this.resizing.observe(container);
     container.addEventListener("keydown", (event) => this.move(event));
     container.addEventListener("focusin", (event) => this.focused(event.target.closest(".node")));
     for (const kind of ["pointerover", "focusin"]) {
@@ -154,7 +165,9 @@ export class NodeGrid {
   }
 
   show(node) {
-    const { root, state, measures } = this.tiles.get(node.name);
+    const tile = this.tiles.get(node.name);
+    const { root, state, measures } = tile;
+    tile.node = node;
     root.dataset.state = stateOf(node);
     root.setAttribute("aria-label", this.sentence(node));
     if (state) state.textContent = SIGNS[root.dataset.state];
@@ -169,29 +182,34 @@ export class NodeGrid {
     }
   }
 
-  // Shows what a patch changed; a node that came or went moves others, so everything is drawn again.
+  // Tells whether these nodes still stand where they stood: one that came or went moves others.
+  holds(nodes, changed) {
+    return changed.every((name) => {
+      const old = this.tiles.get(name)?.node;
+      const node = nodes[name];
+      return old && node && node.pool === old.pool && node.family === old.family && node.cards === old.cards;
+    });
+  }
+
+  // Shows what a patch changed of nodes that stand where they stood; others wait for `draw`.
   update(nodes, changed) {
-    const same = (name) =>
-      this.tiles.has(name) && nodes[name] && nodes[name].pool === this.nodes[name].pool
-      && nodes[name].family === this.nodes[name].family && nodes[name].cards === this.nodes[name].cards;
-    if (!changed.every(same)) {
-      this.draw(nodes);
-      return;
-    }
     this.nodes = nodes;
-    for (const name of changed) this.show(nodes[name]);
+    for (const name of changed) if (this.tiles.has(name) && nodes[name]) this.show(nodes[name]);
     if (changed.includes(this.told)) this.tell(this.told);
   }
 
+  attach() {
+    this.resizing.observe(this.container);
+  }
+
+  detach() {
+    this.resizing.disconnect();
+    this.container.replaceChildren();
+  }
+
   sentence(node) {
-    const parts = [node.name, node.isa ?? this.words["isa-unknown"], node.pool, this.words[stateOf(node)]];
-    for (const kind of MEASURES) {
-      if (kind !== "gpu" || node.cards) parts.push(`${this.words[kind]} ${percent(node[kind])}`);
-    }
-    parts.push(`${node.pods} ${this.words.pods}`);
     const mark = this.marks.get(node.name);
-    if (mark) parts.push(mark.words);
-    return parts.join(" · ");
+    return mark ? `${sentenceOf(node, this.words)} · ${mark.words}` : sentenceOf(node, this.words);
   }
 
   tell(name) {
@@ -206,8 +224,7 @@ export class NodeGrid {
     this.query = query;
     const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
     let left = 0;
-    for (const [name, { root }] of this.tiles) {
-      const node = this.nodes[name];
+    for (const { root, node } of this.tiles.values()) {
       const text = `${name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
       root.hidden = !wanted.every((word) => text.includes(word));
       left += !root.hidden;
@@ -221,11 +238,11 @@ export class NodeGrid {
   // `marks`: node name -> {kind: "ghost" | "out", words}.
   mark(marks) {
     this.marks = marks;
-    for (const [name, { root }] of this.tiles) {
+    for (const [name, { root, node }] of this.tiles) {
       const kind = marks.get(name)?.kind;
       root.classList.toggle("ghost", kind === "ghost");
       root.classList.toggle("out", kind === "out");
-      root.setAttribute("aria-label", this.sentence(this.nodes[name]));
+      root.setAttribute("aria-label", this.sentence(node));
     }
     this.arrange();
     const first = this.container.querySelector(".ghost");

@@ -186,6 +186,8 @@ class _Socket:
                 self.names[found.topic] = found.asked
                 self.hub.join(self.listener, [found.topic], since.get(found.asked))
             else:
+                if found.asked in since:
+                    self.listener.since[found.topic] = since[found.asked]
                 self.listener.mark_stale(found.topic)
 
     def _drop(self, topic: str) -> None:

@@ -1,7 +1,8 @@
 """The first screen: is anything wrong, how full is the fleet, what was decided last.
 
-Rule: the page carries the documents of its live topics, so the first paint needs no socket and later deltas are applied
-to what is shown. Of decisions it carries its own cluster's, which a busier cluster's may have displaced in the topic.
+Rule: the page carries the documents of its live topics with their revisions, so the first paint needs no socket, and
+the socket goes on where the page ends. Nodes come as columns, a fifth of the size of their tiles. Of decisions it has
+its own cluster's, which a busier cluster's may have displaced in the topic. Headroom is asked for afterwards.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
+from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.tiles import without_nulls
-from hetsched.placement.topics import cluster_document, decisions_document
+from hetsched.inventory.tiles import packed, without_nulls
+from hetsched.journal.models import OutboxEvent
+from hetsched.journal.publish import revision_of
+from hetsched.placement.topics import DECISIONS, cluster_counts, decisions_document
 from hetsched.policies.models import Policy
 
 from .shell import Shell, page
@@ -28,16 +32,55 @@ def fleet(shell: Shell) -> HttpResponse:
 
 def _content(cluster: Cluster) -> dict[str, object]:
     policy = Policy.objects.filter(name=cluster.policy_name).first()
+    # Before the rows: what happens while they are read is told again, and changes nothing then.
+    revisions = {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)}
+    events = OutboxEvent.objects.filter(topic=cluster_topic(cluster), revision=revisions["cluster"])
     return {
         "agents": agents_of(cluster.pk),
         "policy_version": policy.active_version if policy else "?",
+        "changed_at": events.values_list("created_at", flat=True).first(),
         "measures": measures(),
+        "heat_measures": [
+            *measures(),
+            {"kind": "balance", "label": _("balance")},
+            {"kind": "state", "label": _("state")},
+        ],
         "verdicts": verdicts(),
-        "words": {"title": _("Fleet"), **state_words(), **grid_words()},
+        "words": {"title": _("Fleet"), **state_words(), **grid_words(), **fleet_words()},
         "initial": {
-            "cluster": without_nulls(cluster_document(cluster)),
+            "revisions": revisions,
+            "cluster": without_nulls(cluster_counts(Cluster.objects.get(pk=cluster.pk))),
+            "columns": packed(cluster.nodes.all()),
             "decisions": without_nulls(decisions_document(cluster)),
         },
+    }
+
+
+def fleet_words() -> dict[str, str]:
+    """Return what the heat map and the table of headroom say."""
+    return {
+        "heat": _("Heat map"),
+        "nodes-by": _("nodes, coloured by"),
+        "balance": _("balance"),
+        "state": _("state"),
+        "even": _("even"),
+        "uneven": _("uneven"),
+        "no-cards": _("no cards"),
+        "gone": _("gone"),
+        "updates": _("Show {n} moved nodes"),
+        "pool": _("Pool"),
+        "headroom-now": _("now"),
+        "headroom-counting": _("It is being counted for the first time."),
+        "headroom-unknown": _("It could not be counted; it is asked for again."),
+        "headroom-fits": _("{count} more fit in {pool} now"),
+        "headroom-fits-least": _("at least {count} more fit in {pool} now"),
+        "headroom-none": _("none fits in {pool} now: {reason}"),
+        "headroom-like": _("asked for by {count} recent workloads, such as {pod}"),
+        "headroom-example": _("an example"),
+        "headroom-part": _("{milli} ‰ of a GPU card"),
+        "headroom-cards": _("{cards} GPU cards"),
+        "headroom-anything": _("nothing in particular"),
+        "headroom-any": _("any"),
     }
 
 
