@@ -14,7 +14,7 @@ from tests.scenes import placed
 
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
-    "/decisions/{decision}/", "/what-if/", "/policies/", "/policies/hetsched/",
+    "/decisions/{decision}/", "/what-if/", "/policies/", "/policies/hetsched/", "/advice/", "/advice/?look=1",
 )  # fmt: skip
 
 

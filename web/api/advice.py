@@ -113,7 +113,7 @@ class Advice(ApiView):
         """Say which running pods to move, and what that gains and costs; nothing is moved."""
         asked = bodies.read(request, AdviceQuestion, large=True)
         reach.check_unlimited(self.subject)
-        found = _advice(find(name), asked)
+        found = advice_for(find(name), asked)
         return answer(request, found, headers={"ETag": _tag(found.token)})
 
 
@@ -137,7 +137,7 @@ class Rebalances(ApiView):
         cluster = find(name)
         if in_shadow(cluster.pk):
             raise Refused(409, "ClusterInShadow", "another scheduler decides for this cluster")
-        found = _advice(cluster, asked)
+        found = advice_for(cluster, asked)
         check_match(request, _tag(found.token), required=True)
         steps = range(len(found.moves)) if asked.steps is None else asked.steps
         if any(step not in range(len(found.moves)) for step in steps):
@@ -155,7 +155,7 @@ class One(ApiView):
         """Show a confirmed plan and how far it is."""
         reach.check_unlimited(self.subject)
         plan = _find(name, number)
-        return answer(request, _row(plan), etag=_plan_tag(plan))
+        return answer(request, _row(plan), etag=plan_tag(plan))
 
 
 class Actions(ApiView):
@@ -167,13 +167,17 @@ class Actions(ApiView):
         asked = bodies.read(request, RebalanceAction)
         reach.check_unlimited(self.subject)
         plan = _find(name, number)
-        check_match(request, _plan_tag(plan), required=True)
+        check_match(request, plan_tag(plan), required=True)
         stop_plan(plan, actor=self.subject, reason=asked.reason)
         plan = _find(name, number)
-        return answer(request, _row(plan), headers={"ETag": _plan_tag(plan)})
+        return answer(request, _row(plan), headers={"ETag": plan_tag(plan)})
 
 
-def _advice(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
+def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
+    """Answer a question about a cluster as it is now.
+
+    Raises: InputError, Refused.
+    """
     if not 0 <= asked.target <= 1:
         raise InputError("BodyInvalid", "it is between 0 and 1", place="target")
     if not 1 <= asked.most_moves <= MOST_MOVES or not 1 <= asked.most_tries <= MOST_TRIES:
@@ -236,7 +240,7 @@ def _find(name: str, number: int) -> Rebalance:
     return plan
 
 
-def _plan_tag(plan: Rebalance) -> str:
+def plan_tag(plan: Rebalance) -> str:
     return etag_of(msgspec.json.encode(_row(plan)))
 
 

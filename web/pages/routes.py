@@ -2,8 +2,8 @@
 
 from django.urls import re_path
 
-from .audit import audit
 from .advice import advice
+from .audit import audit
 from .balance import balance
 from .decision_list import decisions
 from .decisions import decision

@@ -1,0 +1,89 @@
+"""The advice page: a plan with gain and cost, buttons for operators only, confirmed plans and how far they are."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Rebalance
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+
+from .test_balance_shows_measured_and_requested import words
+
+MANIFEST = "apiVersion: v1\nkind: Pod\nmetadata: {name: new}\nspec: {containers: [{name: m, image: i, resources: {requests: {cpu: '4'}}}]}"  # noqa: E501
+
+
+@pytest.fixture
+def tight(db: None) -> Cluster:
+    """Return a cluster where a has 5 - 4 = 1 CPU left and b 4 - 1 = 3: for 4, right has to move from b to a."""
+    cluster = a_cluster(a_node("a").cpu(5), a_node("b").cpu(4))
+    placed(cluster, "a", a_pod("left").cpu(4))
+    placed(cluster, "b", a_pod("right").cpu(1))
+    return cluster
+
+
+def asked(client: Client, **query: str) -> str:
+    return client.get("/advice/", {"look": "1", **query}).content.decode()
+
+
+def button(page: str) -> dict[str, str]:
+    """Return the attributes of the first button that changes something."""
+    found = re.search(r"<button[^>]*data-act[^>]*>", page)
+    assert found is not None
+    return {name: html.unescape(value) for name, value in re.findall(r'data-([a-z]+)="([^"]*)"', found.group())}
+
+
+def test_a_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
+    page = asked(viewer, goal="room", manifest=MANIFEST)
+    assert "By 1 move there is room on b." in page
+    assert "default/right" in page
+    assert "no plan has fewer moves" in page
+    assert "data-act" not in page
+    assert "An operator may confirm a plan." in page
+
+
+def test_an_operators_button_carries_the_question_and_the_plans_tag(
+    browsing: Callable[..., Client], tight: Cluster
+) -> None:
+    operator = browsing("operator")
+    press = button(asked(operator, goal="room", manifest=MANIFEST))
+    assert press["act"] == "/api/v1/clusters/fleet/rebalances/"
+    body = {**json.loads(press["body"]), "reason": "make room"}
+    headers = {"If-Match": press["etag"]}
+    answer = operator.post(press["act"], json.dumps(body), content_type="application/json", headers=headers)
+    assert answer.status_code == 202, answer.content
+    text = words(operator, "/advice/")
+    assert "Confirmed plans under way Room · 0 of 1 pods moved" in text
+    assert "Stop…" in text
+    assert words(operator, "/advice/?look=1&goal=balance&target=0.5").count("Nothing is to be done") == 1
+
+
+def test_a_workload_that_waits_can_be_chosen(viewer: Client, tight: Cluster) -> None:
+    workload = submitted(tight, a_pod("new").cpu(4), name="big")
+    recorded(tight, refusing(tight))
+    assert f'<option value="{workload.pk}"' in viewer.get("/advice/?goal=room").content.decode()
+    assert "By 1 move there is room on b." in asked(viewer, goal="room", workload=workload.pk)
+
+
+def test_what_is_wrong_with_a_question_is_said_in_place(viewer: Client, tight: Cluster) -> None:
+    assert "A number is expected." in asked(viewer, goal="balance", target="much")
+    assert "WorkloadEmpty" in asked(viewer, goal="room")
+    assert "it is between 0 and 1" in asked(viewer, goal="balance", target="3")
+
+
+def test_no_plan_says_what_is_in_the_way(viewer: Client, tight: Cluster) -> None:
+    page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
+    assert "No moves within the bounds make room." in page
+    assert "it would fit if one more pod could leave a (default/left)" in page
+
+
+def test_an_empty_page_says_what_to_do(viewer: Client, tight: Cluster) -> None:
+    assert "Ask for moves above" in words(viewer, "/advice/")
+    assert not Rebalance.objects.exists()
