@@ -36,7 +36,7 @@ MOST_DECISIONS = 500
 QUEUED_CODE, PLACED_CODE = "Queued", "Placed"
 
 
-class Span(msgspec.Struct, frozen=True, rename="camel"):
+class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
     """A time in which one reason held; `until` is null while it lasts. A placed pod waits for nothing: `pending` no."""
 
     code: str
@@ -127,12 +127,12 @@ def decisions_of(pod: Pod) -> list[Decision]:
     return list(lean.order_by("-id")[:MOST_DECISIONS])[::-1]
 
 
-def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Span]:
+def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[ReasonSpan]:
     """Return how long each reason held the pod."""
     finished = pod.finished_at if State(pod.state) in FINISHED else None
     end = finished or now
     starts = [pod.created_at, *(decision.created_at for decision in decisions)]
-    spans: list[Span] = []
+    spans: list[ReasonSpan] = []
     for at, since in enumerate(starts):
         decision = decisions[at - 1] if at else None
         last = at + 1 == len(starts)
@@ -144,7 +144,7 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Spa
         told = None if open_ else rfc3339(until)
         seconds = round((until - since).total_seconds(), 3)
         pk = decision.pk if decision else None
-        spans.append(Span(code, plugin, message, pending, rfc3339(since), told, seconds, pk))
+        spans.append(ReasonSpan(code, plugin, message, pending, rfc3339(since), told, seconds, pk))
     return spans
 
 

@@ -3,12 +3,37 @@
 const PLAIN = /^[A-Za-z][A-Za-z0-9./-]*$/;
 const NOT_STRINGS = new Set(["true", "false", "yes", "no", "on", "off", "null", "y", "n"]);
 
+// "a=b, c=d" as a mapping; a word without "=" has the empty value.
+function pairs(text) {
+  const found = {};
+  for (const piece of text.split(",").map((one) => one.trim()).filter(Boolean)) {
+    const at = piece.indexOf("=");
+    if (at < 0) found[piece] = "";
+    else found[piece.slice(0, at).trim()] = piece.slice(at + 1).trim();
+  }
+  return found;
+}
+
+// "dedicated=batch:NoSchedule, gpu" as tolerations; what is left out tolerates all.
+function tolerationsOf(text) {
+  return text.split(",").map((one) => one.trim()).filter(Boolean).map((piece) => {
+    const [rest, effect] = piece.split(":");
+    const [key, value] = rest.split("=");
+    return {
+      key, operator: value === undefined ? "Exists" : "Equal",
+      ...(value === undefined ? {} : { value }), ...(effect ? { effect } : {}),
+    };
+  });
+}
+
 // One pod, or a Job of as many as there are replicas. Empty fields ask for nothing.
 export function manifestOf(fields) {
   const requests = {};
   if (fields.cpu) requests.cpu = fields.cpu;
   if (fields.memory) requests.memory = fields.memory;
   const limits = fields.cards > 0 ? { "nvidia.com/gpu": String(fields.cards) } : {};
+  if (fields.network) limits["hetsched.io/network-mbps"] = String(fields.network);
+  if (fields.disk) limits["hetsched.io/disk-mbps"] = String(fields.disk);
   const annotations = {};
   const note = (key, value) => {
     if (value) annotations[key] = String(value);
@@ -18,14 +43,23 @@ export function manifestOf(fields) {
   note("hetsched.io/gpu-milli", fields.milli);
   note("oks/gpu-memory", fields.gpumem);
   note("hetsched.io/gpu-model", fields.model);
-  const resources = { requests: { ...requests, ...limits }, ...(fields.cards > 0 ? { limits } : {}) };
+  note("topology.crane.io/topology-awareness", fields.aware);
+  note("topology.crane.io/cpu-policy", fields.cpupolicy);
+  const limited = Object.keys(limits).length > 0;
+  const resources = { requests: { ...requests, ...limits }, ...(limited ? { limits } : {}) };
   const spec = {
     schedulerName: "hetsched",
     restartPolicy: "Never",
+    ...(fields.priority ? { priority: Number(fields.priority) } : {}),
+    ...(fields.selector ? { nodeSelector: pairs(fields.selector) } : {}),
+    ...(fields.tolerations ? { tolerations: tolerationsOf(fields.tolerations) } : {}),
     containers: [{ name: "main", image: "example/image", resources }],
   };
-  const metadata = { name: fields.name || "what-if" };
-  const noted = Object.keys(annotations).length ? { annotations } : {};
+  const metadata = { name: fields.name || "what-if", ...(fields.namespace ? { namespace: fields.namespace } : {}) };
+  const noted = {
+    ...(fields.labels ? { labels: pairs(fields.labels) } : {}),
+    ...(Object.keys(annotations).length ? { annotations } : {}),
+  };
   const replicas = Number(fields.replicas) || 1;
   if (replicas === 1) return { apiVersion: "v1", kind: "Pod", metadata: { ...metadata, ...noted }, spec };
   return {
@@ -55,6 +89,24 @@ const scalar = (text) => (PLAIN.test(text) && !NOT_STRINGS.has(text.toLowerCase(
 
 export const yamlText = (object) => `${yamlOf(object).trimStart()}\n`;
 
+// The address of a what-if about this object; null where it is too long for an address.
+const LONGEST_ADDRESS = 6000;
+export function whatIfAddress(object, cluster) {
+  const pasted = encodeURIComponent(yamlText(object));
+  const where = cluster ? `?${new URLSearchParams({ cluster })}` : "";
+  return pasted.length > LONGEST_ADDRESS ? null : `/what-if/${where}#yaml=${pasted}`;
+}
+
+// A change of one field made in the text of a manifest; null where the text does not say plainly what would be changed.
+export function changedText(text, { field, from, to }) {
+  if (!from || !to) return null;
+  const key = field.replace(/^resources\.(requests|limits)\./, "");
+  const literal = (value) => value.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const stated = new RegExp(`(["']?${literal(key)}["']?\\s*:\\s*)(["']?)${literal(from)}\\2(?=\\s*[,}\\n]|\\s*$)`, "gm");
+  if (!stated.test(text)) return null;
+  return text.replace(stated, (_, head) => `${head}${JSON.stringify(to)}`);
+}
+
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 export const curlOf = (body) =>
@@ -66,11 +118,19 @@ export const curlOf = (body) =>
   ].join(" \\\n  ");
 
 // The offline command on an exported copy of the cluster gives the same answer.
-export function commandOf(yaml, cluster, policy) {
-  const chosen = policy ? ` --policy ${quoted(policy)}` : "";
+export function commandOf(yaml, body) {
+  const options = [
+    body.policy ? `--policy ${quoted(body.policy)}` : "",
+    body.noPreempt ? "--no-preempt" : "",
+    ...(body.drain ?? []).map((name) => `--drain ${quoted(name)}`),
+    ...Object.entries(body.copyNodes ?? {}).map(([name, count]) => `--copy-node ${quoted(`${name}=${count}`)}`),
+    body.addNodes ? "--add-nodes nodes.yaml" : "",
+  ].filter(Boolean);
+  const nodes = body.addNodes ? [`cat > nodes.yaml <<'END'\n${body.addNodes.replace(/\n$/, "")}\nEND`] : [];
   return [
-    `hetsched cluster export ${quoted(cluster)} > cluster.yaml`,
-    `hetsched whatif -f - --cluster cluster.yaml${chosen} <<'END'`,
+    `hetsched cluster export ${quoted(body.cluster)} > cluster.yaml`,
+    ...nodes,
+    `hetsched whatif ${["-f - --cluster cluster.yaml", ...options].join(" ")} <<'END'`,
     `${yaml.replace(/\n$/, "")}`,
     "END",
   ].join("\n");

@@ -26,9 +26,23 @@ function table(heads, rows, kind = null) {
 }
 const right = (title) => ({ title, number: true });
 
-// `attempt(fit)` returns what asks with a change applied, or null where the question is not made of fields.
-export function drawAnswer(container, words, answer, nodes, margin = null, attempt = () => null) {
-  const placed = answer.placements.length ? [placements(words, answer.placements)] : [];
+// Addresses of a node's tabs with what a placement would take drawn in as a ghost; null for a node that is only supposed.
+function ghostsOf({ node, zones, gpus }, known) {
+  if (known && !known.has(node)) return null;
+  const cpus = zones.map((zone) => zone.cpus).filter(Boolean).join(",");
+  const ghost = [...(cpus ? [`cpus:${cpus}`] : []), ...gpus.map((card) => `gpu:${card.index}/${card.milli}`)].join(";");
+  if (!ghost) return null;
+  const address = (tab) => {
+    const path = keeping(`/nodes/${encodeURIComponent(node)}/${tab}/`);
+    return `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ ghost })}`;
+  };
+  return { numa: address("numa"), gpu: address("gpu") };
+}
+
+// `attempt(fit)` returns what asks with a change applied, or null where the question does not say it plainly; `known`
+// are the nodes that there are.
+export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null } = {}) {
+  const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
   const tables = [
     ...(placed.length ? [element("div", { class: "stack" }, ...placed)] : []),
@@ -138,22 +152,26 @@ function verdict(words, answer) {
       { class: "banner" },
       element("span", { class: "strong" }, fill(words.banner, { time })),
       element("span", {}, fill(words.policy, answer.policy)),
-      element("span", {}, fill(words.balance, { before: before.toFixed(3), after: after.toFixed(3) })),
+      element("span", {}, fill(words.balance, { before: before.toFixed(4), after: after.toFixed(4) })),
       element("span", { class: "mono", title: answer.snapshot }, fill(words.snapshot, { digest: answer.snapshot.slice(0, 10) })),
     ),
   );
 }
 
-function placements(words, placed) {
-  const rows = placed.slice(0, MOST_PLACEMENTS).map((item) => [
-    item.pod,
-    nodeLink(item.node),
-    item.isa.mode === "any" ? "–" : instructions(item.isa),
-    cards(words, item.gpus) || "–",
-    item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", ") || "–",
-    item.expectedUse ? expected(item.expectedUse) : "–",
-    number(item.score, 2),
-  ]);
+function placements(words, placed, known) {
+  const rows = placed.slice(0, MOST_PLACEMENTS).map((item) => {
+    const ghosts = ghostsOf(item, known);
+    const linked = (text, tab) => (text && ghosts ? element("a", { href: ghosts[tab], title: words["see-there"] }, text) : text || "–");
+    return [
+      item.pod,
+      known && !known.has(item.node) ? `${item.node} (${words.supposed})` : nodeLink(item.node),
+      item.isa.mode === "any" ? "–" : instructions(item.isa),
+      linked(cards(words, item.gpus), "gpu"),
+      linked(item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", "), "numa"),
+      item.expectedUse ? expected(item.expectedUse) : "–",
+      number(item.score, 2),
+    ];
+  });
   const heads = [words.pod, words.node, words.mode, words.cards, words.zones, words["expected-use"], right(words.score)];
   const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;

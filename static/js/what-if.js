@@ -1,65 +1,83 @@
 // The what-if page: the question as fields or YAML, kept in the address, asked 300 ms after the last change.
-import { words as readWords } from "./draw.js";
+import { drawComparison } from "./compare.js";
+import { element, fill, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
-import { commandOf, curlOf, manifestOf, yamlText } from "./manifest.js";
+import { IsaPicker } from "./isa-picker.js";
+import { changedText, commandOf, curlOf, yamlText } from "./manifest.js";
+import { NodeMatrix } from "./matrix.js";
+import { Question, WISHES } from "./question.js";
 import { drawAnswer, drawProblem, marksOf } from "./result.js";
 
 const PAUSE_MILLISECONDS = 300;
 const LONGEST_ADDRESS = 6000;
-const FIELDS = ["cpu", "memory", "replicas", "isa", "emulated", "cards", "milli", "gpumem", "model", "policy"];
+const LARGEST_MANIFEST = 32 << 20;
 const words = readWords();
+const nodes = readWords("nodes");
 const form = document.getElementById("question");
 const yaml = document.getElementById("yaml");
+const nodesYaml = document.getElementById("nodes-yaml");
 const answer = document.getElementById("answer");
 const result = document.getElementById("result");
+const comparison = document.getElementById("comparison");
+const everyNode = document.getElementById("every-node");
 const cluster = document.getElementById("what-if").dataset.cluster;
 const grid = new NodeGrid(document.getElementById("grid"), words, {
   readout: document.getElementById("readout"),
   size: "dense",
 });
 let mode = "form";
+let drain = [];
+let copies = {};
+let pinned = null; // a second question, as the query and hash of its address
 let timer = null;
 let asked = null;
+let matrixNodes = [];
 
-const fields = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
+const field = (name) => form.elements[name];
 
-// A policy alone asks nothing.
-function isEmpty() {
-  const { policy, ...wishes } = fields();
-  return mode === "yaml" ? !yaml.value.trim() : !Object.values(wishes).some(Boolean);
+function question() {
+  const wishes = Object.fromEntries(WISHES.map((name) => [name, field(name).value.trim()]).filter(([, value]) => value));
+  return new Question({
+    wishes, mode, yaml: yaml.value, nodes: nodesYaml.value, policy: field("policy").value,
+    policy2: field("policy2").value, drain: [...drain], copies: { ...copies }, nopreempt: field("nopreempt").checked,
+  });
 }
 
-const manifest = () => (mode === "yaml" ? yaml.value : manifestOf(fields()));
-const yamlNow = () => (mode === "yaml" ? yaml.value : yamlText(manifestOf(fields())));
-
-function body(manifest_, explain) {
-  const policy = form.elements.policy.value;
-  return { manifest: manifest_, cluster, ...(policy ? { policy } : {}), ...(explain ? { explain: true } : {}) };
+function put(one) {
+  for (const name of WISHES) field(name).value = one.wishes[name] ?? "";
+  yaml.value = one.yaml;
+  nodesYaml.value = one.nodes;
+  field("policy").value = one.policy;
+  field("policy2").value = one.policy2;
+  field("nopreempt").checked = one.nopreempt;
+  drain = one.drain;
+  copies = one.copies;
+  showMode(one.mode);
+  showNodes();
+  for (const part of form.querySelectorAll("#more, #fleet-part")) {
+    const filled = [...part.querySelectorAll("input[name], select[name], textarea")].some((input) => input.value);
+    if (filled || (part.id === "fleet-part" && (drain.length || Object.keys(copies).length))) part.open = true;
+  }
 }
 
 // -- the address ------------------------------------------------------------------------------------------------------
 
-function writeAddress() {
+function writeAddress(one) {
   const address = new URL(location.href);
-  const values = fields();
-  for (const name of FIELDS) {
-    if (values[name] && (mode === "form" || name === "policy")) address.searchParams.set(name, values[name]);
-    else address.searchParams.delete(name);
-  }
-  // Behind the # it never reaches a server's log.
-  const pasted = mode === "yaml" && yaml.value ? `yaml=${encodeURIComponent(yaml.value)}` : "";
-  const tooLong = pasted.length > LONGEST_ADDRESS;
-  address.hash = tooLong ? "" : pasted;
-  say(tooLong ? words.long : "");
+  const { query, hash, complete } = one.write(LONGEST_ADDRESS);
+  const where = address.searchParams.get("cluster");
+  if (where) query.set("cluster", where);
+  if (pinned) query.set("beside", pinned);
+  address.search = query;
+  address.hash = hash;
+  say(complete ? "" : words.long);
   history.replaceState(null, "", address);
 }
 
 function readAddress() {
-  const values = new URLSearchParams(location.search);
-  for (const name of FIELDS) if (values.has(name)) form.elements[name].value = values.get(name);
-  const pasted = new URLSearchParams(location.hash.slice(1)).get("yaml");
-  if (pasted) yaml.value = pasted;
-  showMode(pasted ? "yaml" : "form");
+  put(Question.read(location.search, location.hash));
+  pinned = new URLSearchParams(location.search).get("beside");
+  document.getElementById("unpin").hidden = !pinned;
 }
 
 function showMode(chosen) {
@@ -78,44 +96,55 @@ function changed() {
 }
 
 async function ask() {
-  writeAddress();
+  clearTimeout(timer);
+  const mine = question();
+  writeAddress(mine);
   asked?.abort();
-  const empty = isEmpty();
-  document.getElementById("examples").hidden = !empty;
-  result.hidden = empty;
-  if (empty) {
-    document.getElementById("ghosts").hidden = true;
+  document.getElementById("examples").hidden = !mine.isEmpty;
+  result.hidden = mine.isEmpty;
+  if (mine.isEmpty) {
+    for (const part of ["ghosts", "every-node", "comparison"]) document.getElementById(part).hidden = true;
     answer.setAttribute("aria-busy", "false");
     return;
   }
-  const mine = new AbortController();
-  asked = mine;
+  const control = new AbortController();
+  asked = control;
   answer.setAttribute("aria-busy", "true");
+  const other = besides(mine);
   try {
     // Every node for every one of many alike pods would be a large answer; the first pod's table says what matters.
-    const several = mode === "form" && Number(form.elements.replicas.value) > 1;
-    const one = several ? manifestOf({ ...fields(), replicas: "" }) : null;
-    const [whole, first] = await Promise.all([
-      post(body(manifest(), !several), mine.signal),
-      one ? post(body(one, true), mine.signal) : null,
+    const [whole, first, second] = await Promise.all([
+      post(mine.body(cluster, { explain: mine.hasPods && !mine.several }), control.signal),
+      mine.several ? post(mine.body(cluster, { explain: true, first: true }), control.signal) : null,
+      other ? post(other.body(cluster), control.signal) : null,
     ]);
     show(whole, first);
+    compare(mine, whole, other, second);
   } catch (error) {
     if (error.name === "AbortError") return;
     drawProblem(result, words, null);
   }
-  if (asked === mine) answer.setAttribute("aria-busy", "false");
+  if (asked === control) answer.setAttribute("aria-busy", "false");
 }
 
-async function post(question, signal) {
+// The question beside this one: the one that was kept, else this one by another policy.
+function besides(mine) {
+  if (pinned) {
+    const [search, hash = ""] = pinned.split("#");
+    return Question.read(search, hash);
+  }
+  return mine.policy2 ? new Question({ ...mine, policy: mine.policy2 }) : null;
+}
+
+async function post(body, signal) {
   const response = await fetch("/api/v1/what-if/", {
     method: "POST",
     signal,
     headers: {
       "Content-Type": "application/json",
-      "X-CSRFToken": form.elements.csrfmiddlewaretoken.value,
+      "X-CSRFToken": field("csrfmiddlewaretoken").value,
     },
-    body: JSON.stringify(question),
+    body: JSON.stringify(body),
   });
   return { ok: response.ok, document: await response.json() };
 }
@@ -123,46 +152,271 @@ async function post(question, signal) {
 function show(whole, first) {
   const ghosts = document.getElementById("ghosts");
   if (!whole.ok) {
-    ghosts.hidden = true;
+    ghosts.hidden = everyNode.hidden = true;
     drawProblem(result, words, whole.document);
     return;
   }
   const answered = whole.document;
-  const nodes = (first?.ok ? first.document.nodes : answered.nodes) ?? [];
+  matrixNodes = (first?.ok ? first.document.nodes : answered.nodes) ?? [];
   const margin = (first?.ok ? first.document : answered).tipping?.[0] ?? null;
-  drawAnswer(result, words, answered, nodes, margin, attempt);
-  const marks = marksOf(words, answered, nodes);
+  const known = new Set(Object.keys(nodes));
+  drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known });
+  const marks = marksOf(words, answered, matrixNodes);
+  for (const name of drain) marks.set(name, { kind: "out", words: words.drained });
   ghosts.hidden = marks.size === 0;
   grid.mark(marks);
+  everyNode.hidden = matrixNodes.length === 0;
+  drawEveryNode();
+}
+
+function drawEveryNode() {
+  if (everyNode.hidden || !document.getElementById("matrix-part").open) return;
+  const place = element("div", { class: "stack", id: "matrix" });
+  document.getElementById("matrix").replaceWith(place);
+  const [pod] = matrixNodes;
+  new NodeMatrix(place, words, matrixNodes.filter((node) => node.pod === pod.pod), { name: "what-if" });
+}
+
+function compare(mine, whole, other, second) {
+  comparison.hidden = !second;
+  if (!second) return;
+  const sides = [
+    { question: mine, answer: whole },
+    { question: other, answer: second },
+  ];
+  drawComparison(comparison, words, sides, pinned ? () => exchange(mine, other) : null);
+}
+
+// The kept question comes back into the form, and this one is kept.
+function exchange(mine, other) {
+  pin(mine);
+  put(other);
+  ask();
 }
 
 // The form's field for a field of the request; a change of others is only told.
 const INPUTS = {
   "resources.requests.cpu": "cpu",
   "resources.requests.memory": "memory",
+  "resources.requests.hetsched.io/network-mbps": "network",
+  "resources.requests.hetsched.io/disk-mbps": "disk",
   "resources.limits.nvidia.com/gpu": "cards",
+  "oks/gpu-number": "cards",
   "hetsched.io/gpu-milli": "milli",
   "oks/gpu-memory": "gpumem",
   "hetsched.io/gpu-model": "model",
   "hetsched.io/isa": "isa",
   "hetsched.io/emulated-isa": "emulated",
+  "topology.crane.io/topology-awareness": "aware",
+  "topology.crane.io/cpu-policy": "cpupolicy",
 };
 
 function attempt(fit) {
   const changes = [fit, fit.also].filter(Boolean);
-  if (mode !== "form" || !changes.every(({ field }) => field in INPUTS)) return null;
+  if (mode === "yaml") {
+    const text = changes.reduce((before, change) => before && changedText(before, change), yaml.value);
+    return text && (() => {
+      yaml.value = text;
+      ask();
+    });
+  }
+  const apply = changes.map((change) => inForm(change));
+  if (apply.includes(null)) return null;
   return () => {
-    for (const { field, to } of changes) form.elements[INPUTS[field]].value = to;
+    for (const change of apply) change();
+    field("isa").dispatchEvent(new Event("input"));
     ask();
   };
 }
 
+function inForm({ field: name, from, to }) {
+  if (name in INPUTS) return () => (field(INPUTS[name]).value = to);
+  if (name === "spec.tolerations") return () => (field("tolerations").value = [field("tolerations").value, to].filter(Boolean).join(", "));
+  if (name === "spec.nodeSelector") {
+    const dropped = new Set(from.split(", "));
+    const left = field("selector").value.split(",").map((one) => one.trim()).filter((one) => !dropped.has(one));
+    return () => (field("selector").value = left.join(", "));
+  }
+  return null;
+}
+
+// -- nodes less and more ----------------------------------------------------------------------------------------------
+
+function showNodes() {
+  const chip = (text, drop) => {
+    const close = element("button", { type: "button", "aria-label": fill(words["take-away"], { name: text }) }, "✕");
+    close.addEventListener("click", () => {
+      drop();
+      showNodes();
+      ask();
+    });
+    return element("span", { class: "chip" }, text, close);
+  };
+  const drained = drain.map((name) => chip(name, () => (drain = drain.filter((one) => one !== name))));
+  document.getElementById("drained").replaceChildren(...drained);
+  const copied = Object.entries(copies).map(([name, count]) => chip(`${count} × ${name}`, () => delete copies[name]));
+  document.getElementById("copied-nodes").replaceChildren(...copied);
+}
+
+function addNode(input, add) {
+  const name = input.value.trim();
+  if (!(name in nodes)) {
+    input.setCustomValidity(words["no-such-node"]);
+    input.reportValidity();
+    return;
+  }
+  add(name);
+  input.value = "";
+  showNodes();
+  ask();
+}
+
+function takesNodes(id, button, add) {
+  const input = document.getElementById(id);
+  input.addEventListener("input", () => input.setCustomValidity(""));
+  const adds = () => addNode(input, add);
+  document.getElementById(button).addEventListener("click", adds);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") adds();
+  });
+}
+
+takesNodes("drain-name", "drain-add", (name) => (drain = [...new Set([...drain, name])]));
+takesNodes("copy-name", "copy-add", (name) => {
+  const count = Math.trunc(Number(document.getElementById("copy-count").value));
+  copies[name] = Math.min(5000, (copies[name] ?? 0) + Math.max(1, count || 1));
+});
+document.getElementById("fleet-part").addEventListener("toggle", () => {
+  const list = document.getElementById("node-names");
+  if (!list.children.length) list.append(...Object.keys(nodes).sort().map((value) => element("option", { value })));
+});
+
+// -- the question beside ----------------------------------------------------------------------------------------------
+
+function pin(one) {
+  const { query, hash } = one.write(LONGEST_ADDRESS);
+  query.delete("policy2");
+  pinned = `?${query}${hash ? `#${hash}` : ""}`;
+  document.getElementById("unpin").hidden = false;
+}
+
+document.getElementById("pin").addEventListener("click", () => {
+  const mine = question();
+  if (mine.isEmpty) return;
+  pin(mine);
+  ask();
+});
+document.getElementById("unpin").addEventListener("click", (event) => {
+  pinned = null;
+  event.target.hidden = true;
+  document.getElementById("pin").focus();
+  ask();
+});
+
+// -- files ------------------------------------------------------------------------------------------------------------
+
+const binarySaid = document.getElementById("binary-said");
+
+document.getElementById("binary").addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  event.target.value = "";
+  if (!file) return;
+  binarySaid.textContent = fill(words.reading, { name: file.name });
+  try {
+    const response = await fetch(`/api/v1/isa/inspect/?${new URLSearchParams({ file: file.name.slice(0, 100) })}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/octet-stream", "X-CSRFToken": field("csrfmiddlewaretoken").value },
+      body: file,
+    });
+    const found = await response.json();
+    if (response.ok) tellNeed(file.name, found);
+    else binarySaid.textContent = `${found.detail} (${found.code})`;
+  } catch {
+    binarySaid.textContent = words.unreachable;
+  }
+});
+
+// A program has one need; an image one for each architecture, of which one is chosen.
+function tellNeed(name, found) {
+  const needs = found.requirements ?? { [found.machine]: found.requirement };
+  const known = Object.entries(needs).filter(([, need]) => need);
+  const use = (need) => {
+    field("isa").value = need;
+    field("isa").dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const choices = known.map(([machine, need]) => {
+    const button = element("button", { type: "button", class: "pick" }, `${machine}: ${need}`);
+    button.addEventListener("click", () => use(need));
+    return button;
+  });
+  const sentence = known.length ? words.needs : words["needs-unknown"];
+  const warned = [...(found.warnings ?? []), ...(found.problems ?? [])].slice(0, 3);
+  binarySaid.replaceChildren(
+    fill(sentence, { name }), " ", ...choices, ...warned.map((one) => element("span", { class: "muted" }, ` ${one}.`)),
+  );
+  if (known.length === 1) use(known[0][1]);
+}
+
+document.getElementById("manifest").addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  event.target.value = "";
+  if (!file) return;
+  if (file.size > LARGEST_MANIFEST) return say(words["too-large"]);
+  yaml.value = await file.text();
+  ask();
+});
+
+// -- common workloads -------------------------------------------------------------------------------------------------
+
+const shapes = document.getElementById("shapes");
+let table = null;
+
+async function loadShapes() {
+  if (table) return;
+  table = { shapes: [] };
+  const found = await fetch(`/api/v1/metrics/headroom/?${new URLSearchParams({ cluster })}`).catch(() => null);
+  if (!found?.ok) {
+    table = null;
+    return;
+  }
+  table = await found.json();
+  shapes.append(...table.shapes.map((shape, at) => element("option", { value: at }, shapeWords(shape))));
+}
+
+function shapeWords(shape) {
+  const parts = [
+    shape.cpu && `${shape.cpu} CPU`, shape.memory, shape.isa, shape.cards > 0 && !shape.milli && `${shape.cards} GPU`,
+    shape.milli && `${shape.milli} ‰ GPU`, shape.model, ...Object.entries(shape.others).map((pair) => pair.join(" ")),
+  ];
+  const asked = parts.filter(Boolean).join(" · ");
+  return shape.like ? `${asked} (${fill(words.like, { name: shape.like })})` : asked;
+}
+
+function useShape(shape) {
+  const wishes = {
+    cpu: shape.cpu, memory: shape.memory, isa: shape.isa, emulated: shape.emulated, cards: shape.milli ? null : shape.cards || null,
+    milli: shape.milli, gpumem: shape.gpuMemoryMib ?? shape.gpuMemoryMiB, model: shape.model,
+  };
+  const told = Object.fromEntries(Object.entries(wishes).filter(([, value]) => value).map(([name, value]) => [name, String(value)]));
+  const kept = question();
+  put(new Question(shape.plain ? { ...kept, wishes: told, mode: "form" } : { ...kept, yaml: yamlText(shape.manifest), mode: "yaml" }));
+  field("isa").dispatchEvent(new Event("input"));
+  ask();
+}
+
+shapes.addEventListener("focus", loadShapes, { once: true });
+shapes.addEventListener("pointerdown", loadShapes, { once: true });
+shapes.addEventListener("change", (event) => {
+  event.stopPropagation();
+  if (shapes.value) useShape(table.shapes[shapes.value]);
+});
+
 // -- copying ----------------------------------------------------------------------------------------------------------
 
 const COPIES = {
-  curl: () => curlOf(body(manifest(), true)),
-  cli: () => commandOf(yamlNow(), cluster, form.elements.policy.value),
-  yaml: yamlNow,
+  curl: () => curlOf(question().body(cluster, { explain: true })),
+  cli: () => commandOf(question().manifestText, question().body(cluster)),
+  yaml: () => question().manifestText,
   link: () => location.href,
 };
 
@@ -188,16 +442,29 @@ function say(text) {
 // -- wiring -----------------------------------------------------------------------------------------------------------
 
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", changed);
+form.addEventListener("input", (event) => {
+  if (event.target.name || event.target === yaml || event.target === nodesYaml) changed();
+});
+form.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
+});
 form.addEventListener("reset", () => {
-  yaml.value = "";
-  document.getElementById("copy-text").hidden = true;
-  setTimeout(ask);
+  drain = [];
+  copies = {};
+  pinned = null;
+  yaml.value = nodesYaml.value = binarySaid.textContent = "";
+  document.getElementById("copy-text").hidden = document.getElementById("unpin").hidden = true;
+  showNodes();
+  setTimeout(() => {
+    field("isa").dispatchEvent(new Event("input"));
+    ask();
+  });
 });
 document.getElementById("mode").addEventListener("click", (event) => {
   if (!event.target.value) return;
   // Going over to YAML takes the form's question along.
-  if (event.target.value === "yaml" && !yaml.value && !isEmpty()) yaml.value = yamlNow();
+  const mine = question();
+  if (event.target.value === "yaml" && !yaml.value && mine.hasPods) yaml.value = mine.manifestText;
   showMode(event.target.value);
   ask();
 });
@@ -207,14 +474,15 @@ for (const button of form.querySelectorAll("[data-copies]")) {
 const examples = readWords("worked-examples");
 for (const button of document.querySelectorAll("[data-example]")) {
   button.addEventListener("click", () => {
-    for (const [name, value] of Object.entries(examples[button.dataset.example].fields)) {
-      form.elements[name].value = value;
-    }
+    put(new Question({ wishes: examples[button.dataset.example].fields }));
+    field("isa").dispatchEvent(new Event("input"));
     ask();
-    form.elements.cpu.focus();
+    field("cpu").focus();
   });
 }
+document.getElementById("matrix-part").addEventListener("toggle", drawEveryNode);
 
-grid.draw(readWords("nodes"));
+grid.draw(nodes);
 readAddress();
-if (!isEmpty()) ask();
+new IsaPicker(document.getElementById("isa-part"), field("isa"), document.getElementById("isa-said"), words, cluster);
+if (!question().isEmpty) ask();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 import pytest
 from playwright.sync_api import expect
@@ -79,6 +80,7 @@ def test_a_wrong_question_is_told_with_code_and_request(visitor: Visitor) -> Non
 
 
 def test_a_misconfigured_wish_is_a_verdict(visitor: Visitor) -> None:
+    visitor.expected.append("status of 400")  # what the string means is asked for too
     page = visitor.open("/what-if/?isa=rv64gc_nonsense")
     expect(page.locator("#result .chip").first).to_have_text("misconfigured")
     expect(page.locator("#ghosts")).to_be_hidden()
@@ -120,3 +122,72 @@ def test_a_nearest_fit_is_tried_with_one_click(visitor: Visitor) -> None:
     expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
     assert page.locator("[name=cpu]").input_value() != "1000"
     expect(page.locator("#result")).to_contain_text("What would change the winner")
+
+
+def test_what_a_choice_implies_is_greyed(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?isa=rv64gc")
+    page.click("#picker summary")
+    chip = page.locator("#isa-chips button[value=v]")
+    chip.click()
+    expect(page.locator("[name=isa]")).to_have_value("rv64gcv")
+    page.fill("#isa-find", "zve32x")
+    implied = page.locator("#isa-chips button[value=zve32x]")
+    expect(implied).to_have_attribute("aria-disabled", "true")
+    implied.click(force=True)
+    expect(page.locator("[name=isa]")).to_have_value("rv64gcv")
+    expect(page.locator("#result")).to_contain_text("of 48 are feasible")
+
+
+def test_a_program_fills_in_what_it_needs(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/")
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    program = header + struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, 0, 0, 0, 0x5, 64, 56, 0, 64, 0, 0)
+    page.set_input_files("#binary", {"name": "app", "mimeType": "", "buffer": program})
+    expect(page.locator("#binary-said")).to_contain_text("app needs riscv: rv64")
+    expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
+    visitor.expected.append("status of 400")
+    page.set_input_files("#binary", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
+    expect(page.locator("#binary-said")).to_contain_text("ElfMalformed")
+
+
+def test_two_questions_stand_side_by_side_and_in_one_link(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
+    expect(page.locator("#sentence")).to_contain_text("fits on")
+    page.click("#pin")
+    page.fill("[name=isa]", "x86-64-v3")
+    rows = page.locator("#comparison tr.differs")
+    expect(rows.first).to_contain_text("isa x86-64-v3")
+    expect(rows.first).to_contain_text("isa rva22u64_v")
+    page.reload()
+    expect(rows.first).to_contain_text("isa rva22u64_v")
+    page.get_by_role("button", name="Exchange the two").click()
+    expect(page.locator("[name=isa]")).to_have_value("rva22u64_v")
+
+
+def test_nodes_are_drained_and_copied_before_the_question(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
+    page.click("#fleet-part summary")
+    page.fill("#drain-name", "k1-0")
+    page.press("#drain-name", "Enter")
+    expect(page.locator("#drained")).to_contain_text("k1-0")
+    expect(page.locator("#grid [data-name=k1-0]")).to_have_class(re.compile("out"))
+    page.fill("#copy-name", "k1-1")
+    page.fill("#copy-count", "2")
+    page.click("#copy-add")
+    page.click("#matrix-part summary")
+    expect(page.locator("#matrix")).to_contain_text("k1-1-copy-2")
+    assert "drain=k1-0" in page.url
+    assert "copy=k1-1%3A2" in page.url
+
+
+def test_every_node_is_grouped_by_reason_and_taken_away_as_a_table(visitor: Visitor) -> None:
+    page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
+    page.click("#matrix-part summary")
+    expect(page.locator("#matrix tbody tr")).to_have_count(48)
+    page.locator("#matrix [data-group]", has_text="feasible").click()
+    expect(page.locator("#matrix tbody tr")).to_have_count(6)
+    with page.expect_download() as saved:
+        page.click("#matrix [data-saves=csv]")
+    lines = saved.value.path().read_text().splitlines()
+    assert lines[0].startswith("rank,node,feasible,")
+    assert len(lines) == 7

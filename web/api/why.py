@@ -19,7 +19,7 @@ from hetsched.adapters.pod_objects import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.placement.again import Again, again
 from hetsched.placement.models import Pod
-from hetsched.placement.why import Changed, Gang, Outlook, Span, changed, decisions_of, gang_of, outlook, spans_of
+from hetsched.placement.why import Changed, Gang, Outlook, ReasonSpan, changed, decisions_of, gang_of, outlook, spans_of
 
 from . import reach
 from .documents import Document
@@ -46,7 +46,7 @@ class PodWhy(Document, frozen=True):
     summary: str
     message: str
     pending_seconds: float
-    spans: list[Span]
+    spans: list[ReasonSpan]
     changed: Changed | None
     gang: Gang | None
     outlook: Outlook | None

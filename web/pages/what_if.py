@@ -18,7 +18,7 @@ from hetsched.inventory.tiles import tile, without_nulls
 from hetsched.policies.models import Policy
 
 from .shell import Shell, page
-from .words import grid_words, result_words, state_words
+from .words import grid_words, matrix_words, question_words, result_words, state_words
 
 MOST_SUGGESTIONS = 40
 COMMON_ISAS = (
@@ -46,7 +46,7 @@ def what_if(shell: Shell) -> HttpResponse:
             "models": _card_models(shell.cluster),
             "isas": _isas(shell.cluster),
             "examples": _examples(),
-            "words": {**state_words(), **grid_words(), **result_words()},
+            "words": {**state_words(), **grid_words(), **result_words(), **matrix_words(), **question_words()},
             "nodes": {node.name: without_nulls(tile(node)) for node in nodes},
         },
     )

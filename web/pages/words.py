@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
@@ -102,12 +104,70 @@ def result_words() -> dict[str, str]:
         "margin": _("{node} wins by {margin} over {runnerUp}."),
         "tie": _("{node} and {runnerUp} are equal; the first by name wins."),
         "only-node": _("{node} is the only node that fits."),
+        "supposed": _("supposed"),
+        "see-there": _("See it drawn into the node as it is now"),
         "firm": _("No change of one weight alone would make another node win."),
         "weight": _("Weight"),
         "at": _("Another wins"),
         "winner": _("Then"),
         "above": _("above {at}"),
         "below": _("below {at}"),
+    }
+
+
+def question_words() -> dict[str, Any]:
+    """Return what the what-if page says besides its answers."""
+    return {
+        "take-away": _("Take {name} away"),
+        "no-such-node": _("There is no node of this name"),
+        "drained": _("drained first"),
+        "drains": _("without {name}"),
+        "other-nodes": _("and the nodes given as YAML"),
+        "reading": _("Reading {name} …"),
+        "needs": _("{name} needs"),
+        "needs-unknown": _("What {name} needs is not known: it is for a machine that nodes here cannot be."),
+        "too-large": _("The file is too large for a manifest."),
+        "like": _("as {name} asked"),
+        "isa-means": _("{name}: {count} extensions with all it implies"),
+        "implies": _("implies {names}"),
+        "chip-implied": _("{name}, implied by what is chosen, on {count} nodes"),
+        "chip-nodes": _("{name}, on {count} nodes"),
+        "comparison": _("Side by side"),
+        "exchange": _("Exchange the two"),
+        "this-one": _("This question"),
+        "the-other": _("The one beside"),
+        "differs": _("differs"),
+        "compared": {
+            "asked": _("Asked"),
+            "fleet": _("Nodes"),
+            "policy": _("Policy"),
+            "verdict": _("Verdict"),
+            "summary": _("In a sentence"),
+            "placements": _("Where"),
+            "score": _("Mean score"),
+            "evictions": _("Evicted"),
+            "displaced": _("Would move"),
+            "nearest": _("Nearest fit"),
+            "balance": _("Balance"),
+        },
+    }
+
+
+def matrix_words() -> dict[str, str]:
+    """Return what the table of every node says."""
+    return {
+        "every-node": _("Every node"),
+        "by-reason": _("Nodes by reason"),
+        "all-nodes": _("all nodes"),
+        "feasible": _("feasible"),
+        "previous": _("Previous"),
+        "next": _("Next"),
+        "page-of": _("page {page} of {pages}"),
+        "rows": _("{count} nodes"),
+        "rank": _("Rank"),
+        "node": _("Node"),
+        "total": _("Total"),
+        "reason": _("Reason"),
     }
 
 
