@@ -39,7 +39,9 @@ export function openDialog(id) {
 document.addEventListener("click", (event) => {
   closeMenus(event.target.closest("details.menu"));
   const opener = event.target.closest("[data-opens]");
-  if (opener) openDialog(opener.dataset.opens);
+  if (!opener || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  openDialog(opener.dataset.opens);
 });
 document.addEventListener("focusin", (event) => closeMenus(event.target.closest("details.menu")));
 document.addEventListener("keydown", (event) => {

@@ -7,6 +7,7 @@ kept in the browser by a cookie, and an address without one follows it. Equal ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -117,11 +118,11 @@ class View:
         found = [row for row in rows if holds(row)] if self.terms else list(rows)
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         if column is not None:
-            value = column.value
+            valued = [(column.value(row), row) for row in found]
             # What is not there stands last, whichever way the others go.
-            there = [row for row in found if value(row) is not None]
-            there.sort(key=value, reverse=self.sort.startswith("-"))
-            found = there + [row for row in found if value(row) is None]
+            there = [pair for pair in valued if pair[0] is not None]
+            there.sort(key=itemgetter(0), reverse=self.sort.startswith("-"))
+            found = [row for _value, row in there] + [row for value, row in valued if value is None]
         return found
 
     def filtered(self, rows: QuerySet[Any]) -> QuerySet[Any]:

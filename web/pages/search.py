@@ -1,0 +1,163 @@
+"""One search over all that has a page: places, nodes, pods, decisions, extensions, policies and clusters.
+
+Rule: each group answers with its best few and an address that lists the rest; the same answer as a page and, for the
+box that `/` opens, as JSON. What is large is searched where it is recent, or by what is indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from django.db.models import Q
+from django.http import HttpResponse, JsonResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+from hetsched.access.subject import subject_of
+from hetsched.inventory.models import Node
+from hetsched.inventory.tiles import shortened
+from hetsched.placement.lifecycle import LABELS, State
+from hetsched.placement.models import Decision, Pod, Workload
+from hetsched.policies.models import Policy
+
+from .extensions import find
+from .shell import Shell, page, places_for
+from .words import after_name
+
+MOST = 6
+RECENT_DECISIONS = 20_000
+NOTE_CHARACTERS = 90
+
+
+class Hit(msgspec.Struct, frozen=True):
+    title: str
+    url: str
+    note: str = ""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The hits of one kind; `more` is the address of a list of all, where there is one."""
+
+    label: str
+    hits: list[Hit]
+    more: str = ""
+
+
+@page("search")
+def search(shell: Shell) -> HttpResponse:
+    query = shell.text("q").strip()
+    groups = [group for group in (find_in(shell, query) for find_in in _GROUPS) if group.hits]
+    if shell.text("format") == "json":
+        return JsonResponse({"groups": msgspec.to_builtins(groups)})
+    return shell.render("search_results", {"query": query, "groups": groups})
+
+
+def _address(shell: Shell, name: str, *parts: Any, **more: str) -> str:
+    return f"{reverse(name, args=parts)}{shell.keep(**more)}"
+
+
+def _places(shell: Shell, query: str) -> Group:
+    wanted = query.lower()
+    places = places_for(subject_of(shell.request))
+    found = [one for one in places if wanted in one.label.lower() or one.section.startswith(wanted)]
+    hits = [Hit(one.label, one.url + shell.keep(), f"g {one.key}") for one in found]
+    return Group(_("Pages"), hits[: MOST if query else len(hits)])
+
+
+def _clusters(shell: Shell, query: str) -> Group:
+    found = [one for one in shell.clusters if query and query.lower() in one.name]
+    hits = [Hit(one.name, f"{reverse('fleet')}?{urlencode({'cluster': one.name})}", one.kind) for one in found]
+    return Group(_("Clusters"), hits[:MOST])
+
+
+def _nodes(shell: Shell, query: str) -> Group:
+    if not query or shell.cluster is None:
+        return Group(_("Nodes"), [])
+    rows = Node.objects.filter(cluster=shell.cluster).filter(Q(name__icontains=query) | Q(pool__icontains=query))
+    found = rows.order_by("name").values_list("name", "pool", "isa")[:MOST]
+    hits = [Hit(name, _address(shell, "node", name), f"{pool} · {shortened(isa, 40)}") for name, pool, isa in found]
+    return Group(_("Nodes"), hits, _more(shell, "nodes", hits, q=_quoted(query)))
+
+
+def _pods(shell: Shell, query: str) -> Group:
+    if len(query) < 2 or shell.cluster is None:
+        return Group(_("Workloads"), [])
+    if query.startswith("w-"):
+        named = Workload.objects.filter(pk__startswith=query).order_by("pk")[:MOST]
+        return Group(_("Workloads"), [Hit(one.pk, reverse("workload", args=[one.pk]), one.name) for one in named])
+    namespace, slash, name = query.rpartition("/")
+    wanted = Q(namespace=namespace, name__icontains=name) if slash else Q(name__icontains=query)
+    rows = Pod.objects.filter(wanted, cluster=shell.cluster).exclude(workload=None).order_by("-id")
+    found = rows.values_list("namespace", "name", "workload_id", "state")[:MOST]
+    hits = [
+        Hit(
+            f"{space}/{pod}",
+            f"{reverse('workload', args=[workload])}?{urlencode({'pod': f'{space}/{pod}'})}",
+            str(LABELS[State(state)]),
+        )
+        for space, pod, workload, state in found
+    ]
+    return Group(_("Workloads"), hits, _more(shell, "workloads", hits, q=_quoted(query)))
+
+
+def _decisions(shell: Shell, query: str) -> Group:
+    if len(query) < 2 or shell.cluster is None:
+        return Group(_("Decisions"), [])
+    rows = Decision.objects.filter(cluster=shell.cluster).order_by("-id")
+    newest = rows.values_list("id", flat=True).first() or 0
+    wanted = Q(pod_name__icontains=query.rpartition("/")[2], id__gt=newest - RECENT_DECISIONS)
+    if query.isdecimal() and len(query) <= 18:
+        wanted |= Q(pk=int(query))
+    found = rows.filter(wanted).values_list("id", "namespace", "pod_name", "summary")[:MOST]
+    hits = [
+        Hit(
+            f"{pk} {space}/{pod}",
+            _address(shell, "decision", pk),
+            Truncator(after_name(f"{space}/{pod}", summary)).chars(NOTE_CHARACTERS),
+        )
+        for pk, space, pod, summary in found
+    ]
+    return Group(_("Decisions"), hits, _more(shell, "decisions", hits, q=_quoted(query)))
+
+
+def _extensions(shell: Shell, query: str) -> Group:
+    hits = [
+        Hit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
+        for one in (find(query, MOST) if query else [])
+    ]
+    return Group(_("Extensions: the nodes that have them"), hits)
+
+
+def _of(one: Any) -> tuple[str, str]:
+    return one.family, one.description
+
+
+def _policies(shell: Shell, query: str) -> Group:
+    rows = Policy.objects.filter(Q(name__icontains=query) | Q(description__icontains=query)).order_by("name")
+    found = rows.values_list("name", "description")[:MOST] if query else []
+    hits = [Hit(name, _address(shell, "policy", name), Truncator(text).chars(NOTE_CHARACTERS)) for name, text in found]
+    return Group(_("Policies"), hits)
+
+
+def _more(shell: Shell, name: str, hits: list[Hit], **parameters: str) -> str:
+    return _address(shell, name, **parameters) if len(hits) == MOST else ""
+
+
+def _quoted(query: str) -> str:
+    """Return a query as one free word of a filter."""
+    return '"' + query.replace('"', "") + '"'
+
+
+_GROUPS: tuple[Callable[[Shell, str], Group], ...] = (
+    _places,
+    _nodes,
+    _pods,
+    _decisions,
+    _extensions,
+    _policies,
+    _clusters,
+)
