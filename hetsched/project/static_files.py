@@ -23,7 +23,12 @@ STAMP = "collected"
 
 
 class Storage(CompressedManifestStaticFilesStorage):
-    """Names with a digest once they are collected, plain names before."""
+    """Names with a digest once they are collected, plain names before.
+
+    Modules import each other by these names too: under two names a module would run twice.
+    """
+
+    support_js_module_import_aggregation = True
 
     def stored_name(self, name: str) -> str:
         return str(super().stored_name(name)) if self.hashed_files else name
