@@ -7,14 +7,8 @@ from django.utils.translation import gettext as _
 
 def desk_words() -> dict[str, str]:
     """Return the sentences of the desk."""
-    return {
-        **_draft_words(),
-        **_diff_words(),
-        **_deciding_words(),
-        **_trying_words(),
-        **_golden_words(),
-        **_replay_words(),
-    }
+    drafting, deciding = {**_draft_words(), **_diff_words()}, {**_deciding_words(), **_plan_words()}
+    return {**drafting, **deciding, **_trying_words(), **_golden_words(), **_replay_words()}
 
 
 def _draft_words() -> dict[str, str]:
