@@ -90,6 +90,11 @@ def source(manifest: str | dict[str, Any]) -> bytes:
     return manifest.encode() if isinstance(manifest, str) else msgspec.json.encode(manifest)
 
 
+def names(given: list[str] | str) -> list[str]:
+    """Return names that come as a list, or as people write them into one field."""
+    return given if isinstance(given, list) else given.replace(",", " ").split()
+
+
 def text(body: bytes) -> str:
     """Return a body as text.
 

@@ -79,7 +79,8 @@ class CollectorKind(Document, frozen=True):
     defaults: dict[str, Any]
 
 
-def _detail(row: Collector) -> CollectorDetail:
+def detail(row: Collector) -> CollectorDetail:
+    """Return a collector and how it fares, without its token."""
     return CollectorDetail(
         cluster=row.cluster.name,
         name=row.name,
@@ -106,7 +107,7 @@ def _detail(row: Collector) -> CollectorDetail:
 
 def _tag(row: Collector) -> str:
     """Return the tag: what people said, a dot, how it fares."""
-    return two_part(etag_of(row.pk, row.version), etag_of(msgspec.json.encode(_detail(row))))
+    return two_part(etag_of(row.pk, row.version), etag_of(msgspec.json.encode(detail(row))))
 
 
 def _found(cluster: Cluster, name: str) -> Collector:
@@ -134,7 +135,7 @@ class Collectors(ApiView):
         """List the collectors of a cluster."""
         reach.check_unlimited(self.subject)
         rows = find(name).collectors.select_related("cluster")
-        return answer(request, Rows([_detail(row) for row in rows], None))
+        return answer(request, Rows([detail(row) for row in rows], None))
 
 
 class One(ApiView):
@@ -146,7 +147,7 @@ class One(ApiView):
         """Show a collector."""
         reach.check_unlimited(self.subject)
         row = _found(find(name), collector)
-        return answer(request, _detail(row), etag=_tag(row))
+        return answer(request, detail(row), etag=_tag(row))
 
     @extend_schema(request=NewCollector, responses=CollectorDetail)
     def put(self, request: Any, name: str, collector: str) -> HttpResponse:
@@ -172,7 +173,7 @@ class One(ApiView):
                 reason=asked.reason,
             )
         row = _found(cluster, collector)
-        return answer(request, _detail(row), status=200 if known else 201, headers={"ETag": _tag(row)})
+        return answer(request, detail(row), status=200 if known else 201, headers={"ETag": _tag(row)})
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, collector: str) -> HttpResponse:

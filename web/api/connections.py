@@ -47,7 +47,7 @@ class NewConnection(Request, frozen=True):
     discovery_kubeconfig: str | dict[str, Any] | None = None
     context: str = ""
     in_cluster: bool = False
-    namespaces: list[str] | None = None
+    namespaces: list[str] | str | None = None
     shadow_of: str | None = None
     read_pull_secrets: bool | None = None
 
@@ -197,7 +197,7 @@ class Replace(ApiView):
                 kubeconfig=asked.kubeconfig,
                 context=asked.context,
                 in_cluster=asked.in_cluster,
-                enrolled_namespaces=asked.namespaces,
+                enrolled_namespaces=None if asked.namespaces is None else bodies.names(asked.namespaces),
                 shadow_of=asked.shadow_of,
                 read_pull_secrets=asked.read_pull_secrets,
                 discovery_kubeconfig=asked.discovery_kubeconfig,

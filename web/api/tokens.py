@@ -84,7 +84,7 @@ class Tokens(ApiView):
         token, plaintext = create_token(
             role=asked.role,
             name=_name(asked.name),
-            namespaces=_names(asked.namespaces),
+            namespaces=bodies.names(asked.namespaces),
             cluster=asked.cluster,
             node=asked.node,
             lifetime=timedelta(days=max(min(asked.days, 10_000), 0)),
@@ -120,11 +120,6 @@ def token_detail(row: Token) -> TokenDetail:
         row.token_key, row.ending, row.name, row.user.get_username(), row.role, row.namespaces, row.cluster, row.node,
         row.created, row.expiry, row.last_used_at,
     )  # fmt: skip
-
-
-def _names(given: list[str] | str) -> list[str]:
-    """Return names that come as a list, or as people write them into one field."""
-    return given if isinstance(given, list) else given.replace(",", " ").split()
 
 
 def _name(text: str) -> str:

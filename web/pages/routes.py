@@ -8,6 +8,7 @@ from .balance import balance
 from .decision_list import decisions
 from .decisions import decision
 from .fleet import fleet
+from .health import clusters
 from .node import node
 from .nodes import nodes
 from .policies import policies
@@ -39,6 +40,7 @@ urlpatterns = [
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),
     re_path(r"^tokens/$", tokens, name="tokens"),
+    re_path(r"^clusters/$", clusters, name="clusters"),
     re_path(r"^audit/$", audit, name="audit"),
     re_path(r"^what-if/$", what_if, name="what-if"),
     re_path(r"^policies/$", policies, name="policies"),

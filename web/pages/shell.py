@@ -54,7 +54,7 @@ PLACES = (
     ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),
     ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
     ("audit", "u", gettext_lazy("Audit"), "run", Action.VIEW),
-    ("tokens", "t", gettext_lazy("Tokens"), "run", Action.VIEW),
+    ("tokens", "t", gettext_lazy("Tokens"), "run", Action.ADMIN),
 )
 IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])
 

@@ -1,0 +1,52 @@
+// The page of clusters: files are read into the field beside them, and the test of a connection tells what it found.
+import { token } from "./dialog.js";
+import { element } from "./draw.js";
+import { tell } from "./notes.js";
+
+const words = JSON.parse(document.getElementById("words").textContent);
+
+document.addEventListener("change", async (event) => {
+  const { target } = event;
+  if (!target.matches("input[type=file][data-into]") || !target.files.length) return;
+  target.form.elements[target.dataset.into].value = await target.files[0].text();
+});
+
+async function test(button) {
+  const place = document.getElementById(button.dataset.shows);
+  button.disabled = true;
+  place.replaceChildren(element("p", { class: "muted" }, words.asking));
+  try {
+    const answer = await fetch(button.dataset.test, { method: "POST", headers: { "X-CSRFToken": token() } });
+    const told = await answer.json();
+    if (!answer.ok) throw new Error([told.detail, told.hint].filter(Boolean).join(" "));
+    place.replaceChildren(panel(told));
+  } catch (error) {
+    place.replaceChildren();
+    tell(String(error.message), "bad");
+  }
+  button.disabled = false;
+}
+
+function panel({ cluster, ok, checks }) {
+  const rows = checks.map((one) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, one.check),
+      element("td", {}, element("span", { class: `chip ${one.ok ? "good" : "bad"}` }, one.ok ? words.well : words.wrong)),
+      element("td", { class: "wrap" }, one.detail),
+    ),
+  );
+  const title = (checks.length ? (ok ? words.allWell : words.someWrong) : words.nothing).replace("{name}", cluster);
+  return element(
+    "section",
+    { class: `panel note ${ok ? "" : "wait"}` },
+    element("h3", {}, title),
+    checks.length ? element("div", { class: "table-wrap" }, element("table", { class: "fit" }, element("tbody", {}, ...rows))) : null,
+  );
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-test]");
+  if (button) test(button);
+});
