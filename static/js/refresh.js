@@ -1,14 +1,15 @@
 // Pages that the server draws stay current by asking for themselves again when their topic tells of a change.
 //
 // Elements with `data-part` are exchanged one by one, and only if they differ; the focus stays where it was. Lists, whose
-// rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them. At most one request
-// every two seconds, none while nobody looks at the page.
-import { drawBars, element, tellTimes } from "./draw.js";
+// rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them, behind a button that
+// counts what came and shows it at once. At most one request every two seconds, none while nobody looks at the page.
+import { drawBars, element, fill, tellTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 
 const PAUSE_SECONDS = 2;
 const page = document.getElementById("content");
 let shown = Number(page.dataset.revision);
+let seen = shown;
 let askedAt = 0;
 let timer = null;
 
@@ -24,15 +25,16 @@ async function refresh() {
   exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
 }
 
-function exchange(fresh) {
+function exchange(fresh, wanted = false) {
   const focused = document.activeElement?.getAttribute("href");
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
     if (!next || sent.get(part.id) === next.outerHTML) continue;
-    if (part.matches("[data-hold]:is(:hover, :focus-within)")) {
-      hold(part);
+    if (!wanted && part.matches("[data-hold]:is(:hover, :focus-within)")) {
+      hold(part, fresh);
       continue;
     }
+    seen = shown;
     sent.set(part.id, next.outerHTML);
     const adopted = document.importNode(next, true);
     for (const [index, details] of part.querySelectorAll("details").entries()) {
@@ -48,17 +50,34 @@ function exchange(fresh) {
   }
 }
 
-function hold(part) {
-  if (document.getElementById("held")) return;
-  document.body.append(element("p", { class: "held", id: "held", role: "status" }, page.dataset.held));
-  const release = () => {
-    if (part.matches(":hover, :focus-within")) return;
-    for (const kind of ["pointerleave", "focusout"]) part.removeEventListener(kind, later);
-    document.getElementById("held").remove();
-    changed();
-  };
-  const later = () => setTimeout(release);
-  for (const kind of ["pointerleave", "focusout"]) part.addEventListener(kind, later);
+// The button that stands for what waits, the page as the server has it by now, and the revision that is in view.
+let held = null;
+
+function hold(part, fresh) {
+  if (held === null) {
+    const button = element("button", { type: "button", class: "held", id: "held" });
+    button.addEventListener("click", () => letGo(true));
+    document.body.append(button);
+    held = { button, seen };
+    const later = () =>
+      setTimeout(() => {
+        if (held === null || part.matches(":hover, :focus-within")) return;
+        for (const kind of ["pointerleave", "focusout"]) part.removeEventListener(kind, later);
+        letGo(false);
+      });
+    for (const kind of ["pointerleave", "focusout"]) part.addEventListener(kind, later);
+  }
+  held.fresh = fresh;
+  held.button.textContent = fill(page.dataset.held, { n: (shown - held.seen).toLocaleString() });
+}
+
+// Shows what waits; leaving the list asks once more, the button shows what it counted.
+function letGo(wanted) {
+  const { button, fresh } = held;
+  held = null;
+  button.remove();
+  if (wanted) exchange(fresh, true);
+  else changed();
 }
 
 // What the server sent last, part by part, before times and bars were drawn into it.
@@ -70,10 +89,16 @@ function changed() {
 
 const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
-live.subscribe(page.dataset.topic, () => {
-  const { revision } = live.topics.get(page.dataset.topic);
-  if (revision !== shown) {
-    shown = revision;
-    changed();
-  }
-});
+// Of the topic only the number counts here: what changed is asked of the server as a page.
+const known = { revision: shown, document: {} };
+live.subscribe(
+  page.dataset.topic,
+  () => {
+    const { revision } = live.topics.get(page.dataset.topic);
+    if (revision !== shown) {
+      shown = revision;
+      changed();
+    }
+  },
+  known,
+);

@@ -46,8 +46,19 @@ def test_a_list_holds_still_under_the_hand(visitor: Visitor) -> None:
     first.hover()
     shown = first.inner_text()
     visitor.submit("not-yet")
-    expect(page.locator("#held")).to_be_visible()
+    expect(page.locator("#held")).to_contain_text("updates")
     assert page.locator("#rows tbody tr").first.inner_text().split("\t")[0] == shown.split("\t")[0]
     page.locator("h1").hover()
     expect(page.locator("#rows")).to_contain_text("default/not-yet")
+    expect(page.locator("#held")).to_have_count(0)
+
+
+def test_what_waits_behind_a_list_is_counted_and_shown_on_request(visitor: Visitor) -> None:
+    page = visitor.open("/workloads/")
+    expect(page.locator("#live")).to_have_text("live")
+    link = page.locator("#rows tbody a").first
+    link.focus()
+    visitor.submit("on-request")
+    page.locator("#held").click()
+    expect(page.locator("#rows")).to_contain_text("default/on-request")
     expect(page.locator("#held")).to_have_count(0)
