@@ -26,6 +26,7 @@ EVICT = "workers.evict.run"
 SHADOW = "workers.shadow.run"
 IMAGES = "workers.images.run"
 COLLECT = "workers.collect.run"
+REPLAY = "workers.replay.run"
 REBALANCE = "workers.rebalance.run"
 
 log = structlog.get_logger(__name__)

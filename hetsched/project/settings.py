@@ -141,6 +141,9 @@ HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=6
 # How often the ledger is checked for broken invariants; never for 0.
 HETSCHED_CHECK_SECONDS = ENV.number("HETSCHED_CHECK_SECONDS", 60, least=0, most=86_400)
 CANARY_SECONDS = 10
+# How often plans of policies and golden placements are looked at, and how long a preview of a policy may run.
+HETSCHED_DESK_SECONDS = ENV.number("HETSCHED_DESK_SECONDS", 60, least=1, most=3600)
+HETSCHED_REPLAY_SECONDS = ENV.number("HETSCHED_REPLAY_SECONDS", 600, least=10, most=86_400)
 # How often live clusters are told what their nodes are, by a worker of the queue `discover`; never for 0.
 HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0, most=86_400)
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
@@ -208,6 +211,8 @@ CELERY_IMPORTS = [
     "workers.callback",
     "workers.images",
     "workers.collect",
+    "workers.desk",
+    "workers.replay",
     "workers.rebalance",
     "workers.sweep",
     "workers.canary",
@@ -234,6 +239,7 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 CELERY_BEAT_SCHEDULE["audit"] = _every("workers.audit.run", AUDIT_SECONDS)
+CELERY_BEAT_SCHEDULE["desk"] = _every("workers.desk.tick", HETSCHED_DESK_SECONDS)
 CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)

@@ -11,7 +11,10 @@ from django.utils import timezone
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
 from hetsched.placement.models import Rebalance, RebalanceMove, Shadow
+from hetsched.policies.models import PolicyRevision, Preview
+from hetsched.policies.planned import Asked
 from tests.builders import a_pod
+from workers import replay
 
 from .conftest import POD, Api
 
@@ -69,6 +72,9 @@ ADDRESSES = {
     "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "queue/": "queue/",
     "policies/{name}/versions/{version}/diff/{other}/": "policies/hetsched/versions/0/diff/1/",
     "policies/{name}/versions/{version}/goldens/": "policies/hetsched/versions/1/goldens/",
+    "policies/{name}/preview/": "policies/spread/preview/",
+    "policies/{name}/preview/{preview}/": "policies/spread/preview/1/",
+    "policies/{name}/preview/{preview}/changes/": "policies/spread/preview/1/changes/",
     "golden-placements/": "golden-placements/", "golden-placements/{name}/": "golden-placements/g/",
     "clusters/{name}/rebalances/": "clusters/lab/rebalances/",
     "clusters/{name}/rebalances/{number}/": "clusters/lab/rebalances/1/",
@@ -111,6 +117,12 @@ def things_of_the_policy_desk(admin: Api) -> None:
     """Have one of each thing that people keep beside policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
     admin("POST", "golden-placements/", golden, status=201)
+    revision = PolicyRevision.objects.get(policy__name="spread")
+    Preview.objects.create(
+        id=1, policy=revision.policy, version=1, cluster=Cluster.objects.get(), asked=Asked(scope="all"),
+        asked_by="ada", owner="user:1", asked_at=timezone.now(),
+    )  # fmt: skip
+    assert replay.run(1)
 
 
 def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, decided: str) -> None:

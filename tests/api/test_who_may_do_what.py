@@ -84,6 +84,11 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/versions/<int:version>/goldens/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/activate/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/check/", "POST"): LOOK,
+    ("api/v1/policies/<str:name>/preview/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/preview/", "POST"): POLICY,
+    ("api/v1/policies/<str:name>/preview/<int:preview>/", "GET"): LOOK,
+    ("api/v1/policies/<str:name>/preview/<int:preview>/", "DELETE"): POLICY,
+    ("api/v1/policies/<str:name>/preview/<int:preview>/changes/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/owner/", "POST"): POLICY,
     ("api/v1/shadow/", "GET"): LOOK,
@@ -129,7 +134,14 @@ def address_of(route: str, workload: str) -> str:
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")
     filled = filled.replace("<int:number>", "1")
-    for number in ("<int:decision_id>", "<int:version>", "<int:shadow_id>", "<int:pod_id>", "<int:other>"):
+    for number in (
+        "<int:decision_id>",
+        "<int:version>",
+        "<int:shadow_id>",
+        "<int:pod_id>",
+        "<int:other>",
+        "<int:preview>",
+    ):
         filled = filled.replace(number, "1")
     return "/" + filled
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -77,6 +77,21 @@ def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[
         seen = _decode(cursor, str)
         rows = [row for row in rows if row[key] > seen]
     return _cut(request, list(rows), key, limit_of(request))
+
+
+def page_of_numbered(request: Any, rows: Sequence[Any]) -> tuple[list[Any], str | None]:
+    """Return one page of a list that never changes, and the address of the next one.
+
+    Raises: InputError `QueryInvalid`, `CursorInvalid`.
+    """
+    limit, start = limit_of(request), 0
+    if cursor := request.GET.get("cursor"):
+        start = _decode(cursor, int)
+    if start + limit >= len(rows):
+        return list(rows[start:]), None
+    query = request.GET.copy()
+    query["cursor"] = _encode(start + limit)
+    return list(rows[start : start + limit]), f"{request.path}?{query.urlencode()}"
 
 
 def _cut(request: Any, found: list[Any], key: str, limit: int) -> tuple[list[Any], str | None]:

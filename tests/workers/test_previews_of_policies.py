@@ -1,0 +1,268 @@
+"""A version of a policy is run over what was decided: an unchanged one moves nothing, a changed one as simulate says.
+
+`HETSCHED_TEST_DECISIONS` says over how many decisions; a few hundred are enough to show it, 10,000 take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.adapters.export import policy_object, write_cluster
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.placement import actions
+from hetsched.placement.actions import export_cluster
+from hetsched.placement.actions.previewing import ask_preview, cancel_preview, claim, note_progress, settle_lost
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.replay import replay
+from hetsched.policies.actions import activate, save_draft
+from hetsched.policies.effective import active_specs
+from hetsched.policies.models import PolicyRevision, Preview
+from hetsched.policies.planned import Asked
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, submitted
+from tests.unit.cli.calling import document, run
+from tests.walk import Walk
+from workers import replay as worker
+from workers import schedule
+
+pytestmark = pytest.mark.django_db
+DECISIONS = int(os.environ.get("HETSCHED_TEST_DECISIONS", "300"))
+
+
+def fleet(nodes: int = 12) -> Cluster:
+    """Bring in unlike nodes: of two sizes, every third one with two cards."""
+    return a_cluster(*(a_node(f"n{i:03}").cpu(4 + 4 * (i % 2)).gpus(2 if i % 3 == 0 else 0) for i in range(nodes)))
+
+
+def a_request(draw: random.Random, number: int) -> PodBuilder:
+    pod = a_pod(f"p{number:05}").cpu(draw.choice(("250m", "500m", "1", "2"))).memory(draw.choice(("256Mi", "1Gi")))
+    return pod.gpu(1, milli=draw.choice((300, 500, 1000))) if draw.random() < 0.3 else pod
+
+
+def history(cluster: Cluster, pods: int, *, departures: bool, seed: int = 5) -> list[PodSpec]:
+    """Have so many pods come, a few at a time; with departures about as many go as there is room for."""
+    draw, came = random.Random(seed), 0
+    specs: list[PodSpec] = []
+    while came < pods:
+        some = [a_request(draw, came + i).build() for i in range(min(draw.randint(1, 40), pods - came))]
+        came += len(some)
+        specs += some
+        submitted(cluster, *some)
+        schedule.run(cluster.pk)
+        holding = list(Pod.objects.filter(state=State.PLACED).order_by("id").values_list("pk", flat=True))
+        if departures and len(holding) > 30:
+            actions.release(
+                cluster.pk,
+                draw.sample(holding, min(len(some), len(holding) - 20)),
+                to=State.SUCCEEDED,
+                reason="its end",
+            )
+    return specs
+
+
+def changed(name: str = "hetsched") -> PolicySpec:
+    """Return the active version of a policy as it would be if it packed."""
+    spec = active_specs({name})[name]
+    without = ("least-allocated", "balanced-allocation", "tightest-fit")
+    rest = tuple(use for use in spec.plugins if use.name not in without)
+    return msgspec.structs.replace(spec, plugins=(*rest, PluginUse("tightest-fit", 50.0)))
+
+
+def draft(spec: PolicySpec) -> PolicyRevision:
+    return save_draft(spec, actor=ALICE, reason="denser")
+
+
+def written() -> tuple[int, ...]:
+    return tuple(model.objects.count() for model in (Pod, Decision, Reservation, AuditEntry, OutboxEvent))
+
+
+def test_an_unchanged_policy_moves_nothing_and_puts_every_pod_where_it_went() -> None:
+    cluster = fleet()
+    history(cluster, DECISIONS, departures=True)
+    same = draft(active_specs({"hetsched"})["hetsched"]).spec
+    before = written()
+    result, changes = replay(Cluster.objects.get(), same, Asked(last=DECISIONS))
+    assert (result.decisions, result.moved, result.infeasible, result.feasible, changes) == (DECISIONS, 0, 0, 0, ())
+    assert result.same + result.pending_both == DECISIONS
+    assert result.departures > DECISIONS // 4
+    assert (result.fidelity.equal, result.fidelity.reasons) == (DECISIONS, ())
+    assert result.baseline.metrics == result.draft.metrics
+    assert written() == before
+
+
+def test_a_changed_policy_without_departures_gives_what_simulate_gives(tmp_path: Path) -> None:
+    cluster = fleet(30)
+    old = [a_pod(f"old{number}").cpu("1").gpu(1, milli=200) for number in range(4)]
+    submitted(cluster, *old)
+    schedule.run(cluster.pk)
+    start = write_cluster(export_cluster(Cluster.objects.get()))
+    pods = history(cluster, min(DECISIONS, 120), departures=False)
+    spec = draft(changed()).spec
+    result, changes = replay(Cluster.objects.get(), spec, Asked(last=len(pods)))
+
+    files = {"cluster": start, "pods": write_cluster(ClusterContent(pending=tuple(pods)))}
+    files["policy"] = msgspec.json.encode(policy_object(spec))
+    for name, data in files.items():
+        (tmp_path / f"{name}.json").write_bytes(data)
+    arguments = [word for name in ("cluster", "policy") for word in (f"--{name}", str(tmp_path / f"{name}.json"))]
+    told = run("simulate", *arguments, "--workload", str(tmp_path / "pods.json"), "-o", "json")
+    (simulated,) = document(told)["results"]
+
+    assert json.loads(msgspec.json.encode(result.draft.metrics)) == simulated["metrics"]
+    assert (result.draft.placed, result.draft.pending) == (simulated["placed"], simulated["pending"])
+    before = {f"{row.namespace}/{row.pod_name}": row.node_name or None for row in Decision.objects.order_by("id")}
+    after = {change.pod: change.to_node for change in changes}
+    assert {one["pod"]: one["node"] for one in simulated["placements"]} == {
+        pod.key: after.get(pod.key, before[pod.key]) for pod in pods
+    }
+    assert result.moved > 10
+    # Packing prefers its node: never by less than nothing.
+    assert all(change.margin is None or change.margin >= 0 for change in changes)
+
+
+def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
+    walk = Walk(4)
+    for _ in range(40):
+        walk.step()
+    cluster = Cluster.objects.get()
+    spec = active_specs({"hetsched"})["hetsched"]
+    result, changes = replay(cluster, spec, Asked(last=1000))
+    assert changes == ()
+    assert result.fidelity.compared == result.decisions > 10
+    told = sum(one.pods for one in result.fidelity.reasons)
+    assert result.fidelity.equal + told == result.fidelity.compared
+
+
+def test_who_came_besides_and_who_went_is_where_it_was() -> None:
+    cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(4))
+    submitted(cluster, a_pod("first").cpu("3"))
+    schedule.run(cluster.pk)  # on n1: equal scores go to the lowest name
+    actions.release(cluster.pk, [Pod.objects.get().pk], to=State.SUCCEEDED, reason="its end")
+    submitted(cluster, a_pod("second").cpu("3"))
+    schedule.run(cluster.pk)
+    result, _ = replay(Cluster.objects.get(), active_specs({"hetsched"})["hetsched"], Asked())
+    assert (result.decisions, result.departures, result.fidelity.equal) == (2, 1, 2)
+
+
+def test_a_policy_with_a_filter_more_finds_no_node_and_says_why_and_with_one_less_it_does() -> None:
+    cluster = a_cluster(a_node("n1"), a_node("n2"))
+    strict = active_specs({"hetsched"})["hetsched"]
+    without = tuple(use for use in strict.plugins if use.name != "node-affinity")
+    loose = draft(msgspec.structs.replace(strict, plugins=without))
+    submitted(cluster, a_pod("nowhere").on_nodes_with(zone="moon"))
+    schedule.run(cluster.pk)
+    found, (change,) = replay(Cluster.objects.get(), loose.spec, Asked())
+    assert (found.feasible, change.pod, change.change, change.from_node) == (1, "default/nowhere", "feasible", None)
+
+    activate("hetsched", loose.version, actor=ALICE, reason="any node will do")
+    found, (change,) = replay(Cluster.objects.get(), draft(strict).spec, Asked())
+    assert (found.infeasible, change.change, change.to_node) == (1, "infeasible", None)
+    assert change.reason is not None
+    assert "0 of 2 nodes fit" in change.reason
+
+
+def test_other_policies_go_on_deciding_unless_all_are_asked_for() -> None:
+    cluster = fleet(6)
+    submitted(cluster, *(a_pod(f"a{i}") for i in range(6)))
+    submitted(cluster, *(a_pod(f"b{i}").policy("spread") for i in range(6)))
+    schedule.run(cluster.pk)
+    spec = draft(changed()).spec
+    own, changes = replay(Cluster.objects.get(), spec, Asked())
+    assert {change.policy for change in changes if change.change == "moved"} <= {"hetsched", "spread"}
+    everybody, all_changes = replay(Cluster.objects.get(), spec, Asked(scope="all"))
+    assert len({change.to_node for change in all_changes}) < len({change.from_node for change in all_changes})
+    assert everybody.draft.metrics.balance <= own.draft.metrics.balance
+
+
+def test_what_another_version_decided_is_told_as_such() -> None:
+    cluster = fleet()
+    history(cluster, 40, departures=False)
+    packing = draft(changed())
+    activate("hetsched", packing.version, actor=ALICE, reason="denser")
+    same = draft(changed()).spec
+    result, changes = replay(Cluster.objects.get(), same, Asked())
+    assert changes == ()  # against what is active now
+    assert {one.code for one in result.fidelity.reasons} == {"otherVersion"}
+    recorded, changes = replay(Cluster.objects.get(), same, Asked(baseline="recorded"))
+    assert (recorded.fidelity.equal, recorded.baseline.version) == (40, 1)
+    assert changes
+
+
+# -- the row and the task ----------------------------------------------------------------------------------------------
+
+
+def asked(revision: PolicyRevision, owner: str = "user:1", **more: Any) -> Preview:
+    return ask_preview(revision, Cluster.objects.get(), Asked(last=50), actor=ALICE, owner=owner, **more)
+
+
+@pytest.fixture
+def revision() -> PolicyRevision:
+    history(fleet(), 20, departures=False)
+    return draft(changed())
+
+
+def test_a_worker_runs_it_and_writes_what_came_out(revision: PolicyRevision) -> None:
+    row = asked(revision)
+    assert row.state == Preview.WAITING
+    assert worker.run(row.pk) is True
+    assert worker.run(row.pk) is False  # it is done once
+    row.refresh_from_db()
+    assert (row.state, row.progress, row.problem) == (Preview.DONE, 1.0, None)
+    assert row.result is not None
+    assert row.result.decisions == 20
+    assert len(row.changes) == row.result.moved + row.result.infeasible + row.result.feasible
+
+
+def test_a_person_has_one_open_at_a_time(revision: PolicyRevision) -> None:
+    first = asked(revision)
+    with pytest.raises(Exception, match="PreviewRunning"):
+        asked(revision)
+    asked(revision, owner="user:2")
+    cancel_preview(first)
+    asked(revision)
+    first.refresh_from_db()
+    assert first.state == Preview.CANCELLED
+
+
+def test_one_that_was_cancelled_ends_where_it_is(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = asked(revision)
+    monkeypatch.setattr(worker, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "note_progress", lambda pk, share: (cancel_preview(row), note_progress(pk, share)))
+    assert worker.run(row.pk) is False
+    row.refresh_from_db()
+    assert (row.state, row.result) == (Preview.CANCELLED, None)
+
+
+def test_one_whose_worker_died_is_told_and_makes_room(revision: PolicyRevision) -> None:
+    row = asked(revision)
+    taken = claim(row.pk)
+    assert taken is not None
+    assert taken.seen_at is not None
+    from hetsched.placement.actions.previewing import LOST_AFTER
+
+    assert settle_lost(taken.seen_at + LOST_AFTER * 2) == 1
+    row.refresh_from_db()
+    assert row.problem is not None
+    assert (row.state, row.problem.code) == (Preview.FAILED, "PreviewLost")
+    asked(revision)
+
+
+def test_a_cluster_without_decisions_says_so(revision: PolicyRevision) -> None:
+    empty = a_cluster(a_node("m1"), name="empty")
+    row = ask_preview(revision, empty, Asked(), actor=ALICE, owner="user:1")
+    assert worker.run(row.pk) is False
+    row.refresh_from_db()
+    assert row.problem is not None
+    assert row.problem.code == "NothingToReplay"

@@ -1,0 +1,189 @@
+"""`policies/{name}/preview/`: what a version would have done with the pods that really came.
+
+Rule: asking starts a run of a worker and is answered at once with 202; the run is followed by `?wait=`. A person has
+one open at a time. Nothing of the cluster or its policies is written. What is told names pods of all namespaces, so a
+token that is limited to some sees none of it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
+from hetsched.lab.rerun import PodChange, ReplayResult
+from hetsched.placement.actions.previewing import ask_preview, cancel_preview
+from hetsched.policies.models import Preview
+from hetsched.policies.planned import MOST_DECISIONS, Asked, Version
+
+from . import bodies, reach
+from .documents import Document, Request, page_of
+from .documents import Rows as Page
+from .paging import LIST_QUERIES, integer, page, page_of_numbered
+from .policies import find, version_of
+from .problems import not_found
+from .views import ApiView, answer
+
+MOST_WAIT_SECONDS = 60
+_LOOK_SECONDS = 0.2
+_CHANGES = ("infeasible", "moved", "feasible")
+
+
+class PreviewAsked(Request, frozen=True):
+    """Which version to run over the last decisions of which cluster, and how.
+
+    `scope` own: pods of other policies are decided by their own; all: every pod by this one. `baseline` recorded: the
+    versions that decided then, in place of the active one.
+    """
+
+    version: Version
+    cluster: str = ""
+    last: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS)] = 1000
+    scope: Literal["own", "all"] = "own"
+    baseline: Literal["active", "recorded"] = "active"
+
+
+class PreviewProblem(Document, frozen=True):
+    """Why nothing came out."""
+
+    code: str
+    message: str
+
+
+class PreviewDetail(Document, frozen=True):
+    """A preview: waiting, running, done, failed or cancelled; `progress` is 0-1."""
+
+    id: int
+    policy: str
+    version: int
+    cluster: str
+    last: int
+    scope: str
+    baseline: str
+    state: str
+    progress: float
+    asked_by: str
+    asked_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    problem: PreviewProblem | None
+    result: ReplayResult | None
+
+
+class Previews(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(PreviewDetail))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List the previews of a policy, the latest first."""
+        reach.check_unlimited(self.subject)
+        found, following = page(request, _rows(name), "id", descending=True)
+        return answer(request, Page([_detail(row) for row in found], following))
+
+    @extend_schema(request=PreviewAsked, responses={202: PreviewDetail})
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Have a version run over what was decided."""
+        reach.check_unlimited(self.subject)
+        asked = bodies.read(request, PreviewAsked)
+        row = ask_preview(
+            version_of(name, asked.version),
+            reach.cluster_of(asked.cluster),
+            Asked(asked.last, asked.scope, asked.baseline),
+            actor=self.subject,
+            owner=self.subject.owner,
+        )
+        location = {"Location": f"/api/v1/policies/{name}/preview/{row.pk}/"}
+        return answer(request, _detail(_found(name, row.pk)), status=202, headers=location)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.EDIT_POLICY}
+    queries: ClassVar = {"wait": f"Of a GET: seconds to wait at most until it is over, 0-{MOST_WAIT_SECONDS}."}
+
+    @extend_schema(responses=PreviewDetail)
+    def get(self, request: Any, name: str, preview: int) -> HttpResponse:
+        """Show a preview, once it is over if that is soon enough."""
+        reach.check_unlimited(self.subject)
+        until = time.monotonic() + integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
+        row = _found(name, preview)
+        while row.state in Preview.OPEN and time.monotonic() < until:
+            if not connection.in_atomic_block:
+                connection.close()
+            time.sleep(_LOOK_SECONDS)
+            if Preview.objects.filter(pk=row.pk).exclude(state__in=Preview.OPEN).exists():
+                break
+        return answer(request, _detail(_found(name, preview)))
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, name: str, preview: int) -> HttpResponse:
+        """Cancel a preview that waits or runs, or forget one that is over."""
+        reach.check_unlimited(self.subject)
+        cancel_preview(_found(name, preview))
+        return HttpResponse(status=204)
+
+
+class Changes(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {**LIST_QUERIES, "change": "infeasible, moved or feasible."}
+
+    @extend_schema(responses=page_of(PodChange))
+    def get(self, request: Any, name: str, preview: int) -> HttpResponse:
+        """List the pods that come out otherwise: those that find no node first, then by how clear it is."""
+        reach.check_unlimited(self.subject)
+        kind = request.GET.get("change", "")
+        if kind not in ("", *_CHANGES):
+            raise InputError("QueryInvalid", f"it is one of {', '.join(_CHANGES)}", place="change")
+        found = _found(name, preview, all_of_it=True).changes
+        some = [one for one in found if kind in ("", one.change)]
+        rows, following = page_of_numbered(request, some)
+        return answer(request, Page(rows, following))
+
+
+def _rows(name: str) -> QuerySet[Preview]:
+    rows = Preview.objects.filter(policy=find(name)).select_related("policy", "cluster")
+    return rows.defer("changes", "cluster__definitions")
+
+
+def _found(name: str, pk: int, *, all_of_it: bool = False) -> Preview:
+    rows = _rows(name)
+    row = (rows.defer(None) if all_of_it else rows).filter(pk=pk).first() if pk < 2**63 else None
+    if row is None:
+        raise not_found("preview", pk)
+    return row
+
+
+def _detail(row: Preview) -> PreviewDetail:
+    return PreviewDetail(
+        id=row.pk,
+        policy=row.policy.name,
+        version=row.version,
+        cluster=row.cluster.name,
+        last=row.asked.last,
+        scope=row.asked.scope,
+        baseline=row.asked.baseline,
+        state=row.state,
+        progress=row.progress,
+        asked_by=row.asked_by,
+        asked_at=row.asked_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        problem=PreviewProblem(row.problem.code, row.problem.message) if row.problem else None,
+        result=row.result,
+    )
+
+
+routes = [
+    path("policies/<str:name>/preview/", Previews.as_view()),
+    path("policies/<str:name>/preview/<int:preview>/", One.as_view()),
+    path("policies/<str:name>/preview/<int:preview>/changes/", Changes.as_view()),
+]
