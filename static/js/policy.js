@@ -24,7 +24,7 @@ let asked = null;
 let leaving = false;
 
 const form = new PolicyForm(byId("editor"), words, () => changed());
-const clean = JSON.stringify(form.read());
+let clean = JSON.stringify(form.read());
 const attempt = byId("try") && new Try(byId("tried"), form, words);
 const agreed = byId("goldens") && new Goldens(byId("goldens"), words, { name: desk.name });
 const dirty = () => desk.shown === 0 || JSON.stringify(form.read()) !== clean;
@@ -146,13 +146,25 @@ async function save() {
   if (answer.status === 412) await conflict();
   else if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
   if (!answer.ok) return null;
+  await adopt(told, JSON.stringify(sent));
+  return told;
+}
+
+// The draft just saved is the version on the desk from now on.
+async function adopt(saved, content) {
   sessionStorage.removeItem(kept);
-  leaving = true;
   const address = new URL(location.href);
-  address.searchParams.set("version", told.version);
+  address.searchParams.set("version", saved.version);
   address.searchParams.delete("from");
   history.replaceState(null, "", address);
-  return told;
+  const present = await presentPolicy();
+  // Its tag is that of what is known here, unless somebody else wrote in the same moment: then the next write is told.
+  const latest = Math.max(...Object.keys(present.document.versions).map(Number));
+  if (latest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
+  Object.assign(desk, { shown: saved.version, state: saved.state, spec: saved.spec });
+  clean = content;
+  remember();
+  check();
 }
 
 async function presentPolicy() {
@@ -237,21 +249,11 @@ async function activate(version) {
 }
 
 byId("activate")?.addEventListener("click", async () => {
-  let version = desk.shown;
-  if (dirty()) {
-    const saved = await save();
-    if (!saved) return;
-    version = saved.version;
-    // The draft just saved is what changed; anything else that did is somebody else's.
-    const present = await presentPolicy();
-    if (present.document.activeVersion !== desk.active) {
-      tellAndReload(words["active-moved"]);
-      return;
-    }
-    etag = present.etag;
-  }
+  const saved = dirty() ? await save() : null;
+  if (dirty()) return;
+  const version = desk.shown;
   if (await activate(version)) tellAndReload(fill(words.activated, { version }));
-  else if (version !== desk.shown) tellAndReload(fill(words.saved, { version }));
+  else if (saved) tellAndReload(fill(words.saved, { version }));
 });
 
 document.addEventListener("click", async (event) => {

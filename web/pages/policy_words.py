@@ -72,9 +72,6 @@ def _deciding_words() -> dict[str, str]:
         "activate-text": _("It decides from the next batch on. What is placed stays where it is."),
         "activate-confirm": _("Activate v{version}"),
         "activated": _("Version {version} decides from the next batch on."),
-        "active-moved": _(
-            "Somebody activated another version meanwhile. Your draft is saved; look again, then decide."
-        ),
         "rollback-title": _("Go back to v{version} of {name}?"),
         "rollback-text": _("The version that decided before decides again from the next batch on."),
         "rollback-confirm": _("Roll back"),
