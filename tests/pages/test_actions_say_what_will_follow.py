@@ -61,8 +61,8 @@ def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, oper
     cordon = buttons(operator, "/nodes/n1/")["Cordon"]
     # 8 CPUs and 16 GiB, of which the pod has 2 and 4.
     assert cordon["text"] == (
-        "1 pod runs here and stays. Nothing new is placed here until it is uncordoned: 6 CPUs and 12 GiB that are free "
-        "wait."
+        "1 pod runs here and stays. Nothing new is placed here until it is uncordoned; 6 free CPUs and 12 GiB stay "
+        "unused."
     )
     assert pressed(operator, cordon).status_code == 200
     assert "Uncordon" in buttons(operator, "/nodes/n1/gpu/")
@@ -72,7 +72,7 @@ def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, oper
 def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, operator: Client) -> None:
     a_workload_on_card_0(fleet)
     card = buttons(operator, "/nodes/n1/gpu/")["Maintenance…"]
-    assert "1 pod holds it and keeps it: default/p. 0 ‰ of it that are free wait." in card["text"]
+    assert card["text"].startswith("1 pod holds it and keeps it: default/p. Nothing new is placed on it until then")
     assert card["more"] == "until-fields"
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert pressed(operator, card, until=until).status_code == 200
@@ -98,7 +98,7 @@ def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operato
     address = f"/workloads/{workload.pk}/"
     cancel = buttons(operator, address)["Cancel workload…"]
     assert cancel["text"] == (
-        "1 pod ends: 1 placed. That frees 2 CPUs, 4 GiB, 1 cards. This cannot be taken back."
+        "1 pod ends: 1 placed. That frees 2 CPUs, 4 GiB, 1 GPU. This cannot be taken back."
     )  # fmt: skip
     assert cancel["tone"] == "bad"
     assert pressed(operator, cancel).status_code == 200

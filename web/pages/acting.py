@@ -121,7 +121,7 @@ class _OnNode:
         stay = ngettext("%(count)d pod runs here and stays.", "%(count)d pods run here and stay.", count)
         text = [stay % {"count": count} if count else _("Nothing runs here.")]
         text.append(
-            _("Nothing new is placed here until it is uncordoned: %(cpu)s CPUs and %(memory)s that are free wait.")
+            _("Nothing new is placed here until it is uncordoned; %(cpu)s free CPUs and %(memory)s stay unused.")
             % {"cpu": amount_words(CPU, max(free[CPU], 0)), "memory": amount_words(MEMORY, max(free[MEMORY], 0))}
         )
         if node.cluster.kind == ClusterKind.KUBERNETES:
@@ -145,8 +145,8 @@ class _OnNode:
         names = {"part": _("card #%(index)s") % {"index": index}, "node": self.node.name}
         holders = self._holders(lambda held: any(str(grant.index) == index for grant in held.gpus))
         used = sum(grant.milli for grant in grants)
-        left = _("%(free)s ‰ of it that are free wait.") % {"free": max(1000 - used, 0)}
-        return PartActs(index, self._maintain(names, f"{holders} {left}", at, card=int(index)), at)
+        left = _("%(free)s ‰ of it are free and stay unused.") % {"free": 1000 - used} if used < 1000 else ""
+        return PartActs(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
 
     def zone(self, name: str, at: Maintenance | None) -> PartActs:
         names = {"part": _("zone %(zone)s") % {"zone": name}, "node": self.node.name}
@@ -270,7 +270,7 @@ def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
         amounts = [
             _("%(cpu)s CPUs") % {"cpu": amount_words(CPU, freed[CPU])},
             amount_words(MEMORY, freed[MEMORY]),
-            *([_("%(cards)s cards") % {"cards": f"{cards / 1000:g}"}] if cards else []),
+            *([_("%(cards)s GPU") % {"cards": f"{cards / 1000:g}"}] if cards else []),
         ]
         text.append(_("That frees %(amounts)s.") % {"amounts": ", ".join(amounts)})
     if live:

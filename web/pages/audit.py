@@ -85,7 +85,7 @@ COLUMNS = (
     Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
            order=("object_kind", "object_name")),
     Column("reason", gettext_lazy("Reason"), lambda row: row.reason, lambda row: Cell(row.reason or None, look="text")),
-    Column("details", gettext_lazy("Before → after"), lambda row: row.details, _details_cell),
+    Column("details", gettext_lazy("Details"), lambda row: row.details, _details_cell),
     Column("request", gettext_lazy("Request"), lambda row: row.request_id,
            lambda row: Cell(row.request_id or None, look="mono"), shown=False),
     Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),

@@ -49,10 +49,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of the installation: whether it works, and what is to say about it."""
+    """One part of the installation: whether it works, None where nobody knows, and what is to say about it."""
 
     name: str
-    ok: bool
+    ok: bool | None
     said: str
     at: datetime | None = None
     todo: str = ""
@@ -79,7 +79,7 @@ def clusters(shell: Shell) -> HttpResponse:
     subject = subject_of(shell.request)
     parts = list(_parts())
     shown = [_shown(cluster, subject) for cluster in shell.clusters]
-    problems = [Problem(_BAD, f"{part.name}: {part.said}", part.todo) for part in parts if not part.ok]
+    problems = [Problem(_BAD, f"{part.name}: {part.said}", part.todo) for part in parts if part.ok is False]
     problems += [problem for one in shown for problem in one.problems]
     problems.sort(key=lambda problem: problem.tone != _BAD)
     may_act = subject.may(Action.OPERATE)
@@ -115,15 +115,14 @@ def _parts() -> Iterator[Part]:
     words = {
         "database": (_("Database"), _("Look at the database server and DATABASE_URL; nothing works without it.")),
         "migrations": (_("Tables"), _("Run `python manage.py migrate`; the tables are older than the program.")),
-        "broker": (_("Redis"), _("Look at Redis and HETSCHED_REDIS_URL; submissions are kept, nothing is decided.")),
+        "broker": (_("Redis"), _("Look at Redis and REDIS_URL; submissions are kept, nothing is decided.")),
         "outbox": (_("Live events"), _("Look at the workers of the queue io; pages do not move until they work.")),
         "scheduler": (_("Scheduling"), _("Look at the workers of the queue schedule and their log.")),
-        "workers": (_("Workers"), _("Start workers for both queues, schedule and io, and the beat.")),
         "watch": (_("Watches"), _("Run `hetsched scheduler`; below stands which cluster is not followed, and why.")),
     }
     now = timezone.now()
-    for name, component in found.items():
-        label, todo = words.get(name, (name, ""))
+    for name, (label, todo) in words.items():
+        component = found[name]
         at = None if component.age_seconds is None else now - timedelta(seconds=component.age_seconds)
         yield Part(label, component.ok, _component(name, component), at, "" if component.ok else todo)
     if found["database"].ok and found["migrations"].ok:
@@ -133,6 +132,14 @@ def _parts() -> Iterator[Part]:
 
 
 def _component(name: str, component: Component) -> str:
+    """Return what is to say of a part; queues stand for themselves, so workers are left out here."""
+    idle = {
+        "outbox": _("every event is sent"),
+        "scheduler": _("no pod waits for its first look"),
+        "migrations": _("all are there"),
+    }
+    if component.ok and component.age_seconds is None and name in idle:
+        return idle[name]
     return component.detail or (_("works") if component.ok else _("does not work"))
 
 
@@ -150,7 +157,7 @@ def _invariants() -> Part:
     checks = tally.told(figures.VIOLATIONS)
     label = _("Invariants")
     if not checks:
-        return Part(label, True, _("not checked yet"))
+        return Part(label, None, _("not checked yet"))
     broken = [f"{one.labels[0]}: {one.value:.0f}" for one in checks if one.value]
     at = max(one.at for one in checks)
     if not broken:

@@ -102,7 +102,7 @@ COLUMNS = (
         falling=True,
     ),
 )  # fmt: skip
-_ACT = Column("act", gettext_lazy("End"), lambda row: "", _act_cell, sortable=False)
+_ACT = Column("act", gettext_lazy("Action"), lambda row: "", _act_cell, sortable=False)
 FIELDS = (
     Field("name", Kind(), gettext_lazy("what it is for; * stands for anything"), path="name"),
     Field("role", Choice(*(role.value for role in Role)), gettext_lazy("what it may"), path="role"),
