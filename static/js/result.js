@@ -82,20 +82,6 @@ export function marksOf(words, answer, nodes) {
   return marks;
 }
 
-// Every node of one pod: the feasible ones with their scores, then the others with what refused them first.
-export function drawMatrix(container, words, nodes) {
-  const refused = nodes.filter((node) => !node.feasible);
-  const rows = refused.map(({ name, refused: reason }) => [
-    nodeLink(name), reason?.message ?? "–", reason?.plugin ?? "–", element("span", { class: "mono small muted" }, reason?.code ?? "–"),
-  ]);
-  container.replaceChildren(
-    ...(refused.length < nodes.length ? [bestNodes(words, nodes, 1, nodes.length)] : []),
-    ...(refused.length
-      ? [panel(`${words["refused-nodes"]} ${refused.length}`, table([words.node, words.reason, words.plugin, words.code], rows))]
-      : []),
-  );
-}
-
 // What a decision could have been: the smallest changes of a refused request, or what would change the winner.
 export function drawFurther(container, words, decision) {
   const fits = decision.nearestFit?.length ? [panel(words["nearest-fit"], nearest(words, decision.nearestFit))] : [];

@@ -16,8 +16,8 @@ def test_every_node_is_shown_with_scores_or_a_reason(visitor: Visitor) -> None:
     visitor.open(visitor.decision_of("for-riscv"))
     page.click("#matrix")
     # 14 RISC-V nodes, one of which is not ready; 35 are refused.
-    expect(page.locator("#matrix-shown")).to_contain_text("13 of 48 are feasible")
-    expect(page.locator("#matrix-shown")).to_contain_text("Refused nodes: 35")
+    expect(page.locator("#matrix-shown [data-group=feasible]")).to_have_text("13 feasible")
+    expect(page.locator("#matrix-shown [data-group='']")).to_have_text("48 all nodes")
     assert page.locator("#matrix-shown tbody tr").count() == 48
 
 
@@ -29,6 +29,29 @@ def test_a_refused_workload_leads_to_a_filled_in_what_if(visitor: Visitor) -> No
     expect(page.locator(".funnel")).to_contain_text("node-affinity 0")
     page.get_by_text("Ask again as a what-if").click()
     expect(page.locator("#sentence")).to_contain_text("default/nowhere never fits")
+
+
+def test_a_decision_is_made_again_and_by_another_policy(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    visitor.submit("twice")
+    visitor.open(visitor.decision_of("twice"))
+    page.get_by_role("button", name="Run it again").click()
+    expect(page.locator("#again-shown")).to_contain_text("The same answer")
+    page.select_option("[data-again] select", "best-fit")
+    page.get_by_role("button", name="Run it again").click()
+    expect(page.locator("#again-shown")).to_contain_text("By best-fit v1")
+
+
+def test_the_why_page_leads_from_a_refusal_to_what_would_help(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    visitor.submit("wants-disk", nodeSelector={"disk": "nvme"})
+    visitor.open(visitor.decision_of("wants-disk"))
+    page.get_by_text("why, over time").click()
+    page.locator("[data-step=node-affinity]").click()
+    expect(page.locator("#matrix tbody tr").first).to_contain_text("the node has no label disk=nvme")
+    expect(page.locator("#time")).to_contain_text("in the queue")
+    page.locator(".next-steps a").first.click()
+    expect(page.locator("#sentence")).to_contain_text("default/wants-disk fits on")
 
 
 def test_a_refusal_tells_the_smallest_change_that_would_have_done(visitor: Visitor) -> None:

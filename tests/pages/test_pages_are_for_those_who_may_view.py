@@ -14,7 +14,7 @@ from tests.scenes import placed
 
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
-    "/decisions/{decision}/", "/what-if/", "/policies/", "/policies/hetsched/", "/advice/", "/advice/?look=1",
+    "/decisions/{decision}/", "/what-if/", "/why/{pod}/", "/policies/", "/policies/hetsched/", "/advice/", "/advice/?look=1",
 )  # fmt: skip
 
 
@@ -22,7 +22,7 @@ ADDRESSES = (
 def addresses(cluster: Cluster) -> list[str]:
     pod = placed(cluster, "n1", a_pod("p"))[0]
     decision = Decision.objects.get(pod=pod).pk
-    return [address.format(workload=pod.workload_id, decision=decision) for address in ADDRESSES]
+    return [address.format(workload=pod.workload_id, decision=decision, pod=pod.pk) for address in ADDRESSES]
 
 
 def test_a_stranger_is_led_to_the_login_and_back(addresses: list[str]) -> None:

@@ -36,6 +36,21 @@ def percent(ratio: float | None) -> str:
     return "–" if ratio is None else f"{round(ratio * 100)} %"
 
 
+def duration(seconds: float) -> str:
+    """Write a time span with its two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = round(seconds)
+    if whole < 1:
+        return "< 1 s" if seconds > 0 else "0 s"
+    for size, unit, smaller, low in _SPANS:
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {low}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+_SPANS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
 def use(resource: str, whole: int, requested: int) -> dict[str, Any]:
     """Return one row of a table of resources."""
     ratio = requested / whole if whole else None

@@ -1,17 +1,21 @@
-"""One decision by its own address."""
+"""One decision by its own address: why, on what, the same again, and beside another one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from django.http import Http404, HttpResponse
 from django.utils.translation import gettext as _
 
+from hetsched.access.subject import subject_of
 from hetsched.placement.models import Decision, ForgottenDecision
+from hetsched.placement.why import changed
+from hetsched.policies.models import Policy
 
 from .shell import Shell, page
 from .why import why
-from .words import after_name, result_words, state_words
+from .words import after_name, again_words, matrix_words, result_words, state_words
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
@@ -20,13 +24,78 @@ def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
 
 
 @page("decisions")
-def decision(shell: Shell, pk: int) -> HttpResponse:
-    found = Decision.objects.select_related("cluster", "pod__node").defer("pod__spec").filter(pk=pk).first()
+def decision(shell: Shell, pk: str) -> HttpResponse:
+    found = _find(shell, int(pk))
     if found is None:
-        kept = ForgottenDecision.objects.filter(pk=pk).first()
-        if kept is not None:
-            raise Http404(_("Only the summary of this decision was kept: %(summary)s") % {"summary": kept.summary})
-        raise Http404(_("There is no decision %(id)s.") % {"id": pk})
+        return _expired(shell, int(pk))
     shell.cluster = found.cluster
-    words = {**state_words(), **result_words()}
-    return shell.render("decision", {"decision": found, "why": why(found, found.pod), "words": words})
+    beside = shell.text("with")
+    other = _find(shell, int(beside)) if beside.isdecimal() and len(beside) <= 18 else None
+    return shell.render(
+        "decision",
+        {
+            "decision": found,
+            "why": why(found, found.pod),
+            "other": other,
+            "other_why": why(other, other.pod) if other else None,
+            "beside": beside,
+            "rows": _side_by_side(found, other) if other else [],
+            "before": _before(found),
+            "policies": Policy.objects.filter(active_version__gt=0),
+            "words": {**state_words(), **result_words(), **matrix_words(), **again_words()},
+        },
+    )
+
+
+def _find(shell: Shell, pk: int) -> Decision | None:
+    rows = Decision.objects.select_related("cluster", "pod__node").defer("pod__spec")
+    found = rows.filter(pk=pk).first()
+    return found if found and subject_of(shell.request).may_in(found.namespace) else None
+
+
+def _expired(shell: Shell, pk: int) -> HttpResponse:
+    """Answer 410 with what was kept of a decision whose workload was forgotten.
+
+    Raises: Http404 where nothing was.
+    """
+    kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
+    if kept is None or not subject_of(shell.request).may_in(kept.namespace):
+        raise Http404(_("There is no decision %(id)s.") % {"id": pk})
+    shell.cluster = kept.cluster
+    return shell.render("decision_gone", {"kept": kept}, status=410)
+
+
+def _before(decision: Decision) -> int | None:
+    """Return the decision about the same pod that this one followed."""
+    rows = Decision.objects.filter(pod_id=decision.pod_id, pk__lt=decision.pk).order_by("-pk")
+    return rows.values_list("pk", flat=True).first()
+
+
+def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
+    """Return what two decisions say, row by row."""
+    rows = [
+        (_("Pod"), _pod(one), _pod(other)),
+        (_("Verdict"), one.verdict, other.verdict),
+        (_("Node"), one.node_name, other.node_name),
+        (_("Score"), _score(one), _score(other)),
+        (_("Policy"), _policy(one), _policy(other)),
+        (_("In a sentence"), one.summary, other.summary),
+        (_("Snapshot"), one.snapshot, other.snapshot),
+        (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
+        (_("Inventory of revision"), str(one.inventory_revision), str(other.inventory_revision)),
+    ]
+    for row in changed(other, one).reasons:
+        rows.append((f"{row.plugin}: {row.message}", str(row.now), str(row.before)))
+    return [{"what": what, "one": a or "–", "other": b or "–", "differs": a != b} for what, a, b in rows]
+
+
+def _pod(decision: Decision) -> str:
+    return f"{decision.namespace}/{decision.pod_name}"
+
+
+def _score(decision: Decision) -> str:
+    return "" if decision.score is None else f"{decision.score:.2f}"
+
+
+def _policy(decision: Decision) -> str:
+    return f"{decision.policy_name} v{decision.policy_version}"

@@ -11,6 +11,7 @@ from .fleet import fleet
 from .health import clusters
 from .node import node
 from .nodes import nodes
+from .pod_why import pod_why, workload_why
 from .policies import policies
 from .policy import policy
 from .queue import queue
@@ -31,6 +32,8 @@ urlpatterns = [
     re_path(rf"^nodes/{_NODE}/(?P<tab>[a-z]{{1,20}})/$", node, name="node"),
     re_path(r"^workloads/$", workloads, name="workloads"),
     re_path(r"^workloads/(?P<pk>w-[0-9a-z]{1,38})/$", workload, name="workload"),
+    re_path(r"^workloads/(?P<pk>w-[0-9a-z]{1,38})/why/$", workload_why, name="workload-why"),
+    re_path(r"^why/(?P<pk>[0-9]{1,18})/$", pod_why, name="pod-why"),
     re_path(r"^decisions/$", decisions, name="decisions"),
     re_path(r"^decisions/(?P<pk>[0-9]{1,18})/$", decision, name="decision"),
     re_path(r"^balance/$", balance, name="balance"),

@@ -153,6 +153,38 @@ def question_words() -> dict[str, Any]:
     }
 
 
+def why_words() -> dict[str, str]:
+    """Return what the why page says about a pod as of now."""
+    return {
+        "waits-no-more": _("It does not wait any more; load the page again."),
+        "ask-again": _("Ask again as a what-if"),
+        "by-policy": _("By policy {name}."),
+        "would-do": _("{count} nodes would do, such as {node}"),
+        "would-do-one": _("{node} would do"),
+        "try-it": _("ask it as a what-if"),
+        "no-step": _("No small change of what {pod} asks would place it now."),
+        "blockers": _("Who stands in its way: on each node the fewest pods that would have to be gone"),
+        "would-have-to-go": _("Pods"),
+        "with-priority": _("priority {priority}"),
+        "working-out": _("Working it out …"),
+        "as-decided": _("Every node as it was when this was decided."),
+        "as-now": _("The nodes changed since it was decided; this is how they would answer now."),
+    }
+
+
+def again_words() -> dict[str, str]:
+    """Return what is said of a decision that was made again."""
+    return {
+        "working-out": _("Working it out …"),
+        "again-same": _("The same answer: {summary}."),
+        "again-other": _("Another answer: {summary}."),
+        "by": _("By {name} v{version}, on the state that was decided on; nothing was written."),
+        "what": _("What"),
+        "was": _("Was"),
+        "now": _("Now"),
+    }
+
+
 def matrix_words() -> dict[str, str]:
     """Return what the table of every node says."""
     return {

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Q
 from django.http import Http404, HttpResponse
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from hetsched.access.subject import subject_of
 from hetsched.placement.images import images_of
-from hetsched.placement.lifecycle import HOLDING, LABELS, State
+from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, State
 from hetsched.placement.models import Workload
 from hetsched.placement.topics import workload_topic
 
 from .acting import on_workload
+from .amounts import duration
 from .shell import Shell, page
 from .why import why
 from .words import result_words
 
 PODS_A_PAGE = 20
+MOST_OBJECTS = 100
+_COLOURS = 6
 MOST_MANIFEST_IN_ADDRESS = 6000
 
 
@@ -38,6 +43,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
         namespace, _slash, name = wanted.rpartition("/")
         pods = pods.filter(Q(namespace=namespace) if namespace else Q(), name=name)
     shown = shell.page_of(pods, PODS_A_PAGE)
+    history = _history(found, timezone.now())
     known = {one.image: one for one in images_of(found.cluster, [pod.spec for pod in shown])}
     return shell.render(
         "workload",
@@ -55,7 +61,9 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "workload": found,
             "acts": on_workload(found, counts, subject_of(shell.request)),
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
-            "history": _history(found),
+            "history": history,
+            "lasted": duration(sum(step["seconds"] for step in history)),
+            "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
             "wanted": wanted,
             # What runs would be in its own way.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
@@ -65,16 +73,28 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
     )
 
 
-def _history(workload: Workload) -> list[dict[str, Any]]:
-    """Return the states it went through, with how long it was in each; the last one goes on."""
-    steps = [(state, parse_datetime(at)) for state, at in workload.history]
-    ends = [at for _state, at in steps[1:]] + [None]
+def _history(workload: Workload, now: datetime) -> list[dict[str, Any]]:
+    """Return the states it went through, with how long it was in each; the last one of an unfinished one goes on."""
+    steps = [(state, at) for state, text in workload.history if (at := parse_datetime(text))]
+    ends = [at for _state, at in steps[1:]] + [now]
+    over = State(workload.state) in FINISHED
+    spans = [
+        0.0 if over and number == len(steps) else max((end - at).total_seconds(), 0.0)
+        for number, ((_state, at), end) in enumerate(zip(steps, ends, strict=True), start=1)
+    ]
+    whole = sum(spans)
+    colours = {state: at % _COLOURS + 1 for at, state in enumerate(dict.fromkeys(state for state, _at in steps))}
     return [
         {
             "state": state,
             "label": LABELS[State(state)],
             "at": at,
-            "seconds": round((end - at).total_seconds(), 1) if end and at else None,
+            "time": duration(seconds),
+            "ratio": seconds / whole if whole else 0,
+            "goes_on": not over and number == len(steps),
+            "over": over and number == len(steps),
+            "colour": colours[state],
+            "seconds": seconds,
         }
-        for (state, at), end in zip(steps, ends, strict=True)
+        for number, ((state, at), seconds) in enumerate(zip(steps, spans, strict=True), start=1)
     ]

@@ -1,0 +1,84 @@
+"""The why page of any pod, and a decision's page: what they say, for whom, and what is left of an expired one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.contracts.decision import Reason, Verdict
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision, ForgottenDecision, Pod
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed, submitted
+
+
+def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1) -> Decision:
+    made = Decision.objects.create(
+        cluster=pod.cluster, workload=pod.workload, pod=pod, namespace=pod.namespace, pod_name=pod.name,
+        verdict=Verdict.NOT_NOW, policy_name="hetsched", policy_version=version, snapshot="x",
+        cluster_revision=seconds, inventory_revision=1, summary=f"{pod.key} does not fit now", reasons=reasons,
+        created_at=pod.created_at + timedelta(seconds=seconds),
+    )  # fmt: skip
+    Pod.objects.filter(pk=pod.pk).update(decision=made, state="not-now")
+    return made
+
+
+@pytest.fixture
+def waiting(db: Any) -> Pod:
+    pod = submitted(a_cluster(a_node("n1").cpu(2)), a_pod("p").cpu("4")).pods.get()
+    # Two hours ago, so that what elapses while the test runs does not show.
+    Pod.objects.filter(pk=pod.pk).update(created_at=timezone.now() - timedelta(hours=2))
+    return Pod.objects.get()
+
+
+FULL = Reason("InsufficientResource", "resource-fit", 1, "Insufficient cpu: 4 requested", before=1, after=0)
+TAINT = Reason("UntoleratedTaint", "taints", 1, "a taint", before=1, after=0)
+
+
+def test_a_waiting_pod_shows_reasons_over_time_and_what_changed(viewer: Client, waiting: Pod) -> None:
+    decide(waiting, 720, TAINT)
+    decide(waiting, 1440, FULL, version=2)
+    text = viewer.get(f"/why/{waiting.pk}/").content.decode()
+    # 12 min in the queue, 12 min tainted, 96 min short of CPU: 10 %, 10 % and 80 % of two hours.
+    assert [part in text for part in ("12 min", "1 h 36 min", "waited 2 h", "80 %")] == [True] * 4
+    assert "hetsched v1 → <strong>hetsched v2</strong>" in text
+    assert 'data-step="resource-fit"' in text
+
+
+def test_a_placed_pod_and_one_that_came_with_the_cluster_have_a_page(viewer: Client, cluster: Cluster) -> None:
+    (pod,) = placed(cluster, "n1", a_pod("p"))
+    assert "default/p placed" in viewer.get(f"/why/{pod.pk}/").content.decode()
+    a_cluster(a_node("m1"), name="old", running=(a_pod("there").having(node_name="m1"),))
+    there = Pod.objects.get(name="there")
+    assert "before anybody decided here" in viewer.get(f"/why/{there.pk}/").content.decode()
+    assert viewer.get("/why/999999/").status_code == 404
+
+
+def test_a_workload_leads_to_the_pod_that_keeps_it_from_running(viewer: Client, db: Any) -> None:
+    workload = submitted(a_cluster(), a_pod("a"), a_pod("b"))
+    stuck = workload.pods.get(name="b")
+    decide(stuck, 1, FULL)
+    Pod.objects.filter(pk=stuck.pk).update(state="never-fits")
+    answer = viewer.get(f"/workloads/{workload.pk}/why/")
+    assert (answer.status_code, answer["Location"]) == (302, f"/why/{stuck.pk}/")
+
+
+def test_two_decisions_stand_side_by_side(viewer: Client, waiting: Pod) -> None:
+    first, second = decide(waiting, 10, TAINT), decide(waiting, 20, FULL)
+    text = viewer.get(f"/decisions/{second.pk}/?with={first.pk}").content.decode()
+    assert "taints: a taint" in text
+    assert 'class="differs"' in text
+    assert "There is no decision 99" in viewer.get(f"/decisions/{second.pk}/?with=99").content.decode()
+
+
+def test_an_expired_decision_answers_gone_with_its_summary(viewer: Client, cluster: Cluster) -> None:
+    ForgottenDecision.objects.create(
+        id=7, cluster=cluster, namespace="default", verdict="placed", summary="p went to n1", created_at=timezone.now()
+    )
+    answer = viewer.get("/decisions/7/")
+    assert answer.status_code == 410
+    assert "p went to n1" in answer.content.decode()
