@@ -178,6 +178,8 @@ class PolicyPlan(models.Model):
     due_at = models.DateTimeField(_("due"), editable=False)
     last_looked_at = models.DateTimeField(_("looked at"), null=True)
     last_value = models.FloatField(_("figure"), null=True)
+    # The side that was entered last, of a condition: above, below, or none yet.
+    side = models.CharField(max_length=5, blank=True, editable=False)
     above_since = models.DateTimeField(_("above since"), null=True)
     below_since = models.DateTimeField(_("below since"), null=True)
     last_switched_at = models.DateTimeField(_("last activated"), null=True)

@@ -75,6 +75,7 @@ ADDRESSES = {
     "policies/{name}/preview/": "policies/spread/preview/",
     "policies/{name}/preview/{preview}/": "policies/spread/preview/1/",
     "policies/{name}/preview/{preview}/changes/": "policies/spread/preview/1/changes/",
+    "policy-plans/": "policy-plans/", "policy-plans/{name}/": "policy-plans/p/",
     "golden-placements/": "golden-placements/", "golden-placements/{name}/": "golden-placements/g/",
     "clusters/{name}/rebalances/": "clusters/lab/rebalances/",
     "clusters/{name}/rebalances/{number}/": "clusters/lab/rebalances/1/",
@@ -117,6 +118,13 @@ def things_of_the_policy_desk(admin: Api) -> None:
     """Have one of each thing that people keep beside policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
     admin("POST", "golden-placements/", golden, status=201)
+    condition = {
+        "cluster": "lab", "metric": "gpuAllocation", "above": 0.8, "aboveVersion": 1, "below": 0.5, "belowVersion": 2,
+    }  # fmt: skip
+    admin("POST", "policies/hetsched/versions/", {"plugins": [{"name": "resource-fit"}]}, status=201)
+    admin(
+        "POST", "policy-plans/", {"name": "p", "policy": "hetsched", "condition": condition, "reason": "x"}, status=201
+    )
     revision = PolicyRevision.objects.get(policy__name="spread")
     Preview.objects.create(
         id=1, policy=revision.policy, version=1, cluster=Cluster.objects.get(), asked=Asked(scope="all"),

@@ -74,6 +74,12 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/nodes/<str:name>/actions/", "POST"): OPERATE,
     ("api/v1/plugins/", "GET"): LOOK,
     ("api/v1/plugins/<str:name>/", "GET"): LOOK,
+    ("api/v1/policy-plans/", "GET"): LOOK,
+    ("api/v1/policy-plans/", "POST"): POLICY,
+    ("api/v1/policy-plans/preview/", "POST"): LOOK,
+    ("api/v1/policy-plans/<str:name>/", "GET"): LOOK,
+    ("api/v1/policy-plans/<str:name>/", "PUT"): POLICY,
+    ("api/v1/policy-plans/<str:name>/", "DELETE"): POLICY,
     ("api/v1/policies/", "GET"): LOOK,
     ("api/v1/policies/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/", "GET"): LOOK,
@@ -129,7 +135,14 @@ def test_the_table_has_a_row_for_every_route_and_no_other() -> None:
 
 def address_of(route: str, workload: str) -> str:
     """Fill a route in with things that are there."""
-    name = {"nodes": "n1", "clusters": "lab", "policies": "hetsched", "plugins": "taints", "golden-placements": "g"}
+    name = {
+        "nodes": "n1",
+        "clusters": "lab",
+        "policies": "hetsched",
+        "plugins": "taints",
+        "golden-placements": "g",
+        "policy-plans": "p",
+    }
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")

@@ -89,7 +89,7 @@ def written() -> tuple[int, ...]:
 
 
 def test_an_unchanged_policy_moves_nothing_and_puts_every_pod_where_it_went() -> None:
-    cluster = fleet()
+    cluster = fleet(max(12, DECISIONS // 25))
     history(cluster, DECISIONS, departures=True)
     same = draft(active_specs({"hetsched"})["hetsched"]).spec
     before = written()

@@ -1,0 +1,233 @@
+"""Versions decide at a time or as a figure goes up and down; what could not be done is told, never lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import Expectation
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.measuring import take_measures
+from hetsched.policies.actions import activate, save_draft
+from hetsched.policies.goldens import save_golden
+from hetsched.policies.models import Measure, Policy, PolicyPlan
+from hetsched.policies.planned import Condition, Measured, Once
+from hetsched.policies.plans import forecast_switches, look_at_plans, remove_plan, save_plan
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, placed
+
+pytestmark = pytest.mark.django_db
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+DENSE, LOOSE = 2, 1
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = a_cluster(a_node("n1"), a_node("n2"))
+    for weight in (1.0, 2.0):
+        spec = PolicySpec("mine", (PluginUse("resource-fit"), PluginUse("least-allocated", weight)))
+        save_draft(spec, actor=ALICE)
+    activate("mine", LOOSE, actor=ALICE, reason="first")
+    return made
+
+
+def minutes(count: float) -> datetime:
+    return NOON + timedelta(minutes=count)
+
+
+def planned(name: str = "night", now: datetime = NOON, **more: Any) -> PolicyPlan:
+    given: dict[str, Any] = {"policy_name": "mine", "actor": ALICE, "reason": "agreed", **more}
+    return save_plan(name, now=now, **given)
+
+
+def condition(**changes: Any) -> Condition:
+    given: dict[str, Any] = {
+        "cluster": "fleet", "metric": "gpuAllocation", "above": 0.8, "above_version": DENSE, "below": 0.5,
+        "below_version": LOOSE, "minutes": 3, **changes,
+    }  # fmt: skip
+    return Condition(**given)
+
+
+def measured(cluster: Cluster, at: datetime, value: float) -> None:
+    Measure.objects.create(cluster=cluster, at=at, figures=Measured(value, 0.1, 0.1, 1.0, 0.0))
+
+
+def active() -> int:
+    return int(Policy.objects.get(name="mine").active_version)
+
+
+def live(cluster: Cluster, values: list[float], start: datetime = NOON) -> list[int]:
+    """Let a minute go by with each figure; return what decides after each."""
+    found = []
+    for number, value in enumerate(values):
+        at = start + timedelta(minutes=number)
+        measured(cluster, at, value)
+        look_at_plans(at)
+        found.append(active())
+    return found
+
+
+def test_a_version_decides_from_its_time_on_and_the_audit_says_by_which_plan(cluster: Cluster) -> None:
+    planned(once=Once(DENSE, minutes(10)))
+    look_at_plans(minutes(9))
+    assert active() == LOOSE
+    assert look_at_plans(minutes(10)) == 1
+    assert active() == DENSE
+    row = PolicyPlan.objects.get()
+    assert (row.state, row.last_switched_at) == ("done", minutes(10))
+    entry = AuditEntry.objects.filter(action="policy.activate").first()
+    assert entry is not None
+    assert (entry.actor, entry.role) == ("plan night by alice", "plan")
+    assert entry.reason == "agreed (plan night: at 2030-01-01T12:10:00Z)"
+    assert look_at_plans(minutes(20)) == 0  # once is once
+
+
+def test_a_missed_time_is_made_up_for_within_bounds_and_skipped_beyond(cluster: Cluster) -> None:
+    planned("late", once=Once(DENSE, minutes(1), late_minutes=30))
+    planned("too-late", once=Once(LOOSE, minutes(1), late_minutes=5))
+    look_at_plans(minutes(20))
+    rows = {row.name: row for row in PolicyPlan.objects.all()}
+    assert (rows["late"].state, active()) == ("done", DENSE)
+    assert "19 minutes late" in rows["late"].note
+    assert (rows["too-late"].state, rows["too-late"].note) == (
+        "skipped", "skipped: nobody looked for 19 minutes, 5 are allowed",
+    )  # fmt: skip
+    assert AuditEntry.objects.filter(action="plan.skipped", object_name="too-late").exists()
+
+
+def test_a_figure_beyond_a_bound_for_long_enough_changes_the_version_and_back(cluster: Cluster) -> None:
+    planned(condition=condition())
+    # Above 0.8 from minute 1 on, for 3 minutes at minute 4; 0.6 is between the bounds; below 0.5 from 6 on, till 9.
+    values = [0.7, 0.9, 0.9, 0.9, 0.9, 0.6, 0.4, 0.4, 0.4, 0.4]
+    assert live(cluster, values) == [LOOSE] * 4 + [DENSE] * 5 + [LOOSE]
+    reasons = AuditEntry.objects.filter(action="policy.activate", role="plan").order_by("id").values_list("reason")
+    assert [text for (text,) in reasons] == [
+        "agreed (plan night: gpuAllocation of fleet is 0.9, above 0.8 for 3 minutes)",
+        "agreed (plan night: gpuAllocation of fleet is 0.4, below 0.5 for 3 minutes)",
+    ]
+
+
+def test_a_dip_starts_the_time_anew_and_what_is_between_the_bounds_changes_nothing(cluster: Cluster) -> None:
+    planned(condition=condition())
+    assert set(live(cluster, [0.9, 0.9, 0.9, 0.79, 0.9, 0.9, 0.9, 0.51, 0.8])) == {LOOSE}
+
+
+def test_whoever_overrules_a_plan_is_not_overruled_again_on_the_same_side(cluster: Cluster) -> None:
+    planned(condition=condition())
+    assert live(cluster, [0.9] * 4)[-1] == DENSE
+    activate("mine", LOOSE, actor=ALICE, reason="not today")
+    assert set(live(cluster, [0.9] * 10, start=minutes(4))) == {LOOSE}
+
+
+def test_a_hole_in_the_figures_is_no_proof(cluster: Cluster) -> None:
+    planned(condition=condition())
+    live(cluster, [0.9, 0.9])
+    assert live(cluster, [0.9], start=minutes(30)) == [LOOSE]  # nobody looked for 28 minutes
+    assert live(cluster, [0.9, 0.9, 0.9], start=minutes(31))[-1] == DENSE
+
+
+def test_without_a_fresh_figure_nothing_changes_and_the_plan_says_so(cluster: Cluster) -> None:
+    planned(condition=condition())
+    live(cluster, [0.9] * 3)
+    look_at_plans(minutes(10))
+    row = PolicyPlan.objects.get()
+    assert (row.note, row.last_value, active()) == ("no fresh figure", None, LOOSE)
+
+
+def test_what_is_refused_is_told_and_tried_again_after_a_while(cluster: Cluster) -> None:
+    spread = PolicySpec("mine", (PluginUse("resource-fit"),), Ties("random", _seed_for("n2")))
+    version = save_draft(spec=spread, actor=ALICE).version
+    manifest = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
+    save_golden(
+        "first", cluster=cluster, manifest=manifest, expectation=Expectation(nodes=("n1",)), actor=ALICE, reason="r"
+    )
+    row = planned(condition=condition(above_version=version))
+    assert row.note == f"version {version} would be refused now: it breaks first"
+    assert set(live(cluster, [0.9] * 9)) == {LOOSE}
+    row.refresh_from_db()
+    assert row.state == "refused"
+    assert "breaks a golden placement: first" in row.note
+    # At minute 3, and once more when another 3 minutes went by after it.
+    refused = AuditEntry.objects.filter(action="policy.refused", object_name="mine")
+    assert refused.count() == 2
+    assert refused[0].details["code"] == "GoldenPlacementBroken"
+
+
+def _seed_for(node: str) -> int:
+    """Return a seed that draws this one of two equal nodes for the pod default/p."""
+    from hetsched.engine.cycle import Scheduler
+    from hetsched.engine.policy import compile_policy
+    from hetsched.engine.registry import load_registry
+    from hetsched.engine.state import ClusterState
+
+    for seed in range(100):
+        spec = PolicySpec("mine", (PluginUse("resource-fit"),), Ties("random", seed))
+        state = ClusterState([a_node("n1").build(), a_node("n2").build()])
+        if Scheduler(state, compile_policy(spec, load_registry())).schedule(a_pod("p").build()).node == node:
+            return seed
+    raise AssertionError("no seed does")
+
+
+def test_a_look_is_claimed_once(cluster: Cluster) -> None:
+    planned(once=Once(DENSE, minutes(1)))
+    taken = PolicyPlan.objects.filter(due_at=minutes(1)).update(due_at=minutes(2))
+    assert (taken, look_at_plans(minutes(1))) == (1, 0)
+    assert look_at_plans(minutes(2)) == 1  # whoever claimed it died: it is done a minute later
+
+
+def test_one_that_is_switched_off_does_nothing_and_that_is_audited(cluster: Cluster) -> None:
+    planned(once=Once(DENSE, minutes(1)))
+    planned(once=Once(DENSE, minutes(1)), enabled=False)
+    look_at_plans(minutes(2))
+    assert (PolicyPlan.objects.get().state, active()) == ("off", LOOSE)
+    assert AuditEntry.objects.filter(action="plan.disable", object_name="night").exists()
+    remove_plan("night", actor=ALICE, reason="over")
+    assert not PolicyPlan.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({}, "PlanInvalid"),
+        ({"once": Once(DENSE, minutes(-1))}, "PlanInvalid"),
+        ({"once": Once(9, minutes(1))}, "PolicyVersionUnknown"),
+        ({"condition": condition(below=0.8)}, "PlanInvalid"),
+        ({"condition": condition(above=1.5)}, "PlanInvalid"),
+        ({"condition": condition(below_version=DENSE)}, "PlanInvalid"),
+        ({"condition": condition(cluster="nosuch")}, "ClusterUnknown"),
+        ({"once": Once(DENSE, minutes(1)), "policy_name": "nosuch"}, "PolicyUnknown"),
+        ({"once": Once(DENSE, minutes(1)), "reason": ""}, "ReasonMissing"),
+        ({"once": Once(DENSE, minutes(1)), "name": "preview"}, "PlanNameInvalid"),
+    ],
+)
+def test_what_is_wrong_is_refused(cluster: Cluster, more: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        planned(**more)
+    assert refused.value.code == code
+    assert not PolicyPlan.objects.exists()
+
+
+def test_a_condition_is_tried_on_the_recorded_figures(cluster: Cluster) -> None:
+    assert forecast_switches(condition(), now=NOON).known is False
+    values = [0.7, 0.9, 0.9, 0.9, 0.9, 0.6, 0.4, 0.4, 0.4, 0.4]
+    for number, value in enumerate(values):
+        measured(cluster, minutes(number), value)
+    found = forecast_switches(condition(), now=minutes(10))
+    assert (found.known, found.samples) == (True, 10)
+    assert [(one.at, one.version) for one in found.switches] == [(minutes(4), DENSE), (minutes(9), LOOSE)]
+
+
+def test_figures_are_taken_once_a_minute_as_pages_show_them(cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("p").cpu("4"))
+    now = NOON + timedelta(seconds=30)
+    assert (take_measures(now), take_measures(now)) == (1, 0)
+    figures = Measure.objects.get(at=NOON).figures
+    # 4 of 16 CPUs are asked for; there is no card.
+    assert (figures.cpu_utilization, figures.gpu_allocation, figures.pending_pods) == (0.25, None, 0.0)
+    take_measures(NOON + timedelta(days=9))
+    assert not Measure.objects.filter(at=NOON).exists()
