@@ -225,7 +225,8 @@ function drawPending() {
   drawFigures(head);
   headroom.changed(head.revision);
   // For whoever measures how soon a change is seen.
-  screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, whole } }));
+  const { revision } = live.topics.get(`cluster:${cluster}`);
+  screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, revision } }));
 }
 
 const age = document.getElementById("changed");

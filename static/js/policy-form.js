@@ -218,17 +218,17 @@ export class PolicyForm {
 
   // -- faults ---------------------------------------------------------------------------------------------------------
 
-  // Shows at its plugin what the server finds wrong; returns whether there was one to show it at.
+  // Shows at its plugin what the server finds wrong; returns the row, if it is about one.
   fault(problem) {
     for (const place of this.root.querySelectorAll(".use > .problem")) place.hidden = true;
-    if (!problem) return false;
+    if (!problem) return null;
     const at = /plugins\[(\d+)\]/.exec(`${problem.place} ${problem.message}`);
     const row = problem.plugin ? this.rowOf(problem.plugin) : at && this.rows.filter((one) => this.isOn(one))[Number(at[1])];
     const place = row?.querySelector(":scope > .problem");
-    if (!place) return false;
+    if (!place) return null;
     place.replaceChildren(element("span", {}, problem.message), problem.hint ? ` ${problem.hint}` : "");
     place.hidden = false;
-    return true;
+    return row;
   }
 }
 

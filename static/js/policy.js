@@ -69,10 +69,11 @@ function understood(told, fromText) {
     remember();
     attempt?.show();
   } else if (!fromText && told.manifest && document.activeElement !== yaml) yaml.value = told.manifest;
-  const shownAtPlugin = form.fault(told.problem);
+  const row = form.fault(told.problem);
   const fault = byId("draft-fault");
   fault.hidden = !told.problem;
-  fault.textContent = told.problem ? [shownAtPlugin ? words["see-plugin"] : told.problem.message, shownAtPlugin ? "" : told.problem.hint].filter(Boolean).join(" ") : "";
+  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, told.problem.message));
+  else fault.textContent = told.problem ? [told.problem.message, told.problem.hint].filter(Boolean).join(" ") : "";
   yaml.setAttribute("aria-invalid", String(Boolean(told.problem)));
   byId("manifest-said").textContent = told.problem ? told.problem.message : words["yaml-alike"];
   const right = dirty() ? words.draft : `v${desk.shown}`;

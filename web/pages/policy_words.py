@@ -24,7 +24,6 @@ def _draft_words() -> dict[str, str]:
         "differs-one": _("1 difference from v{version}."),
         "kept-in-tab": _("Kept in this tab until you save it."),
         "begin-here": _("Change something to begin a draft; nothing takes effect until it is activated."),
-        "see-plugin": _("Something is wrong at the plugin that is marked below."),
         "yaml-alike": _("Form and text show the same draft; change either."),
         "restored": _("Your unsaved changes are here again."),
         "saved": _("Draft v{version} is saved. It decides nothing until it is activated."),
