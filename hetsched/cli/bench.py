@@ -32,6 +32,7 @@ class Benchmark(enum.StrEnum):
     PREEMPT = "preempt"
     CLUSTER = "cluster"
     WATCH = "watch"
+    CONSOLE = "console"
 
 
 def bench(
@@ -40,17 +41,21 @@ def bench(
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="cluster: an API server without nodes, as `make kube-up` makes.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="cluster, watch: how many nodes.", min=1, max=20_000)] = None,
-    pods: Annotated[
-        int | None, typer.Option(help="cluster: how many pods, twice; watch: how many run.", min=1, max=200_000)
+    nodes: Annotated[
+        int | None, typer.Option(help="cluster, watch, console: how many nodes.", min=1, max=20_000)
     ] = None,
+    pods: Annotated[
+        int | None,
+        typer.Option(help="cluster: how many pods, twice; watch, console: how many run.", min=1, max=200_000),
+    ] = None,
+    sockets: Annotated[int | None, typer.Option(help="console: how many listen.", min=3, max=5000)] = None,
     kube_scheduler: Annotated[
         Path | None, typer.Option(metavar="PROGRAM", help="cluster: kube-scheduler; the one on PATH if left out.")
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions, a whole cluster,
-    following one.
+    following one, the console of one.
 
     Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state, pods
     that were never bound).
@@ -62,6 +67,12 @@ def bench(
 
         size = (20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)
         run = partial(bench_watch.run, *size)
+    elif scenario is Benchmark.CONSOLE:
+        from . import bench_console
+
+        run = partial(
+            bench_console.run, *((40, 400, 5, 4) if quick else (nodes or 5000, pods or 50_000, sockets or 200, 20))
+        )
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")

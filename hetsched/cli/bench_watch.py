@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8
 def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None) -> Scenario:
     """Measure the first list, and then events for some seconds. Raises: InputError `BenchmarkFailed`."""
     tell = progress or (lambda *_: None)
-    with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, _Lists(Path(name), nodes, pods) as lists:
+    with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, Lists(Path(name), nodes, pods) as lists:
         folder = Path(name)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.touch(0o600)
@@ -148,14 +148,14 @@ class _Ledger:
             time.sleep(_LOOK_SECONDS)
 
 
-class _Lists:
+class Lists:
     """A server that lists what was prepared, and tells of what comes to whoever watches pods."""
 
-    def __init__(self, folder: Path, nodes: int, pods: int) -> None:
+    def __init__(self, folder: Path, nodes: int, pods: int, node: Callable[[int], bytes] | None = None) -> None:
         self._nodes = nodes
         self._objects = {
-            NODES.path(): [_node(number) for number in range(nodes)],
-            PODS.path(): [_pod(f"here-{number}", number % nodes, 1) for number in range(pods)],
+            NODES.path(): [(node or _node)(number) for number in range(nodes)],
+            PODS.path(): [running_pod(f"here-{number}", number % nodes, 1) for number in range(pods)],
         }
         certificate, key = self_signed("127.0.0.1")
         (folder / "server.pem").write_bytes(certificate + key)
@@ -186,7 +186,7 @@ class _Lists:
         context.load_cert_chain(folder / "server.pem")
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
-    def __enter__(self) -> _Lists:
+    def __enter__(self) -> Lists:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
@@ -215,14 +215,21 @@ class _Lists:
             with self._more:
                 self._version += 1
                 if number % ENDING_SHARE:
-                    kind, body = "ADDED", _pod(f"new-{number}", number % self._nodes, self._version)
+                    kind, body = "ADDED", running_pod(f"new-{number}", number % self._nodes, self._version)
                     sent[f"new-{number}"] = time.monotonic()
                 else:
-                    body = _pod(f"here-{ended}", ended % self._nodes, self._version, phase="Succeeded")
+                    body = running_pod(f"here-{ended}", ended % self._nodes, self._version, phase="Succeeded")
                     kind, ended = "MODIFIED", ended + 1
                 self._events.append(b'{"type":"%s","object":%s}\n' % (kind.encode(), body))
                 self._more.notify_all()
         return sent
+
+    def tell(self, kind: str, pods: Iterable[bytes]) -> None:
+        """Tell whoever watches pods of one event for each of these."""
+        with self._more:
+            self._version += 1
+            self._events += [b'{"type":"%s","object":%s}\n' % (kind.encode(), pod) for pod in pods]
+            self._more.notify_all()
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
@@ -291,7 +298,8 @@ def _node(number: int) -> bytes:
     return json.dumps({"metadata": meta, "status": status}).encode()
 
 
-def _pod(name: str, node: int, version: int, phase: str = "Running") -> bytes:
+def running_pod(name: str, node: int, version: int, phase: str = "Running") -> bytes:
+    """Return a pod of another scheduler on a node, as an API server shows it."""
     requests = {"cpu": "100m", "memory": "128Mi"}
     meta = {
         "name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version),

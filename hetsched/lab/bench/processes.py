@@ -31,6 +31,25 @@ def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
     return dict(seconds)
 
 
+def memory_of(root: int) -> dict[str, float]:
+    """Return MiB that are resident now by program, of a process tree; of several of a kind their sum."""
+    found = _all()
+    mib: dict[str, float] = defaultdict(float)
+    for pid in _below(root, found):
+        try:
+            pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
+        except OSError:
+            continue
+        mib[_program(found[pid][1])] += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return dict(mib)
+
+
+def pids_of(root: int, role: str) -> list[int]:
+    """Return the processes of a program in a process tree."""
+    found = _all()
+    return sorted(pid for pid in _below(root, found) if _program(found[pid][1]) == role)
+
+
 def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return what was used in between, the most first."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
