@@ -6,7 +6,8 @@ age; a fact that nobody stated is shown as unknown, never as 0 or no.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 from typing import Any
 
 from django.http import Http404, HttpResponse
@@ -16,27 +17,27 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from hetsched.access.subject import subject_of
-from hetsched.adapters.merging import card_name
-from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.errors import InputError
-from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
+from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import node_topic
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Decision, Reservation
-from hetsched.placement.zones import zones_at_risk
 from web.api import facts
 from web.api.nodes import HEAVY, balance_of
 
 from .acting import on_node
-from .amounts import amount_words, mib_words, percent, use
+from .amounts import amount_words, percent, use
 from .decisions import with_sentences
-from .isa_groups import grouped
+from .ghost import Ghost, ghost_of
+from .node_cards import board
+from .node_isa import instruction_set
+from .node_room import room_of
+from .node_trend import HEIGHT, WIDTH, table, trend
+from .node_zones import core_map
 from .shell import Shell, page
 
 LATEST_DECISIONS = 50
-OWNER_COLOURS = 6
 Context = dict[str, Any]
 Held = list[Reservation]
 
@@ -69,7 +70,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         "silent": agent is not None and agent.silent,
         "acts": on_node(found, held, subject_of(shell.request)),
     }
-    return shell.render(f"node/{tab}", {**context, **show(found, held)})
+    return shell.render(f"node/{tab}", {**context, **show(found, held, ghost_of(shell.text("ghost")))})
 
 
 def _tab_url(name: str, tab: str) -> str:
@@ -88,10 +89,12 @@ def _measures(shown: dict[str, Any]) -> list[dict[str, Any]]:
 # -- tabs --------------------------------------------------------------------------------------------------------------
 
 
-def _overview(node: Node, held: Held) -> Context:
+def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
     names = sorted(node.allocatable, key=lambda name: (name not in (CPU, MEMORY), name))
     resources = [use(name, node.allocatable[name], node.requested.get(name, 0)) for name in names]
     return {
+        "room": (room := room_of(node) if node.ready and not node.unschedulable else None),
+        "lead": "" if room is None else room.sentence,
         "sentence": _sentence(node, resources),
         "resources": resources,
         "origin": facts.origin(node, timezone.now()),
@@ -134,74 +137,7 @@ def _sentence(node: Node, resources: list[Context]) -> str:
     return _("Ready. The fullest resource is %(name)s: %(percent)s requested, %(free)s free.") % fullest
 
 
-def _isa(node: Node, held: Held) -> Context:
-    shown = facts.isa_facts(node, held, timezone.now())
-    return {"isa": shown, "groups": grouped(shown.family, shown.extensions)}
-
-
-def _gpu(node: Node, held: Held) -> Context:
-    shown = facts.gpu_facts(node, held, timezone.now())
-    colours = _colours(holder.pod for card in shown.cards for holder in card.holders)
-    workloads = {reservation.pod.key: reservation.pod.workload_id for reservation in held}
-    row = facts.stated(node)
-    missing = {one.item for one in row.quarantined if one.change == "shrunk"} if row is not None else set()
-    cards = [
-        {
-            "card": card.card,
-            "missing": card_name(card.card) in missing,
-            "memory": mib_words(card.card.memory_mib),
-            "free_milli": card.free_milli,
-            "free_memory": mib_words(card.free_memory_mib),
-            "slices": [
-                {
-                    "pod": holder.pod,
-                    "workload": workloads.get(holder.pod),
-                    "milli": holder.milli,
-                    "memory": mib_words(holder.memory_mib),
-                    "ratio": holder.milli / 1000,
-                    "colour": colours[holder.pod],
-                    "handed": holder.handed_out,
-                }
-                for holder in card.holders
-            ],
-        }
-        for card in shown.cards
-    ]
-    handed = [holder.handed_out for card in shown.cards for holder in card.holders if holder.handed_out is not None]
-    return {
-        "gpu": shown,
-        "cards": cards,
-        "linked": any(card.card.links for card in shown.cards),
-        "advisory": any(one.advisory for one in handed),
-        "conflicts": any(one.problem for one in handed),
-    }
-
-
-def _numa(node: Node, held: Held) -> Context:
-    shown = facts.numa_facts(node, held, timezone.now(), at_risk=zones_at_risk(node, held))
-    zones = shown.zones or []
-    colours = _colours(grant["pod"] for zone in zones for grant in zone.held)
-    reserved = _cpus(shown.reserved_cpus)
-    cards = facts.gpu_facts(node, held, timezone.now()).cards
-    return {
-        "numa": shown,
-        "zones": [
-            {
-                "zone": zone,
-                "cores": _cores(zone, colours, reserved),
-                "held": [{**grant, "colour": colours[grant["pod"]]} for grant in zone.held],
-                "memory": _zone_memory(zone),
-                "cpu": _zone_cpu(zone),
-                "cards": [card.card for card in cards if card.card.numa_zone == zone.name],
-            }
-            for zone in zones
-        ],
-        "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
-        "distances": _distances(zones),
-    }
-
-
-def _balance(node: Node, held: Held) -> Context:
+def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
     shown = balance_of(node)
     measured = node.report.usage.amounts if node.report.usage else {}
     rows = []
@@ -218,7 +154,20 @@ def _balance(node: Node, held: Held) -> Context:
             }
         )
     usage = node.report.usage
+    ratios = [one.ratio for one in shown.resources.values()]
+    mean = sum(ratios) / len(ratios) if ratios else None
+    variance = sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios) if mean is not None else None
+    found = trend(node, timezone.now())
     return {
+        "mean": mean,
+        "variance": variance,
+        "deviation": None if variance is None else math.sqrt(variance),
+        "utility": shown.balance,
+        "trend": found,
+        "trend_lines": [] if found is None else list(zip(USAGE_RESOURCES, found.lines, strict=True)),
+        "trend_rows": [] if found is None else table(found),
+        "trend_box": (WIDTH, HEIGHT),
+        "resources": USAGE_RESOURCES,
         "balance": shown,
         "rows": rows,
         "measured": bool(measured) and not shown.stale,
@@ -227,7 +176,7 @@ def _balance(node: Node, held: Held) -> Context:
     }
 
 
-def _pods(node: Node, held: Held) -> Context:
+def _pods(node: Node, held: Held, ghost: Ghost) -> Context:
     rows = []
     for reservation in held:
         rest = {k: v for k, v in reservation.requests.items() if k not in (CPU, MEMORY, "pods")}
@@ -245,77 +194,17 @@ def _pods(node: Node, held: Held) -> Context:
     return {"pods": rows}
 
 
-def _decisions(node: Node, held: Held) -> Context:
+def _decisions(node: Node, held: Held, ghost: Ghost) -> Context:
     placed = Decision.objects.filter(cluster=node.cluster, node_name=node.name).defer("reasons", "top", "allocation")
     return {"rows": with_sentences(placed.order_by("-id")[:LATEST_DECISIONS]), "latest": LATEST_DECISIONS}
 
 
-TABS: dict[str, tuple[Any, Callable[[Node, Held], Context]]] = {
+TABS: dict[str, tuple[Any, Callable[[Node, Held, Ghost], Context]]] = {
     "overview": (gettext_lazy("Overview"), _overview),
-    "isa": (gettext_lazy("ISA"), _isa),
-    "gpu": (gettext_lazy("GPU"), _gpu),
-    "numa": (gettext_lazy("NUMA"), _numa),
+    "isa": (gettext_lazy("ISA"), lambda node, held, ghost: instruction_set(node, held)),
+    "gpu": (gettext_lazy("GPU"), board),
+    "numa": (gettext_lazy("NUMA"), core_map),
     "balance": (gettext_lazy("Balance"), _balance),
     "pods": (gettext_lazy("Pods"), _pods),
     "decisions": (gettext_lazy("Decisions"), _decisions),
 }
-
-
-# -- owners and zones --------------------------------------------------------------------------------------------------
-
-
-def _colours(owners: Iterable[str]) -> dict[str, int]:
-    """Give each owner one of the colours, in name order, so a redraw keeps them."""
-    return {owner: place % OWNER_COLOURS + 1 for place, owner in enumerate(sorted(set(owners)))}
-
-
-def _cpus(text: str | None) -> frozenset[int]:
-    try:
-        return parse_cpuset(text or "")
-    except InputError:
-        return frozenset()
-
-
-def _cores(zone: facts.ZoneFacts, colours: dict[str, int], reserved: frozenset[int]) -> list[list[Context]] | None:
-    """Return the zone's CPUs, hyper-threads of one core together; None where the zone is only counted."""
-    if zone.cpus is None:
-        return None
-    owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}
-    left = sorted(_cpus(zone.cpus))
-    pairs = [sorted(_cpus(part) & set(left)) for part in (zone.siblings or "").split(";")]
-    paired = {cpu for pair in pairs for cpu in pair}
-    cores = [pair for pair in pairs if pair] + [[cpu] for cpu in left if cpu not in paired]
-    return [
-        [
-            {
-                "cpu": cpu,
-                "owner": owners.get(cpu),
-                "colour": colours.get(owners.get(cpu, "")),
-                "reserved": cpu in reserved,
-            }
-            for cpu in core
-        ]
-        for core in sorted(cores)
-    ]
-
-
-def _zone_memory(zone: facts.ZoneFacts) -> Context | None:
-    if MEMORY not in zone.allocatable:
-        return None
-    held = sum(int(grant.get("memoryMiB") or 0) for grant in zone.held) * MIB
-    return use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), held)
-
-
-def _zone_cpu(zone: facts.ZoneFacts) -> Context | None:
-    if CPU not in zone.allocatable:
-        return None
-    held = sum(int(grant.get("cpuMillis") or 0) for grant in zone.held)
-    return use(CPU, parse_amount(CPU, zone.allocatable[CPU]), held)
-
-
-def _distances(zones: list[facts.ZoneFacts]) -> Context | None:
-    if not any(zone.costs for zone in zones):
-        return None
-    names = [zone.name for zone in zones]
-    rows = [{"name": zone.name, "cells": [zone.costs.get(other) for other in names]} for zone in zones]
-    return {"names": names, "rows": rows}

@@ -1,0 +1,78 @@
+"""The instruction set of a node: what it runs, who says so and since when, and who in the queue needs it.
+
+Rule: an extension is charged to the sources whose own words name or imply it. A waiting pod that states an instruction
+set is told with whether it runs here, and what it lacks; an extension of this node that such pods need says how many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import Said
+from hetsched.contracts.workload import IsaDemand
+from hetsched.engine.isa_fit import SECOND, refusal_of, run_on
+from hetsched.engine.isa_strings import required_isa
+from hetsched.inventory.models import Node
+from hetsched.isa import parse
+from hetsched.placement.lifecycle import QUEUED
+from hetsched.placement.models import Pod, Reservation
+from web.api import facts
+
+from .isa_groups import grouped
+
+MOST_WAITING = 500
+_QUEUED = sorted(state.value for state in QUEUED)
+Context = dict[str, Any]
+
+
+def instruction_set(node: Node, held: list[Reservation]) -> Context:
+    """Return what the tab of the instruction set shows."""
+    shown = facts.isa_facts(node, held, timezone.now())
+    said = _said(node)
+    needs, by_extension = _needs(node)
+    sources = {name: [one for one, known in said if name in known] for name in shown.extensions}
+    groups = [
+        (label, [{"name": name, "needed": by_extension.get(name, 0), "by": sources[name]} for name in names])
+        for label, names in grouped(shown.family, shown.extensions)
+    ]
+    return {"isa": shown, "groups": groups, "needs": needs, "said": [one for one, _ in said]}
+
+
+def _said(node: Node) -> list[tuple[Said, frozenset[str]]]:
+    """Return what sources say of the instruction set now, each with the extensions that follow from it."""
+    row = facts.stated(node)
+    found = []
+    for one in row.claims.get("isa", ()) if row is not None else ():
+        if one.current:
+            try:
+                found.append((one, frozenset(parse(one.text, source="node-label").extensions)))
+            except InputError:
+                found.append((one, frozenset()))
+    return found
+
+
+def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
+    """Return what waiting pods ask of processors, the most frequent first, and how many need each extension."""
+    rows = Pod.objects.filter(cluster=node.cluster, state__in=_QUEUED).order_by("-id")
+    demands: Counter[IsaDemand] = Counter()
+    first: dict[IsaDemand, Pod] = {}
+    for pod in rows.only("spec", "namespace", "name", "workload_id")[:MOST_WAITING]:
+        demand = pod.spec.shape.isa
+        if demand is not None and demand.is_stated:
+            demands[demand] += 1
+            first.setdefault(demand, pod)
+    by_extension: Counter[str] = Counter()
+    found = []
+    for demand, count in demands.most_common():
+        text = demand.native or demand.emulated or demand.cross or demand.qemu
+        run = run_on("lattice", "native-first", demand, node.report.isa)
+        with suppress(InputError):  # a text that only the publication's rules can read
+            by_extension.update(dict.fromkeys(required_isa(text).extensions, count))
+        refusal = None if run.rank >= SECOND else refusal_of("lattice", "native-first", demand, node.report.isa)
+        found.append({"text": text, "pods": count, "like": first[demand], "mode": run.mode, "refusal": refusal})
+    return found, by_extension

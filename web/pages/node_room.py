@@ -1,0 +1,109 @@
+"""What still fits on a node: copies of the shapes that people ask for most, and what runs out first.
+
+Rule: the engine's own filters count (`hetsched.engine.node_room`). The first sentence is about the shape that is asked
+for most among those that fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.node_room import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
+from hetsched.inventory.models import Node
+from hetsched.placement.node_room import ShapeRoom, rooms_on
+
+from .amounts import amount_words, mib_words
+
+
+class Room(msgspec.Struct, frozen=True):
+    """The first sentence, and a row for each shape."""
+
+    sentence: str
+    rows: list[dict[str, Any]]
+
+
+def room_of(node: Node) -> Room | None:
+    """Return what still fits on a node, None where no policy decides for its cluster."""
+    found = rooms_on(node.cluster, node.name)
+    if not found:
+        return None
+    return Room(_sentence(found), [_row(one) for one in found])
+
+
+def _row(one: ShapeRoom) -> dict[str, Any]:
+    room = one.room
+    return {
+        "shape": shape_words(one.common.pod),
+        "like": one.common.like,
+        "copies": room.copies,
+        "exact": room.exact,
+        "binding": binding_words(room),
+        "message": room.reason.message if room.reason else "",
+    }
+
+
+def _sentence(found: list[ShapeRoom]) -> str:
+    fitting = [one for one in found if one.room.copies]
+    best = max(fitting or found, key=lambda one: (one.common.workloads, one.room.copies))
+    room, names = best.room, {"shape": best.common.like or shape_words(best.common.pod)}
+    binding = binding_words(room)
+    if not fitting:
+        said = _("Fits none of the common shapes now.")
+        return (
+            f"{said} {_('For %(shape)s, %(binding)s runs out first.') % {**names, 'binding': binding}}"
+            if binding
+            else said
+        )
+    if not room.exact:
+        return _("Fits at least %(count)d more like %(shape)s.") % {**names, "count": room.copies}
+    said = ngettext("Fits %(count)d more like %(shape)s", "Fits %(count)d more like %(shape)s", room.copies)
+    text = said % {**names, "count": room.copies}
+    if not binding:
+        return f"{text}."
+    return _("%(fits)s; %(binding)s is the binding resource.") % {"fits": text, "binding": binding}
+
+
+def binding_words(room: NodeRoom) -> str:
+    """Name what runs out first; empty where it is no resource."""
+    named = {
+        CARDS: _("GPU cards"),
+        CARD_MEMORY: _("GPU memory"),
+        ZONE_CPU: _("CPU of one zone"),
+        ZONE_MEMORY: _("memory of one zone"),
+        CPU: _("CPU"),
+        MEMORY: _("memory"),
+        PODS: _("the number of pods"),
+    }
+    return named.get(room.binding, room.binding)
+
+
+def shape_words(pod: PodSpec) -> str:
+    """Write what a shape asks for in a few words."""
+    shape, parts = pod.shape, []
+    for name, amount in shape.requests:
+        if not amount or name == PODS or name in GPU_RESOURCES:
+            continue
+        words = amount_words(name, amount)
+        parts.append(
+            _("%(cpus)s CPUs") % {"cpus": words} if name == CPU else words if name == MEMORY else f"{words} {name}"
+        )
+    gpu = shape.gpu
+    if gpu is not None and gpu.count:
+        if gpu.milli < 1000:
+            parts.append(_("%(milli)d ‰ of a card") % {"milli": gpu.milli})
+        else:
+            parts.append(ngettext("%(count)d card", "%(count)d cards", gpu.count) % {"count": gpu.count})
+        if gpu.memory_mib:
+            parts.append(_("%(memory)s of GPU memory") % {"memory": mib_words(gpu.memory_mib)})
+        parts += gpu.models
+    if shape.isa is not None and shape.isa.is_stated:
+        parts.append(shape.isa.native or shape.isa.emulated or shape.isa.cross or shape.isa.qemu)
+    if shape.numa is not None and shape.numa.cpu_policy != "none":
+        parts.append(_("CPUs of its own"))
+    return ", ".join(parts) or _("nothing in particular")

@@ -1,0 +1,91 @@
+"""How evenly a node was used over the last day, by what was requested of it.
+
+Rule: the ledger knows what was held at any moment: a reservation counts from when it was made until it was released.
+Capacity is today's. Measured use is not kept, so the trend is one of requests, and says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.db.models import Q
+
+from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.inventory.models import Node
+from hetsched.placement.models import Reservation
+
+SPAN = timedelta(hours=24)
+POINTS = 49  # one every half hour, both ends included
+MOST_RESERVATIONS = 20_000
+WIDTH, HEIGHT = 480, 96
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One moment: the requested share of each resource, 0-1, and the balance that follows from them."""
+
+    at: datetime
+    ratios: list[float | None]
+    balance: float
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """The last day, the oldest moment first; `lines` are polylines of the resources, `balance` that of the balance."""
+
+    points: list[Point]
+    lines: list[str]
+    balance: str
+    low: float
+    high: float
+
+
+def trend(node: Node, now: datetime) -> Trend | None:
+    """Return the trend of a node, None where nothing was held in that time."""
+    since = now - SPAN
+    rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
+    spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
+    if not spans:
+        return None
+    step = SPAN / (POINTS - 1)
+    points = [_point(node, since + position * step, spans) for position in range(POINTS)]
+    # A balance lies between 0.75 and 1; the picture is of that part.
+    low = min(0.75, *(point.balance for point in points))
+    return Trend(
+        points=points,
+        lines=[_line([point.ratios[at] for point in points], 0.0, 1.0) for at in range(len(USAGE_RESOURCES))],
+        balance=_line([point.balance for point in points], low, 1.0),
+        low=low,
+        high=1.0,
+    )
+
+
+def _point(node: Node, at: datetime, spans: list[tuple[datetime, datetime | None, dict[str, int]]]) -> Point:
+    held = [requests for began, ended, requests in spans if began <= at and (ended is None or ended > at)]
+    ratios: list[float | None] = []
+    for name in USAGE_RESOURCES:
+        whole = node.allocatable.get(name, 0)
+        used = sum(requests.get(name, 0) for requests in held)
+        ratios.append(min(used / whole, 1.0) if whole else None)
+    known = [ratio for ratio in ratios if ratio is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    spread = sum((ratio - mean) ** 2 for ratio in known) / len(known) if len(known) > 1 else 0.0
+    return Point(at, ratios, 1.0 - spread)
+
+
+def _line(values: list[float | None] | list[float], low: float, high: float) -> str:
+    """Return the points of a polyline in a box of `WIDTH` x `HEIGHT`, empty where a value is not known."""
+    if any(value is None for value in values):
+        return ""
+    width = WIDTH / (len(values) - 1)
+    return " ".join(
+        f"{position * width:.1f},{HEIGHT - (value - low) / (high - low) * HEIGHT:.1f}"
+        for position, value in enumerate(values)
+        if value is not None
+    )
+
+
+def table(found: Trend, every: int = 6) -> list[dict[str, Any]]:
+    """Return the trend as rows, one for each third hour, the latest first."""
+    rows = found.points[::-1][::every]
+    return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]

@@ -1,0 +1,158 @@
+"""The NUMA zones of a node as a map of CPUs: who holds each, which are reserved, which are shared.
+
+Rule: hyper-threads of one core stand together. Beside the map every owner is named with its CPUs, so nothing is told by
+colour alone. Where a kubelet pins by itself, what was predicted stands beside what it did. A ghost stands where the
+address names one: the CPUs that a candidate would be pinned to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
+from hetsched.inventory.models import Node
+from hetsched.placement.backoffs import kept_off
+from hetsched.placement.models import Reservation
+from hetsched.placement.zones import zones_at_risk
+from web.api import facts
+
+from .amounts import use
+from .ghost import Ghost
+from .node_cards import owner_colours
+
+LATEST_REFUSALS = 20
+Context = dict[str, Any]
+Held = list[Reservation]
+
+
+def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
+    """Return what the tab of the zones shows."""
+    now = timezone.now()
+    shown = facts.numa_facts(node, held, now, at_risk=zones_at_risk(node, held))
+    zones = shown.zones or []
+    colours = owner_colours(grant["pod"] for zone in zones for grant in zone.held)
+    reserved = _cpus(shown.reserved_cpus)
+    cards = facts.gpu_facts(node, held, now).cards
+    known = frozenset[int]().union(*(_cpus(zone.cpus) for zone in zones))
+    return {
+        "numa": shown,
+        "zones": [_box(zone, colours, reserved, cards, ghost.cpus) for zone in zones],
+        "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
+        "distances": _distances(zones),
+        "predictions": _predictions(shown, held),
+        "refusals": [row for row in kept_off(node, now) if row.reason != "MovedAway"][-LATEST_REFUSALS:],
+        "ghost": ghost,
+        "ghost_cpus": format_cpuset(ghost.cpus & known),
+        "ghost_lost": format_cpuset(ghost.cpus - known),
+        "ghost_taken": format_cpuset(ghost.cpus & _held_cpus(zones)),
+    }
+
+
+def _box(
+    zone: facts.ZoneFacts,
+    colours: dict[str, int],
+    reserved: frozenset[int],
+    cards: list[facts.CardFacts],
+    ghost: frozenset[int],
+) -> Context:
+    own, taken = _cpus(zone.cpus), _held_cpus([zone])
+    return {
+        "zone": zone,
+        "cores": _cores(zone, colours, reserved, ghost),
+        "held": [{**grant, "colour": colours[grant["pod"]]} for grant in zone.held],
+        "shared": format_cpuset(own - taken - reserved),
+        "reserved": format_cpuset(own & reserved),
+        "ghost": format_cpuset(own & ghost),
+        "memory": _memory(zone),
+        "cpu": _cpu(zone),
+        "cards": [card.card for card in cards if card.card.numa_zone == zone.name],
+    }
+
+
+def _cpus(text: str | None) -> frozenset[int]:
+    try:
+        return parse_cpuset(text or "")
+    except InputError:
+        return frozenset()
+
+
+def _held_cpus(zones: list[facts.ZoneFacts]) -> frozenset[int]:
+    return frozenset[int]().union(*(_cpus(grant.get("cpus")) for zone in zones for grant in zone.held))
+
+
+def _cores(
+    zone: facts.ZoneFacts, colours: dict[str, int], reserved: frozenset[int], ghost: frozenset[int]
+) -> list[list[Context]] | None:
+    """Return the zone's CPUs, hyper-threads of one core together; None where the zone is only counted."""
+    if zone.cpus is None:
+        return None
+    owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}
+    left = sorted(_cpus(zone.cpus))
+    pairs = [sorted(_cpus(part) & set(left)) for part in (zone.siblings or "").split(";")]
+    paired = {cpu for pair in pairs for cpu in pair}
+    cores = [pair for pair in pairs if pair] + [[cpu] for cpu in left if cpu not in paired]
+    return [
+        [
+            {
+                "cpu": cpu,
+                "owner": owners.get(cpu),
+                "colour": colours.get(owners.get(cpu, "")),
+                "reserved": cpu in reserved,
+                "ghost": cpu in ghost,
+            }
+            for cpu in core
+        ]
+        for core in sorted(cores)
+    ]
+
+
+def _memory(zone: facts.ZoneFacts) -> Context | None:
+    if MEMORY not in zone.allocatable:
+        return None
+    held = sum(int(grant.get("memoryMiB") or 0) for grant in zone.held) * MIB
+    return use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), held)
+
+
+def _cpu(zone: facts.ZoneFacts) -> Context | None:
+    if CPU not in zone.allocatable:
+        return None
+    held = sum(int(grant.get("cpuMillis") or 0) for grant in zone.held)
+    return use(CPU, parse_amount(CPU, zone.allocatable[CPU]), held)
+
+
+def _distances(zones: list[facts.ZoneFacts]) -> Context | None:
+    if not any(zone.costs for zone in zones):
+        return None
+    names = [zone.name for zone in zones]
+    rows = [{"name": zone.name, "cells": [zone.costs.get(other) for other in names]} for zone in zones]
+    return {"names": names, "rows": rows}
+
+
+def _predictions(shown: facts.NumaFacts, held: Held) -> list[Context]:
+    """Return, of pods that their kubelet pins by itself, what it was expected to take and what it took."""
+    actual: dict[str, frozenset[int]] = {}
+    for pin in shown.pins or []:
+        if pin.actual is not None:
+            actual[pin.pod] = actual.get(pin.pod, frozenset()) | _cpus(pin.actual)
+    homes = {zone.name: _cpus(zone.cpus) for zone in shown.zones or []}
+    found = []
+    for reservation in held:
+        predicted = reservation.allocation.predicted
+        if not predicted:
+            continue
+        expected = sorted(grant.name for grant in predicted)
+        cpus = actual.get(reservation.pod.key)
+        taken = None if cpus is None else sorted(name for name, own in homes.items() if own & cpus)
+        found.append(
+            {
+                "pod": reservation.pod,
+                "expected": ", ".join(expected),
+                "taken": None if taken is None else ", ".join(taken),
+                "agrees": None if taken is None else taken == expected,
+            }
+        )
+    return found
