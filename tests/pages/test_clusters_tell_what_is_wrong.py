@@ -1,0 +1,95 @@
+"""The page of clusters begins with what is wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.inventory.actions import cordon, create_cluster
+from hetsched.inventory.models import Cluster, Collector, Connection, Sync
+from hetsched.journal import figures, tally
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.invariants import CHECKED
+from tests.pages.test_words_of_agents_are_shown import words
+from web.api import health
+
+
+@pytest.fixture(autouse=True)
+def all_parts_work(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(health._CHECKS, "broker", lambda: health.Component(True, "memory"))
+    tally.put(figures.CANARY, {("schedule",): 1, ("io",): 1})
+    tally.put(figures.VIOLATIONS, {(name,): 0 for name in CHECKED})
+
+
+@pytest.fixture
+def live(cluster: Cluster) -> Connection:
+    found = create_cluster(name="prod", kind="kubernetes", actor=SYSTEM)
+    return Connection.objects.create(cluster=found, server="https://10.0.0.1:6443", sealed_kubeconfig="sealed-and-secret")
+
+
+def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
+    shown = words(viewer, "/clusters/")
+    assert "Nothing is wrong" in shown
+    assert f"Invariants works all {len(CHECKED)} rules hold" in shown
+    assert "Nodes ready 2 of 2" in shown
+
+
+def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Cluster) -> None:
+    cordon(cluster, "n1", actor=SYSTEM, reason="fan")
+    tally.put(figures.VIOLATIONS, {("I3",): 2})
+    shown = words(viewer, "/clusters/")
+    first, second = (
+        shown.index("Invariants: broken: I3: 2"),
+        shown.index("1 node of fleet is not ready or takes nothing"),
+    )
+    assert first < second
+    assert "Keep the database as it is" in shown
+    assert "q=state%21%3Dready" in viewer.get("/clusters/").content.decode()
+
+
+def test_a_live_cluster_that_nobody_follows_says_so_and_keeps_its_secret(viewer: Client, live: Connection) -> None:
+    shown = words(viewer, "/clusters/")
+    assert "What is known of prod is too old to decide on: nobody follows it Run `hetsched scheduler`" in shown
+    assert "API server 10.0.0.1:6443" in shown
+    assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
+
+
+def test_each_kind_that_is_watched_tells_its_age_and_failures(viewer: Client, live: Connection) -> None:
+    heard = timezone.now() - timedelta(minutes=9)
+    Sync.objects.create(
+        cluster=live.cluster, resource="pods", epoch=1, alive_at=heard, synced_at=heard, objects_count=7, failures=3,
+        reason="410 Gone",
+    )  # fmt: skip
+    shown = words(viewer, "/clusters/")
+    assert "pods 7" in shown
+    assert "3 410 Gone" in shown
+
+
+def test_a_source_that_does_not_answer_is_told(viewer: Client, cluster: Cluster) -> None:
+    Collector.objects.create(
+        cluster=cluster, name="prom", kind="prometheus-load", load=True, failures=4, failure="connection refused",
+        failure_code="SourceUnreachable", sealed_token="sealed-and-secret",
+    )  # fmt: skip
+    shown = words(viewer, "/clusters/")
+    assert "The source prom of fleet does not answer: connection refused" in shown
+    assert "does not count" in shown
+    assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
+
+
+def test_only_operators_find_what_changes_a_cluster(
+    viewer: Client, browsing: Callable[..., Client], live: Connection
+) -> None:
+    looking = viewer.get("/clusters/").content.decode()
+    assert ("data-act=" in looking, "data-test=" in looking, "/export/" in looking) == (False, False, False)
+    acting = browsing("operator").get("/clusters/").content.decode()
+    for address in ("/api/v1/clusters/", "/api/v1/clusters/fleet/import/", "/api/v1/clusters/prod/connection/"):
+        assert f'data-act="{address}"' in acting
+
+
+def test_without_a_cluster_the_page_leads_to_adding_one(viewer: Client) -> None:
+    assert "Add one: a live cluster by its kubeconfig" in words(viewer, "/clusters/")

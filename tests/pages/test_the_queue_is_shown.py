@@ -1,0 +1,61 @@
+"""The queue page tells who waits, at which place, for what and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Pod
+from tests.builders import a_pod
+from tests.pages.test_words_of_agents_are_shown import words
+from tests.scenes import submitted
+
+
+@pytest.fixture
+def waiting(cluster: Cluster) -> Cluster:
+    submitted(cluster, a_pod("urgent", "ci").priority(9), a_pod("plain", "ci"), a_pod("later", "ml"))
+    soon = timezone.now() + timedelta(minutes=2)
+    Pod.objects.filter(name="later").update(not_before=soon, attempts=5)
+    return cluster
+
+
+def test_places_and_what_is_waited_for_are_told(viewer: Client, waiting: Cluster) -> None:
+    shown = words(viewer, "/queue/")
+    assert "3 pods wait, 2 of them are due" in shown
+    assert "1 ci/urgent due its turn with the next batches 0" in shown
+    assert "2 ci/plain due its turn with the next batches 0" in shown
+    assert "– ml/later backing off" in shown
+
+
+def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, waiting: Cluster) -> None:
+    assert "ci/urgent" not in words(viewer, "/queue/?standing=back-off")
+    found = words(viewer, "/queue/?q=namespace%3Dci+priority%3E5")
+    assert "ci/urgent" in found
+    assert "ci/plain" not in found
+    assert "The filter hides all that waits." in words(viewer, "/queue/?q=namespace%3Dnowhere")
+
+
+def test_an_empty_queue_says_that_nothing_waits(viewer: Client, cluster: Cluster) -> None:
+    assert "Nothing waits" in words(viewer, "/queue/")
+
+
+def test_rows_are_picked_by_those_who_may_act(
+    viewer: Client, browsing: Callable[..., Client], waiting: Cluster
+) -> None:
+    assert "data-pick" not in viewer.get("/queue/").content.decode()
+    page = browsing("submitter").get("/queue/").content.decode()
+    assert page.count("data-pick=") == 3
+    assert 'data-bulk="cancel"' in page
+    assert 'data-bulk="priority"' not in page
+    assert 'data-bulk="priority"' in browsing("operator").get("/queue/").content.decode()
+
+
+def test_the_view_is_had_as_a_file(viewer: Client, waiting: Cluster) -> None:
+    answer = viewer.get("/queue/?format=csv&columns=position~pod~standing")
+    lines = b"".join(answer).decode("utf-8-sig").splitlines()  # type: ignore[call-overload]
+    assert lines == ["position,pod,standing", "1,ci/urgent,due", "2,ci/plain,due", ",ml/later,back-off"]

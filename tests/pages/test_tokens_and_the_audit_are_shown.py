@@ -1,0 +1,92 @@
+"""Tokens are for administrators; the audit trail is for everybody who may look, but for entries about tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from hetsched.access.tokens import create_token
+from hetsched.inventory.actions import cordon, set_default_policy
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Program
+from hetsched.journal.chain import look_again, seal_new
+from hetsched.journal.guards import install_of
+from hetsched.journal.models import AuditEntry
+from tests.builders import a_pod
+from tests.pages.test_words_of_agents_are_shown import words
+from tests.scenes import submitted
+
+ADA = Program("ada", "operator")
+
+
+@pytest.fixture
+def root(browsing: Callable[..., Client]) -> Client:
+    return browsing(is_superuser=True)
+
+
+def test_tokens_are_listed_without_what_makes_them(root: Client) -> None:
+    token, plaintext = create_token(role="submitter", name="CI <b>", namespaces=["team"])
+    create_token(role="viewer", name="Grafana", lifetime=timedelta(days=2))
+    shown = words(root, "/tokens/")
+    assert f"CI <b> {plaintext[:8]}…{plaintext[-4:]} valid submitter team service-submitter" in shown
+    assert "Grafana" in shown
+    assert "expires soon viewer all namespaces" in shown
+    page = root.get("/tokens/").content.decode()
+    assert plaintext not in page
+    assert f'data-act="/api/v1/tokens/{token.token_key}/revoke/"' in page
+
+
+@pytest.mark.parametrize("group", ["viewer", "operator", "policy-admin"])
+def test_who_does_not_manage_sees_no_tokens(browsing: Callable[..., Client], group: str) -> None:
+    client = browsing(group)
+    answer = client.get("/tokens/")
+    assert answer.status_code == 403
+    assert "Tokens are for administrators" in answer.content.decode()
+    assert 'href="/tokens/"' not in client.get("/audit/").content.decode()
+
+
+@pytest.fixture
+def acted(cluster: Cluster) -> Cluster:
+    cordon(cluster, "n1", actor=ADA, reason="fan & noise")
+    set_default_policy(cluster, "binpack", actor=ADA, reason="fewer nodes")
+    submitted(cluster, a_pod("p"))
+    create_token(role="viewer", name="Grafana")
+    return cluster
+
+
+def test_entries_tell_who_what_why_and_what_was_before(viewer: Client, acted: Cluster) -> None:
+    shown = words(viewer, "/audit/")
+    assert "ada operator node.cordon fleet/n1 node fan & noise" in shown
+    assert "cluster.policy fleet cluster fewer nodes hetsched → binpack" in shown
+    assert "workload.submit" not in shown  # on a tab of its own
+    assert "workload.submit" in words(viewer, "/audit/?show=submissions")
+    assert 'href="/nodes/n1/?cluster=fleet"' in viewer.get("/audit/").content.decode()
+
+
+def test_entries_about_tokens_are_for_administrators(viewer: Client, root: Client, acted: Cluster) -> None:
+    assert "token.create" not in words(viewer, "/audit/")
+    assert "token.create" in words(root, "/audit/")
+
+
+def test_entries_are_found_by_what_they_say(viewer: Client, acted: Cluster) -> None:
+    for query in ("who%3Dada+action%3Dnode.*", "noise", "object~n1", "age%3C1h+kind%3Dnode"):
+        shown = words(viewer, f"/audit/?q={query}")
+        assert ("node.cordon" in shown, "cluster.policy" in shown) == (True, False), query
+    assert "The filter hides all entries." in words(viewer, "/audit/?q=who%3Dbob")
+
+
+def test_the_trail_says_how_far_it_is_verified_and_when_it_was_changed(viewer: Client, acted: Cluster) -> None:
+    assert "Nothing is sealed yet" in words(viewer, "/audit/")
+    sealed = seal_new(settled=timedelta(0))
+    assert f"verified {sealed} entries, up to number" in words(viewer, "/audit/")
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER journal_auditentry_append_only" + (
+            "" if connection.vendor == "sqlite" else " ON journal_auditentry"))  # fmt: skip
+        cursor.execute("UPDATE journal_auditentry SET reason = 'none' WHERE action = 'node.cordon'")
+    install_of(AuditEntry._meta.app_config)
+    look_again()
+    assert "The trail is not what was sealed." in words(viewer, "/audit/")
