@@ -30,6 +30,7 @@ from . import (
     experiment,
     health,
     isa,
+    policy,
     resources,
     scheduler,
     shadow,
@@ -131,6 +132,7 @@ app.command(rich_help_panel=_SERVER)(workloads.wait)
 app.command(rich_help_panel=_SERVER)(resources.get)
 app.command(rich_help_panel=_SERVER)(decisions.explain)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
+app.add_typer(policy.app, name="policy", rich_help_panel=_SERVER)
 app.add_typer(shadow.app, name="shadow", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_HERE)(standalone.standalone)
 app.command(rich_help_panel=_HERE)(scheduler.scheduler)

@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from hetsched.adapters.files import parse_workload
+from hetsched.adapters.goldens import one_pod
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation, GoldenState, Judged
 from hetsched.contracts.policy import PolicySpec
@@ -113,12 +113,7 @@ def read_pod(manifest: str, cluster: Cluster | None = None) -> PodSpec:
     """
     if len(manifest.encode()) > MOST_BYTES:
         raise InputError("GoldenPodInvalid", f"the manifest has more than {MOST_BYTES} bytes", place="manifest")
-    known = cluster.definitions if cluster is not None else None
-    pods = parse_workload([("manifest", manifest.encode())], known=known).pending
-    if not pods or len({pod.shape for pod in pods}) > 1:
-        said = "holds no pod to place" if not pods else "holds pods that ask for different things"
-        raise InputError("GoldenPodInvalid", f"the manifest {said}, not one", place="manifest")
-    return pods[0]
+    return one_pod(manifest.encode(), cluster.definitions if cluster is not None else None)
 
 
 def _check_isa(text: str) -> None:

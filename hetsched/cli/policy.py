@@ -1,0 +1,324 @@
+"""`hetsched policy`: try a version on what was decided, compare versions, judge golden placements.
+
+Rule: on a server a version is named; on files nothing is talked to, so that a pipeline can judge a policy before it is
+merged. Exit codes: 0 as it should be, 1 a golden placement breaks (or, with `--fail-on`, the preview shows what may not
+be), 2 wrong input, 3 no server. A golden placement that cannot be judged is told and breaks nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hetsched.contracts.errors import InputError
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .options import STDIN, choose_policies, read_sources
+from .output import Output, OutputFormat, Track, console, note, print_json, table
+
+if TYPE_CHECKING:
+    from hetsched.contracts.golden import GoldenCheck
+
+app = typer.Typer(help="Try, compare and judge policies.", no_args_is_help=True)
+golden = typer.Typer(help="Placements that are agreed on.", no_args_is_help=True)
+app.add_typer(golden, name="golden")
+
+EXIT_BROKEN = 1
+_SHOWN = 20
+_WAIT_SECONDS = 20
+_METRICS = ("balance", "cpuUtilization", "memoryUtilization", "gpuAllocation", "unallocatedGpus", "gpuFragmentation")
+
+
+class FailOn(enum.StrEnum):
+    MOVED = "moved"
+    INFEASIBLE = "infeasible"
+
+
+@app.command("preview")
+def preview(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")],
+    version: Annotated[int, typer.Option("--version", min=1, help="Version to try.", show_default=False)],
+    cluster: Annotated[str, typer.Option(help="Cluster whose decisions are taken.", show_default=False)] = "",
+    last: Annotated[int, typer.Option(min=1, max=10_000, help="How many decisions about distinct pods.")] = 1000,
+    everybody: Annotated[bool, typer.Option("--all", help="Decide for pods of other policies, too.")] = False,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Compare with the versions that decided then, not with the active one.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option("--fail-on", help="Exit 1 if a pod would move, or find no node.", show_default=False),
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Run a version over what was decided: which pods move or find no node, and what that does to the cluster."""
+    asked = {
+        "version": version, "cluster": cluster, "last": last, "scope": "all" if everybody else "own",
+        "baseline": "recorded" if recorded else "active",
+    }  # fmt: skip
+    with connect(server, token) as client:
+        address = f"policies/{quote(name, safe='')}/preview/"
+        made = client.send("POST", address, body=msgspec.json.encode(asked), headers=_JSON).json()
+        found = _followed(client, f"{address}{made['id']}/")
+    problem, result = found["problem"], found["result"]
+    if problem is not None:
+        raise InputError(problem["code"], problem["message"], place=f"{name}@{version}")
+    if result is None:
+        raise InputError("PreviewCancelled", "somebody cancelled it", place=f"{name}@{version}")
+    if output is OutputFormat.JSON:
+        print_json(found)
+    else:
+        _show_preview(console(), found)
+    bad = {None: 0, FailOn.MOVED: result["moved"] + result["infeasible"], FailOn.INFEASIBLE: result["infeasible"]}
+    raise typer.Exit(EXIT_BROKEN if bad[fail_on] else 0)
+
+
+def _followed(client: Client, address: str) -> dict[str, Any]:
+    """Wait until a preview is over, and show how far it is; Ctrl-C cancels it."""
+    try:
+        with Track("preview", 100) as track:
+            while True:
+                began = time.monotonic()
+                found: dict[str, Any] = client.get(address, wait=1 if sys.stderr.isatty() else _WAIT_SECONDS)
+                track(round(100 * found["progress"]))
+                if found["state"] not in ("waiting", "running"):
+                    return found
+                time.sleep(max(0.0, 0.2 - (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        client.send("DELETE", address)
+        raise
+
+
+def _show_preview(out: Console, found: dict[str, Any]) -> None:
+    result = found["result"]
+    out.print(
+        f"{result['decisions']:,} decisions of {escape(found['cluster'])}, {result['from']} to {result['to']}, "
+        f"{result['departures']:,} pods ended and {result['foreign']:,} of others came in between",
+        soft_wrap=True,
+    )
+    before, after = result["baseline"], result["draft"]
+    shown = table("", _named(before), _named(after), right=(_named(before), _named(after)))
+    for key in ("placed", "pending", "evicted"):
+        shown.add_row(key, f"{before[key]:,}", f"{after[key]:,}")
+    for key in _METRICS:
+        shown.add_row(key, *(_figure(side["metrics"][key]) for side in (before, after)))
+    out.print(shown)
+    out.print(
+        f"same {result['same']:,}, moved {result['moved']:,}, newly infeasible {result['infeasible']:,}, "
+        f"newly feasible {result['feasible']:,}, placed by neither {result['pendingBoth']:,}",
+        soft_wrap=True,
+    )
+    changes = table("pod", "from", "to", "margin", "", right=("margin",))
+    for change in result["changes"][:_SHOWN]:
+        margin = "" if change["margin"] is None else f"{change['margin']:+.2f}"
+        cells = (change["pod"], change["from"] or "-", change["to"] or "-", margin, change["reason"] or "")
+        changes.add_row(*map(escape, cells))
+    if changes.row_count:
+        out.print(changes)
+    fidelity = result["fidelity"]
+    why = ", ".join(f"{one['code']} {one['pods']:,}" for one in fidelity["reasons"])
+    out.print(
+        f"[dim]{fidelity['equal']:,} of {fidelity['compared']:,} pods are where the baseline puts them"
+        f"{f' ({why})' if why else ''}[/]",
+        soft_wrap=True,
+    )
+    for told in result["notes"]:
+        note(told["message"])
+
+
+def _named(side: dict[str, Any]) -> str:
+    return escape(f"{side['policy']} v{side['version']}" if side["version"] else f"{side['policy']} as it was")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4f}"
+
+
+@app.command("diff")
+def difference(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")],
+    before: Annotated[int, typer.Argument(metavar="N", min=0, help="The earlier version; 0: nothing.")],
+    after: Annotated[int, typer.Argument(metavar="M", min=1, help="The later version.")],
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show what one version of a policy says otherwise than another."""
+    with connect(server, token) as client:
+        found = client.get(f"policies/{quote(name, safe='')}/versions/{before}/diff/{after}/")
+    if output is OutputFormat.JSON:
+        print_json(found)
+        return
+    out, told = console(), found["diff"]
+    if told["same"]:
+        out.print("they say the same")
+        return
+    shown = table("plugin", "", "place", "weight", "parameters", right=("place", "weight"))
+    for one in told["plugins"]:
+        change = "moved" if one["moved"] and one["change"] == "changed" else one["change"]
+        params = ", ".join(f"{p['name']} {_plain(p['before'])} -> {_plain(p['after'])}" for p in one["params"])
+        shown.add_row(
+            one["plugin"],
+            change,
+            _turned(one["placeBefore"], one["placeAfter"]),
+            _turned(one["weightBefore"], one["weightAfter"]),
+            escape(params),
+        )
+    if shown.row_count:
+        out.print(shown)
+    for field in ("ties", "description"):
+        if told[field]:
+            line = f"{field}: {_plain(told[field]['before'])} -> {_plain(told[field]['after'])}"
+            out.print(escape(line), soft_wrap=True)
+
+
+def _plain(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _turned(before: float | None, after: float | None) -> str:
+    texts = ["-" if value is None else f"{value:g}" for value in (before, after)]
+    return texts[0] if before == after else " -> ".join(texts)
+
+
+@golden.command("check")
+def check(
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster", metavar="NAME|FILE", help="Cluster on the server, or files of nodes.", show_default=False
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME|FILE", help="Policy to judge; repeat on files.", show_default=False),
+    ] = None,
+    version: Annotated[int, typer.Option("--version", min=0, help="Version on the server; 0: the active one.")] = 0,
+    filename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="GoldenPlacement objects; then --cluster is files.",
+            show_default=False,
+        ),
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Judge golden placements under a policy: those of the server, or those in files against files of nodes.
+
+    Exit codes: 0 all kept or not to be judged, 1 one breaks, 2 wrong input, 3 no server.
+    """
+    if filename:
+        found = _check_files(cluster or [], policy or [], filename)
+    else:
+        found = _check_server(cluster or [], policy or [], version, server, token)
+    if output is OutputFormat.JSON:
+        print_json({"results": [msgspec.to_builtins(one) for one in found]})
+    else:
+        _show_goldens(console(), found)
+    raise typer.Exit(EXIT_BROKEN if any(one.broken for one in found) else 0)
+
+
+def _check_server(cluster: list[str], policy: list[str], version: int, server: str, token: str) -> list[GoldenCheck]:
+    """Have the server judge; a policy that is a file is judged as a content that is not saved."""
+    from hetsched.adapters.files import parse_cluster
+    from hetsched.contracts.golden import GoldenCheck
+
+    if len(policy) != 1 or len(cluster) > 1:
+        raise InputError("OptionMissing", "name one policy, and one cluster at most", place="--policy")
+    asked: dict[str, Any] = {"policy": policy[0], "version": version, "cluster": "".join(cluster)}
+    if policy[0] == STDIN or Path(policy[0]).is_file():
+        read = parse_cluster(read_sources(policy, "--policy")).policies
+        if len(read) != 1:
+            message = f"the file holds {len(read)} SchedulingPolicy objects, not 1"
+            raise InputError("PolicyAmbiguous", message, place=f"--policy {policy[0]}")
+        spec = read[0]
+        asked |= {"policy": spec.name, "version": 0, "plugins": msgspec.to_builtins(spec.plugins)}
+        asked["ties"] = msgspec.to_builtins(spec.ties)
+    with connect(server, token) as client:
+        body = msgspec.json.encode(asked)
+        found = client.send("POST", "golden-placements/check/", body=body, headers=_JSON, repeat=True).json()
+    return [msgspec.convert(found, GoldenCheck)]
+
+
+def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:
+    """Judge without a server."""
+    from hetsched.adapters.files import parse_cluster
+    from hetsched.adapters.goldens import parse_goldens
+    from hetsched.contracts.cluster import ClusterContent
+    from hetsched.contracts.golden import GoldenCheck
+    from hetsched.engine.goldens import empty, judge
+    from hetsched.engine.policy import IMPLIED, compile_policy
+    from hetsched.engine.registry import load_registry
+    from hetsched.engine.state import ClusterState
+
+    nodes = parse_cluster(read_sources(cluster, "--cluster")) if cluster else ClusterContent()
+    if not nodes.nodes:
+        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="--cluster")
+    goldens = parse_goldens(read_sources(filename, "-f"), cluster=Path(cluster[0]).stem, known=nodes)
+    specs, _ = choose_policies(policy, nodes, ClusterContent())
+    state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())
+    found = []
+    for spec in specs:
+        compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
+        own = [one.golden for one in goldens if one.policy in ("", spec.name)]
+        found.append(GoldenCheck.of(spec.name, 0, tuple(judge(state.fork(), compiled, own))))
+    return found
+
+
+def _show_goldens(out: Console, found: list[GoldenCheck]) -> None:
+    colours = {"kept": "green", "broken": "red", "unknown": "yellow"}
+    for one in found:
+        version = f" v{one.version}" if one.version else ""
+        out.print(
+            f"[bold]{escape(one.policy)}{version}[/]: {one.kept} kept, {one.broken} broken, {one.unknown} unknown"
+        )
+        shown = table("state", "golden", "cluster", "expected", "got")
+        for result in one.results:
+            state = f"[{colours[result.state]}]{result.state.value}[/]"
+            shown.add_row(state, *map(escape, (result.golden, result.cluster, result.expected, result.got)))
+        if shown.row_count:
+            out.print(shown)
+
+
+@golden.command("export")
+def export(
+    cluster: Annotated[str, typer.Option(help="Only of this cluster.", show_default=False)] = "",
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+) -> None:
+    """Print the golden placements of the server as objects, for `check -f` without one."""
+    from hetsched.adapters.documents import load_documents
+    from hetsched.adapters.goldens import golden_object
+    from hetsched.contracts.golden import Expectation
+
+    query = {"cluster": cluster} if cluster else {}
+    with connect(server, token) as client:
+        found = list(client.items("golden-placements/", most=10_000, **query))
+    items = [
+        golden_object(
+            one["name"],
+            one["policy"],
+            msgspec.convert(one["expect"], Expectation),
+            load_documents(one["manifest"].encode(), name=one["name"])[0].object,
+        )
+        for one in found
+    ]
+    print_json({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+_JSON = {"Content-Type": "application/json"}
