@@ -1,0 +1,59 @@
+"""What the first screen brings is the document of its live topic at the revision it names, in columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.inventory.actions import cordon
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.publish import revision_of
+from hetsched.placement import topics
+from hetsched.placement.actions import import_cluster, submit
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from workers.schedule import run as schedule
+
+pytestmark = pytest.mark.django_db
+
+
+def unpacked(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    """Make tiles of columns, as the page's script does."""
+    groups, isas, tiles = columns.pop("groups"), columns.pop("isas"), {}
+    for one in zip(*columns.values(), strict=True):
+        values = dict(zip(columns, one, strict=True))
+        family, pool = groups[values["group"]]
+        ratios = {key: values[key] / 10_000 for key in ("cpu", "memory", "gpu") if values[key] >= 0}
+        isa = {"isa": isas[values["isa"]]} if values["isa"] >= 0 else {}
+        state = {"ready": values["state"] < 2, "cordoned": values["state"] % 2 == 1}
+        rest = {key: values[key] for key in ("name", "cards", "pods")}
+        tiles[values["name"]] = {**rest, "family": family, "pool": pool, **state, **isa, **ratios}
+    return tiles
+
+
+def test_columns_are_the_tiles_of_the_topic(viewer: Client) -> None:
+    nodes = (
+        a_node("a").isa("x86-64-v3").gpus(3).labelled({"hetsched.io/pool": "big"}),
+        a_node("b").isa("rv64gcv").not_ready(),
+        a_node("c").having(allocatable={}),
+        a_node("d").cpu("3"),
+    )
+    content = ClusterContent(nodes=tuple(node.build() for node in nodes))
+    ensure_builtins()
+    cluster = import_cluster(content, name="lab", actor=SYSTEM)
+    submit(cluster, [a_pod("p").cpu("1").build(), a_pod("q").gpu(1).build()], actor=SYSTEM)
+    schedule(cluster.pk)
+    cordon(cluster, "d", actor=SYSTEM, reason="work")
+    page = viewer.get("/?cluster=lab").content.decode()
+    found = re.search(r'<script id="initial" type="application/json">(.*?)</script>', page)
+    assert found is not None
+    initial = json.loads(found[1])
+    snapshot = topics.snapshot("cluster:lab")
+    assert initial["revisions"]["cluster"] == snapshot.revision
+    assert initial["revisions"]["decisions"] == revision_of(topics.DECISIONS)
+    assert {**initial["cluster"], "nodes": unpacked(initial["columns"])} == json.loads(json.dumps(snapshot.data))
