@@ -1,13 +1,26 @@
 // Small pieces that several pages draw. Text from outside only ever becomes text nodes.
 
+// What nobody sees, or what turns the text around it, is shown by name, as the server does (web/pages/visible.py).
+const UNSEEN = new RegExp(
+  "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]",
+  "gu",
+);
+const named = (mark) => {
+  const code = mark.codePointAt(0);
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  return code === 0x7f ? "␡" : `⟦U+${code.toString(16).toUpperCase().padStart(4, "0")}⟧`;
+};
+export const visible = (text) => (typeof text === "string" ? text.replace(UNSEEN, named) : text);
+
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "class") made.className = value;
+    else if (name === "title" || name === "aria-label") made.setAttribute(name, visible(value));
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  made.append(...children.filter((child) => child !== null && child !== undefined).map(visible));
   return made;
 }
 

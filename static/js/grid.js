@@ -2,7 +2,7 @@
 //
 // Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose words
 // stand in the line above while the pointer or the focus is on them. One tile takes the Tab key, arrows go on from it.
-import { element, keeping, percent, setRatio } from "./draw.js";
+import { element, keeping, percent, setRatio, visible } from "./draw.js";
 
 export const FAMILIES = ["riscv", "arm", "x86", "unknown"];
 const MEASURES = ["cpu", "memory", "gpu"];
@@ -216,7 +216,7 @@ export class NodeGrid {
     const { readout } = this.options;
     if (!readout || !this.nodes[name]) return;
     this.told = name;
-    readout.textContent = this.sentence(this.nodes[name]);
+    readout.textContent = visible(this.sentence(this.nodes[name]));
   }
 
   // Hides what does not match; returns how many are left.

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
 from web.api import problems
+
+from .visible import visible
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -53,7 +54,9 @@ def _context(request: HttpRequest, status: int, title: str, text: str) -> dict[s
 def _page(request: HttpRequest, exception: Exception, status: int, title: str, text: str) -> HttpResponse:
     if request.path.startswith("/api/"):
         return problems.response(problems.refusal_of(exception), request)
-    return render(request, "error.html", _context(request, status, title, text), status=status)
+    return HttpResponse(
+        visible(render_to_string("error.html", _context(request, status, title, text), request)), status=status
+    )
 
 
 def _plain(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:

@@ -18,7 +18,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import get_resolver, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -31,6 +31,8 @@ from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
+
+from .visible import visible
 
 MOST_QUERY_CHARACTERS = 200
 GROUPS = {
@@ -148,7 +150,8 @@ class Shell:
             "tour_starts": self.cluster is not None and self.cluster.kind == ClusterKind.DEMO,
             **self._of_a_live_cluster(),
         }
-        return render(self.request, f"pages/{template}.html", frame | context, status=status)
+        text = render_to_string(f"pages/{template}.html", frame | context, self.request)
+        return HttpResponse(visible(text), status=status)
 
     def _of_a_live_cluster(self) -> dict[str, Any]:
         """Return how old what is known of the cluster is, and in whose shadow it is followed; nothing of others."""
