@@ -3,7 +3,7 @@
 Rule, by goal; every move is one of `moving`, so each target is what the policy itself chooses at that moment:
     balance  until the mean balance degree reaches the target: of the least even nodes, the move that gains most; then
              moves without which the target is reached too are left out. A move has to lift the degrees of all nodes
-             together by `LEAST_GAIN`, else it is not worth a restart.
+             together by `LEAST_GAIN`, else it is not worth a restart, and takes no rare place in vain.
     room     pods are taken in queue order; for each that fits nowhere, `freeing` finds the fewest moves.
     rare     every narrow pod (`rarity`) whose new node is not rare in that way, most wanted nodes first.
 `balance` is a bounded greedy search: it looks at the `WORST` least even nodes and `CANDIDATES` pods of theirs at each
@@ -13,7 +13,7 @@ Nothing is moved here, and nothing is written: an operator confirms a plan, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -21,7 +21,7 @@ import numpy as np
 
 from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
 from hetsched.contracts.decision import Balance, Placement, PolicyRef
-from hetsched.contracts.workload import Shape
+from hetsched.contracts.workload import PodSpec, Shape
 
 from . import nash
 from .balance import node_balance
@@ -30,7 +30,7 @@ from .freeing import Freeing
 from .movable import Unit, Units, units_of
 from .moving import Board, Moved, cost_of
 from .policy import Policy
-from .rarity import needed_by, needs, rarity_of
+from .rarity import Asker, Rarity, needed_by, needs, rarity_of, wasted_on
 from .state import ClusterState
 from .whatif import placement
 
@@ -114,9 +114,10 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
         return _Found(AdviceVerdict.NOTHING, text, [], fewest=True)
     began = board.balance
     left = list(dict.fromkeys(units.all))
+    rarity = rarity_of(board.state)
     made: list[Moved] = []
     while board.balance < goal - _TRIFLE and len(made) < question.most_moves and board.tries < question.most_tries:
-        best = _best_for_balance(board, left, question.most_tries)
+        best = _best_for_balance(board, left, rarity, question.most_tries)
         if best is None:
             break
         moved = board.move(best)
@@ -140,8 +141,8 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     return _Found(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 
 
-def _best_for_balance(board: Board, left: Sequence[Unit], most_tries: int) -> Unit | None:
-    """Return the unit whose move gains most, the cheapest of equals."""
+def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_tries: int) -> Unit | None:
+    """Return the unit whose move gains most, the cheapest of equals; none that would take a rare place in vain."""
     least = LEAST_GAIN / max(int((board.state.all_rows.static("ready") != 0).sum()), 1)
     best: tuple[float, tuple[int, int, int, int, float]] | None = None
     chosen: Unit | None = None
@@ -152,8 +153,12 @@ def _best_for_balance(board: Board, left: Sequence[Unit], most_tries: int) -> Un
         if moved is None:
             continue
         gain, price = round(moved.after - moved.before, 9), board.price([moved])
+        wasted = any(
+            wasted_on(booking.pod.shape, outcome.row, booking.row, rarity, board.state)
+            for booking, outcome in zip(moved.unit, moved.outcomes, strict=True)
+        )
         board.take_back(moved)
-        if gain >= least and (best is None or (-gain, price) < best):
+        if gain >= least and not wasted and (best is None or (-gain, price) < best):
             best, chosen = (-gain, price), unit
     return chosen
 
@@ -276,8 +281,8 @@ def _pods(question: Question) -> str:
 def _rare(board: Board, units: Units, question: Question) -> _Found:
     state = board.state
     rarity = rarity_of(state)
-    waiting = [(pod.key, pod.shape) for pod in question.pods]
-    running: list[tuple[str, Shape]] = [(key, booking.pod.shape) for key, booking in sorted(state.bookings.items())]
+    waiting = _askers(board, question.pods)
+    running = _askers(board, [booking.pod for _, booking in sorted(state.bookings.items())])
     narrow: list[tuple[int, Unit, str, str]] = []
     for row, found in units.on_row.items():
         ways = rarity.ways(row)
@@ -323,6 +328,18 @@ def _rare(board: Board, units: Units, question: Question) -> _Found:
     rest = f"; {missing} more {'stays' if missing == 1 else 'stay'}" if missing else ""
     text = f"by {_moves(moves)} rare nodes are free for those who need them{rest}"
     return _Found(verdict, text, moves, nearest=nearest, at_least=len(moves), fewest=not missing)
+
+
+def _askers(board: Board, pods: Iterable[PodSpec]) -> list[Asker]:
+    """Return one pod for each shape, with the nodes on which it could run whatever is booked."""
+    found: dict[Shape, Asker] = {}
+    for pod in pods:
+        if pod.shape not in found and pod.ready:
+            scheduler = board.scheduler_of(pod)
+            evaluation, _ = scheduler.evaluator.evaluate(board.state.compile(pod))
+            could = np.zeros(len(board.state.reports), np.bool_) if evaluation.row_refusal else evaluation.static_mask
+            found[pod.shape] = Asker(pod.key, pod.shape, could.copy())
+    return list(found.values())
 
 
 _WORDS = {"cards": "cards", "isa": "instruction set", "size": "size"}

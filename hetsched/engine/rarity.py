@@ -14,6 +14,7 @@ Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from hetsched.contracts.units import CPU
 from hetsched.contracts.workload import IsaDemand, Shape
 from hetsched.isa import match
 
+from .columns import Bools
 from .isa_fit import SECOND, run_on
 from .isa_strings import offered_isa
 from .state import ClusterState
@@ -111,10 +113,24 @@ def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
     return known[demand]
 
 
-def needed_by(row: int, shapes: Sequence[tuple[str, Shape]], rarity: Rarity, state: ClusterState) -> dict[str, str]:
-    """Return, by way, the first of these pods (key, shape) that needs a node in it."""
+class Asker(NamedTuple):
+    """One pod that may need rare nodes: its key, its shape, and (N,) on which nodes it could run at all."""
+
+    key: str
+    shape: Shape
+    could: Bools
+
+
+def needed_by(row: int, askers: Sequence[Asker], rarity: Rarity, state: ClusterState) -> dict[str, str]:
+    """Return, by way, the first of these pods that needs a node in it and could run there."""
     found: dict[str, str] = {}
-    for key, shape in shapes:
-        for way in needs(shape, row, rarity, state):
-            found.setdefault(way, key)
+    for asker in askers:
+        if asker.could[row]:
+            for way in needs(asker.shape, row, rarity, state):
+                found.setdefault(way, asker.key)
     return found
+
+
+def wasted_on(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
+    """Tell whether a pod that leaves row `left` would take a rare place that it does not need, unlike where it is."""
+    return bool(set(rarity.ways(row)) - set(rarity.ways(left)) - needs(shape, row, rarity, state))

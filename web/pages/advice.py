@@ -244,7 +244,7 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     body = dict(question)
     if step is not None:
         body["steps"] = [step]
-    label = _("Confirm all moves…") if step is None else _("Confirm…")
+    label = _("Confirm all moves…") if len(moves) > 1 else _("Confirm…")
     return Act(
         label=label,
         url=f"/api/v1/clusters/{cluster.name}/rebalances/",

@@ -26,6 +26,8 @@ from web.api import facts
 from .isa_groups import grouped
 
 MOST_WAITING = 500
+# What every machine of an architecture runs is no news.
+_FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
 
@@ -72,7 +74,9 @@ def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
         text = demand.native or demand.emulated or demand.cross or demand.qemu
         run = run_on("lattice", "native-first", demand, node.report.isa)
         with suppress(InputError):  # a text that only the publication's rules can read
-            by_extension.update(dict.fromkeys(required_isa(text).extensions, count))
+            required = required_isa(text)
+            floor = required_isa(_FLOORS[required.arch]).extensions if required.arch in _FLOORS else ()
+            by_extension.update(dict.fromkeys(set(required.extensions) - set(floor), count))
         refusal = None if run.rank >= SECOND else refusal_of("lattice", "native-first", demand, node.report.isa)
         found.append({"text": text, "pods": count, "like": first[demand], "mode": run.mode, "refusal": refusal})
     return found, by_extension

@@ -90,9 +90,11 @@ def shape_words(pod: PodSpec) -> str:
         if not amount or name == PODS or name in GPU_RESOURCES:
             continue
         words = amount_words(name, amount)
-        parts.append(
-            _("%(cpus)s CPUs") % {"cpus": words} if name == CPU else words if name == MEMORY else f"{words} {name}"
-        )
+        if name == CPU:
+            words = _("1 CPU") if words == "1" else _("%(cpus)s CPUs") % {"cpus": words}
+        elif name != MEMORY:
+            words = f"{words} {name}"
+        parts.append(words)
     gpu = shape.gpu
     if gpu is not None and gpu.count:
         if gpu.milli < 1000:
