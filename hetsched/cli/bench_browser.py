@@ -36,9 +36,9 @@ window.bench = {frames: [], drawn: []};
   };
   addEventListener("DOMContentLoaded", () => {
     document.getElementById("fleet")?.addEventListener("drawn", ({detail}) => {
-      const {revision, names} = detail;
-      const of = [...names];
-      paintedSoon(() => window.bench.drawn.push([(performance.timeOrigin + performance.now()) / 1000, revision, of]));
+      const {revision, names, took} = detail;
+      const note = (at) => window.bench.drawn.push([at, revision, [...names], took]);
+      paintedSoon(() => note((performance.timeOrigin + performance.now()) / 1000));
     });
   });
 })();
@@ -69,15 +69,15 @@ def _once_there(page: Any) -> Any:
 
 
 class Seen(msgspec.Struct):
-    """What a page noted: frame times by what was done, and when it drew which nodes at which revision."""
+    """What a page noted: frame times by what was done; when it drew which nodes, at which revision, in how many ms."""
 
     frames: dict[str, list[float]] = msgspec.field(default_factory=lambda: {"hover": [], "scroll": []})
-    drawn: list[tuple[float, int, list[str]]] = msgspec.field(default_factory=list)
+    drawn: list[tuple[float, int, list[str], float]] = msgspec.field(default_factory=list)
 
     def revisions(self) -> Iterator[tuple[int, float]]:
         """Give each revision with the moment when it was in view."""
         last = None
-        for at, revision, _ in self.drawn:
+        for at, revision, _, _ in self.drawn:
             for number in range((revision if last is None else last + 1), revision + 1):
                 yield number, at
             last = revision
@@ -85,7 +85,7 @@ class Seen(msgspec.Struct):
     def after(self, sent: Mapping[str, Sequence[float]]) -> Iterator[float]:
         """Give how long each change of a node took to be in view."""
         times: dict[str, list[float]] = {}
-        for at, _, names in self.drawn:
+        for at, _, names, _ in self.drawn:
             for name in names:
                 times.setdefault(name, []).append(at)
         if not self.drawn:

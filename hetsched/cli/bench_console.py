@@ -108,6 +108,7 @@ def _latencies(changes: _Changes, seen: Seen, listening: Sockets, pushed: dict[i
         "push to socket": [1000 * (at - pushed[n]) for n, at in listening.heard() if n in pushed],
         "push to pixel": [1000 * (at - pushed[n]) for n, at in seen.revisions() if n in pushed],
         "change to pixel": [1000 * waited for waited in seen.after(changes.sent)],
+        "script of a drawing": [took for _, _, _, took in seen.drawn],
         "frame while hovering": seen.frames["hover"],
         "frame while scrolling": seen.frames["scroll"],
     }.items():
@@ -120,7 +121,7 @@ def _latencies(changes: _Changes, seen: Seen, listening: Sockets, pushed: dict[i
 
 def _converged(server: _Server, browser: Browser, listening: Sockets) -> Checks:
     """Wait until everybody is where a fresh page begins; who is not in the end missed something without noticing."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
         fresh = listening.fresh_document()

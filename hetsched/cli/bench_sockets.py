@@ -158,6 +158,8 @@ class Sockets:
         while made.revision < 0 and time.monotonic() < until:
             time.sleep(0.05)
         future.cancel()
+        if made.revision < 0:
+            raise InputError("BenchmarkFailed", "a new socket was not answered")
         return made.document
 
     def behind(self, newest: int, fresh: Any) -> int:

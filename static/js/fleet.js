@@ -216,6 +216,7 @@ function drawSoon(head, patch) {
 }
 
 function drawPending() {
+  const began = performance.now();
   const { head, names, whole } = pending;
   pending = null;
   nodes = head.nodes ?? {};
@@ -226,7 +227,7 @@ function drawPending() {
   headroom.changed(head.revision);
   // For whoever measures how soon a change is seen.
   const { revision } = live.topics.get(`cluster:${cluster}`);
-  screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, revision } }));
+  screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, revision, took: performance.now() - began } }));
 }
 
 const age = document.getElementById("changed");

@@ -60,6 +60,7 @@ export class HeatMap {
   }
 
   draw(nodes) {
+    const told = this.shown[this.at]?.name;
     this.nodes = nodes;
     this.shown = Object.values(nodes);
     const rank = (node) => (FAMILIES.indexOf(node.family) + FAMILIES.length + 1) % (FAMILIES.length + 1);
@@ -71,6 +72,7 @@ export class HeatMap {
       if (last && last.family === node.family && last.name === node.pool) last.size += 1;
       else this.pools.push({ family: node.family, name: node.pool, first: at, size: 1 });
     }
+    this.at = this.place.get(told) ?? -1;
     this.match();
     this.layOut(true);
   }
