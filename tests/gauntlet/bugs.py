@@ -115,7 +115,7 @@ BUGS = (
         "hetsched/engine/cycle.py",
         "        while self.room.to_undo:\n            self._take_back(self.room.to_undo.popleft())\n",
         "        self.room.to_undo.clear()\n",
-        "tests/unit/engine/test_gangs_are_placed_whole_or_not_at_all.py::test_two_gangs_do_not_lock_each_other_out",
+        "tests/unit/engine/test_gangs_are_placed_whole_or_not_at_all.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
     ),
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
