@@ -1,0 +1,82 @@
+"""What still fits on a node and what binds, who needs its instruction set, a candidate's ghost, and the last day."""
+
+from __future__ import annotations
+
+import re
+
+from django.test import Client
+
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Reservation
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+
+from .test_a_node_shows_facts_and_their_source import words
+
+
+def test_the_first_sentence_says_how_many_more_fit_and_what_binds(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("build", "ci").cpu(2).memory("1Gi"))
+    # 8 - 2 = 6 CPUs are left for copies of 2: three; memory would do for 31.
+    text = words(viewer, "/nodes/n1/")
+    assert "Fits 3 more like ci/build; CPU is the binding resource." in text
+    assert "2 CPUs, 1 GiB as ci/build 3 CPU Insufficient cpu: 2 requested" in text
+
+
+def test_gpu_memory_binds_where_shares_are_left(viewer: Client, cluster: Cluster) -> None:
+    # Two cards of 40 GiB: shares of 100 ‰ with 20 GiB each fit twice on a card, four times in all.
+    placed(cluster, "n1", a_pod("slice", "ml").cpu("100m").gpu(1, milli=100, memory_mib=20480))
+    Reservation.objects.all().update(allocation=Allocation(gpus=(CardGrant(0, 100, 20480),)))
+    assert "Fits 3 more like ml/slice; GPU memory is the binding resource." in words(viewer, "/nodes/n1/")
+
+
+def test_waiting_pods_say_what_they_need_of_the_instruction_set(viewer: Client, db: None) -> None:
+    cluster = a_cluster(a_node("rv").arch("riscv64", "rv64gcv"))
+    submitted(cluster, a_pod("vectors").isa("rv64gcv"), a_pod("crypto").isa("rv64gc_zkt"))
+    recorded(cluster, refusing(cluster))
+    text = words(viewer, "/nodes/rv/isa/")
+    assert "rv64gcv 1 runs natively default/vectors" in text
+    assert "rv64gc_zkt 1 does not run the node lacks zkt default/crypto" in text
+    page = viewer.get("/nodes/rv/isa/").content.decode()
+    # What every machine of the architecture runs is not counted.
+    assert re.search(r'title="1 waiting pod needs it[^"]*">v <b>·1</b>', page)
+    assert not re.search(r">f <b>", page)
+
+
+def test_the_largest_request_that_fits_a_card(viewer: Client, cluster: Cluster) -> None:
+    pods = placed(cluster, "n1", a_pod("a"), a_pod("b"))
+    for index, pod in enumerate(pods):
+        grant = Allocation(gpus=(CardGrant(index, 250 + 250 * index, 10240),))
+        Reservation.objects.filter(pod=pod).update(allocation=grant)
+    text = words(viewer, "/nodes/n1/gpu/")
+    assert "Largest request that still fits one card: 750 ‰ with 30 GiB, on #0. 0 whole cards are free." in text
+
+
+def test_a_ghost_stands_on_the_cards_and_cpus_that_the_address_names(viewer: Client, db: None) -> None:
+    node = a_node("n1").gpus(2).zone("node-0", "0-3", siblings="0,2;1,3")
+    cluster = a_cluster(node)
+    pod = placed(cluster, "n1", a_pod("pinned"))[0]
+    grant = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),), gpus=(CardGrant(0, 800, 1),))
+    Reservation.objects.filter(pod=pod).update(allocation=grant)
+    zones = viewer.get("/nodes/n1/numa/", {"ghost": "cpus:2-3,9;gpu:0/500"}).content.decode()
+    cells = re.findall(r'<span class="cpu-cell([^"]*)" title="CPU (\d+)', zones)
+    assert [cpu for kind, cpu in cells if "ghost" in kind] == ["2", "3"]
+    assert "CPUs 2 are held by now. CPUs 9 are not here." in " ".join(zones.split())
+    cards = words(viewer, "/nodes/n1/gpu/?ghost=cpus:2-3;gpu:0/500;gpu:1;gpu:7")
+    assert "ghost 500 ‰ does not fit now" in cards
+    assert "ghost 1000 ‰" in cards
+    assert "Card 7 is not here." in cards
+    assert "Ghost" not in words(viewer, "/nodes/n1/gpu/?ghost=nonsense:;gpu:x")
+
+
+def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> None:
+    assert "Nothing was held here in the last 24 hours." in words(viewer, "/nodes/n2/balance/")
+    placed(cluster, "n1", a_pod("p").cpu(4).memory("8Gi"))
+    page = viewer.get("/nodes/n1/balance/").content.decode()
+    assert page.count("<polyline") == 3  # the balance, CPU and memory; nobody states network or disk
+    # u = .5 and .25: mean .375, variance .015625.
+    text = words(viewer, "/nodes/n1/balance/")
+    assert (
+        "Mean use 0.3750 Dispersion: variance 0.01563 Dispersion: standard deviation 0.1250 Nash utility 0.9844" in text
+    )
+    assert "As a table" in text
