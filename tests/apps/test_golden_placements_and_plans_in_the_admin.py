@@ -1,0 +1,140 @@
+"""Golden placements and plans are agreed, changed and removed in the admin, through the actions and with a reason."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.policies.models import GoldenPlacement, Policy, PolicyPlan
+from tests.builders import a_node
+from tests.scenes import a_cluster
+
+pytestmark = pytest.mark.django_db
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: main, image: example/web, resources: {requests: {cpu: "1", memory: 1Gi}}}]}
+"""
+
+
+@pytest.fixture
+def cluster(db: Any) -> Cluster:
+    return a_cluster(a_node("n1"), a_node("n2"))
+
+
+@pytest.fixture
+def browser(client: Client, settings: Any, cluster: Cluster) -> Client:
+    settings.STORAGES = {
+        **settings.STORAGES, "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }  # fmt: skip
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    return client
+
+
+def agree(browser: Client, cluster: Cluster, **changes: Any) -> Any:
+    sent = {
+        "name": "web", "cluster": cluster.pk, "manifest": POD, "kind": "nodes", "which": "n1, n2", "policy_name": "",
+        "enabled": "on", "reason": "agreed", **changes,
+    }  # fmt: skip
+    return browser.post(reverse("admin:policies_goldenplacement_add"), sent)
+
+
+def test_a_placement_is_agreed_and_judged_at_once(browser: Client, cluster: Cluster) -> None:
+    assert agree(browser, cluster).status_code == 302
+    row = GoldenPlacement.objects.get()
+    assert (row.name, row.expectation.nodes, row.state) == ("web", ("n1", "n2"), "kept")
+    entry = AuditEntry.objects.get(action="golden.add")
+    assert (entry.actor, entry.reason) == ("root", "agreed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reason": ""}, "This field is required"),
+        ({"manifest": "kind: ["}, "manifest"),
+        ({"name": "Not A Name"}, "is no name"),
+        ({"kind": "isa", "which": "rv64qq"}, "rv64qq"),
+        ({"kind": "verdict", "which": "placed"}, "placed"),
+    ],
+)
+def test_what_the_action_would_refuse_stands_beside_the_form(
+    browser: Client, cluster: Cluster, changes: dict[str, str], said: str
+) -> None:
+    answer = agree(browser, cluster, **changes)
+    assert answer.status_code == 200
+    assert said in answer.content.decode()
+    assert not GoldenPlacement.objects.exists()
+    assert not AuditEntry.objects.filter(action="golden.add").exists()
+
+
+def test_it_is_changed_and_removed_with_a_reason(browser: Client, cluster: Cluster) -> None:
+    agree(browser, cluster)
+    row = GoldenPlacement.objects.get()
+    change = reverse("admin:policies_goldenplacement_change", args=[row.pk])
+    shown = browser.get(change).content.decode()
+    assert 'value="n1, n2"' in shown
+    sent = {"cluster": cluster.pk, "manifest": POD, "kind": "nodes", "which": "n2", "reason": "moved"}
+    assert browser.post(change, sent).status_code == 302
+    row.refresh_from_db()
+    assert (row.expectation.nodes, row.enabled, row.reason) == (("n2",), False, "moved")
+
+    remove = reverse("admin:policies_goldenplacement_delete", args=[row.pk])
+    assert browser.post(remove, {"post": "yes"}).status_code == 200
+    assert GoldenPlacement.objects.exists()
+    assert browser.post(remove, {"reason": "over"}).status_code == 302
+    assert not GoldenPlacement.objects.exists()
+    assert AuditEntry.objects.get(action="golden.remove").reason == "over"
+
+
+def plan(browser: Client, **changes: Any) -> Any:
+    sent = {
+        "name": "nights", "policy": Policy.objects.get(name="spread").pk, "kind": "once", "version": 1,
+        "at_0": (timezone.now() + timedelta(days=1)).date().isoformat(), "at_1": "12:00:00", "late_minutes": 30,
+        "metric": "balance", "minutes": 10, "enabled": "on", "reason": "quieter", **changes,
+    }  # fmt: skip
+    return browser.post(reverse("admin:policies_policyplan_add"), sent)
+
+
+def test_an_activation_is_planned_at_a_time(browser: Client) -> None:
+    assert plan(browser).status_code == 302
+    row = PolicyPlan.objects.get()
+    assert row.once is not None
+    assert (row.once.version, row.once.late_minutes, row.author) == (1, 30, "root")
+    shown = browser.get(reverse("admin:policies_policyplan_change", args=[row.pk]))
+    assert shown.status_code == 200
+
+
+def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster) -> None:
+    figure = {
+        "kind": "condition", "cluster": cluster.pk, "metric": "cpuUtilization", "above": "0.6", "above_version": 1,
+        "below": "0.4", "below_version": 1,
+    }  # fmt: skip
+    missing = plan(browser, **{**figure, "above": ""})
+    assert "This is needed." in missing.content.decode()
+    crossed = plan(browser, **{**figure, "below": "0.7"})
+    assert "0.7 is not less than 0.6" in crossed.content.decode()
+    assert plan(browser, **figure).status_code == 302
+    condition = PolicyPlan.objects.get().condition
+    assert condition is not None
+    assert (condition.cluster, condition.metric, condition.above, condition.below) == (
+        "fleet",
+        "cpuUtilization",
+        0.6,
+        0.4,
+    )
+
+
+def test_what_is_over_is_refused_beside_the_form(browser: Client) -> None:
+    answer = plan(browser, at_0="2020-01-01")
+    assert "is over" in answer.content.decode()
+    assert not PolicyPlan.objects.exists()
