@@ -1,0 +1,131 @@
+"""What is agreed on is judged on empty nodes, so by the inventory and the policy alone; who breaks it later is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.golden import Expectation, GoldenPlacementBroken
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.actions import cordon
+from hetsched.inventory.models import Cluster
+from hetsched.journal import figures, tally
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.placement.topics import snapshot
+from hetsched.policies.actions import activate, save_draft
+from hetsched.policies.effective import active_specs
+from hetsched.policies.goldens import look_again, save_golden
+from hetsched.policies.guarding import check_goldens
+from hetsched.policies.models import GoldenPlacement
+from tests.builders import NodeBuilder, a_node, a_pod
+from tests.scenes import ALICE, a_cluster, placed
+
+pytestmark = pytest.mark.django_db
+
+
+def manifest(cpu: str = "1", **annotations: str) -> str:
+    notes = ", ".join(f'"{key}": "{value}"' for key, value in annotations.items())
+    container = f'{{name: c, image: "example.com/c", resources: {{requests: {{cpu: "{cpu}"}}}}}}'
+    meta = f"{{name: g, annotations: {{{notes}}}}}"
+    return f"{{apiVersion: v1, kind: Pod, metadata: {meta}, spec: {{containers: [{container}]}}}}"
+
+
+def agreed(cluster: Cluster, text: str = "", name: str = "g", **expect: Any) -> GoldenPlacement:
+    return save_golden(
+        name, cluster=cluster, manifest=text or manifest(), expectation=Expectation(**expect), policy_name="hetsched",
+        actor=ALICE, reason="agreed",
+    )  # fmt: skip
+
+
+def judged(cluster: Cluster, text: str = "", **expect: Any) -> tuple[str, str]:
+    row = agreed(cluster, text, **expect)
+    return row.state, row.got
+
+
+def riscv(name: str, isa: str = "rv64gcv") -> NodeBuilder:
+    return a_node(name).arch("riscv64", isa)
+
+
+def test_it_is_judged_on_nodes_with_nobody_on_them() -> None:
+    cluster = a_cluster(a_node("n1"), a_node("n2").cpu(2))
+    placed(cluster, "n1", a_pod("all-of-it").cpu("8"))
+    cordon(cluster, "n1", actor=ALICE, reason="disk")
+    assert judged(cluster, manifest("4"), nodes=("n1",)) == ("kept", "n1")
+
+
+@pytest.mark.parametrize(
+    ("text", "expect", "found"),
+    [
+        (manifest(**{"hetsched.io/isa": "rv64gcv"}), {"nodes": ("vector",)}, ("kept", "vector")),
+        (manifest(**{"hetsched.io/isa": "rv64gcv"}), {"nodes": ("plain", "other")}, ("broken", "vector")),
+        (manifest(**{"hetsched.io/isa": "rv64gc"}), {"isa": "rv64gc"}, ("kept", None)),
+        (manifest(**{"hetsched.io/isa": "rv64gc"}), {"selector": {"kubernetes.io/arch": "riscv64"}}, ("kept", None)),
+        (manifest(**{"hetsched.io/isa": "rv64gc"}), {"selector": {"kubernetes.io/arch": "arm64"}}, ("broken", None)),
+        (manifest("900"), {"verdict": "never-fits"}, ("kept", "never-fits")),
+        (manifest(**{"hetsched.io/isa": "nonsense"}), {"verdict": "misconfigured"}, ("kept", "misconfigured")),
+        (manifest(), {"verdict": "never-fits"}, ("broken", None)),
+        (manifest("900"), {"nodes": ("plain",)}, ("broken", None)),
+    ],
+)
+def test_each_kind_of_expectation(text: str, expect: dict[str, Any], found: tuple[str, str | None]) -> None:
+    cluster = a_cluster(riscv("plain", "rv64gc"), riscv("vector"))
+    state, got = judged(cluster, text, **expect)
+    assert state == found[0]
+    assert found[1] in (None, got)
+
+
+def test_what_nobody_can_know_is_unknown_and_blocks_nothing() -> None:
+    cluster = a_cluster(a_node("n1").arch("riscv64"))  # its instruction set is not known
+    state, got = judged(cluster, manifest(**{"hetsched.io/isa": "rv64gcv"}), nodes=("n1",))
+    assert (state, "unknown" in got) == ("unknown", True)
+    spec = active_specs({"hetsched"})["hetsched"]
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="again")
+    entry = AuditEntry.objects.filter(action="policy.activate", object_name="hetsched").latest("id")
+    assert entry.details["goldens"] == {"g": "unknown"}
+
+
+def test_all_that_break_are_named_with_what_was_expected_and_what_came_out() -> None:
+    cluster = a_cluster(riscv("a-plain", "rv64gc"), riscv("vector"))
+    vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
+    agreed(cluster, vectors, "one", nodes=("vector",))
+    agreed(cluster, vectors, "two", isa="rv64gcv")
+    blind = save_draft(PolicySpec("hetsched", (PluginUse("resource-fit"),)), actor=ALICE)
+    with pytest.raises(GoldenPlacementBroken) as refused:
+        activate("hetsched", blind.version, actor=ALICE, reason="simpler")
+    assert [(one.golden, one.expected, one.got.split()[0]) for one in refused.value.broken] == [
+        ("one", "on vector", "a-plain"), ("two", "a node that runs rv64gcv natively", "a-plain"),
+    ]  # fmt: skip
+    assert check_goldens(blind.spec).broken == 2
+
+
+def test_one_that_the_inventory_breaks_is_told_live_and_in_the_audit_and_so_is_its_end() -> None:
+    vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
+    cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
+    agreed(cluster, vectors, nodes=("vector",))
+    assert look_again() == {"kept": 1, "broken": 0, "unknown": 0}
+    told = OutboxEvent.objects.filter(topic="goldens").count()
+    look_again()
+    assert OutboxEvent.objects.filter(topic="goldens").count() == told  # nothing changed, so nothing is judged
+
+    a_cluster(riscv("vector", "rv64gc"), riscv("plain", "rv64gc"))
+    assert look_again() == {"kept": 0, "broken": 1, "unknown": 0}
+    row = GoldenPlacement.objects.get()
+    assert (row.state, row.broken_since) == ("broken", row.checked_at)
+    assert snapshot("goldens").data["g"]["state"] == "broken"
+    assert AuditEntry.objects.filter(action="golden.broken", object_name="g").count() == 1
+    assert {one.labels: one.value for one in tally.told(figures.GOLDENS)} == {
+        ("kept",): 0.0, ("broken",): 1.0, ("unknown",): 0.0,
+    }  # fmt: skip
+
+    a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
+    look_again()
+    assert (GoldenPlacement.objects.get().state, GoldenPlacement.objects.get().broken_since) == ("kept", None)
+    assert AuditEntry.objects.filter(action="golden.kept").count() == 1
+
+
+def test_a_cluster_that_goes_takes_its_placements_along() -> None:
+    cluster = a_cluster(a_node("n1"))
+    agreed(cluster, nodes=("n1",))
+    cluster.delete()
+    assert look_again() == {"kept": 0, "broken": 0, "unknown": 0}
