@@ -185,6 +185,12 @@ class View:
         return Head(str(column.label), column.number, self.url(sort=second if self.sort == first else first), state)
 
     @property
+    def heading(self) -> str:
+        """Return the column that names the row: `name`, else the first that has a label."""
+        named = [column.name for column in self.columns if str(column.label)]
+        return "name" if "name" in named else next(iter(named), "")
+
+    @property
     def rows(self) -> Iterator[list[tuple[Column, Cell, str]]]:
         """Yield the cells of the page, row by row, each with its column and the address it leads to."""
         assert self.page is not None

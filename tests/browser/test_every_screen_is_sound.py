@@ -1,0 +1,67 @@
+"""Every screen can be used by everybody: nothing that axe-core calls serious or critical in either theme, nothing wider
+than the window at any width, no request that leaves the machine, no error in the console, with the page's policy on.
+
+Rule: each screen is opened once and looked at in the light theme, then in the dark one for what colours can break, then
+made narrower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Visitor
+from tests.browser.screens import addresses
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]
+
+GRAVE = ("serious", "critical")
+WIDTHS = (1440, 1024, 390)
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+
+
+def violations(page: Page, rules: dict[str, Any] | None = None) -> list[str]:
+    """Return what axe-core finds grave, with the elements."""
+    options = {"resultTypes": ["violations"], **(rules or {})}
+    found: list[dict[str, Any]] = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{one['id']}: {' | '.join(node['html'][:160] for node in one['nodes'][:4])}"
+        for one in found
+        if one["impact"] in GRAVE
+    ]
+
+
+def test_every_screen_is_sound(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    visitor.submit("screens-placed")
+    visitor.submit("screens-refused", nodeSelector={"disk": "none-has-it"})
+    visitor.decision_of("screens-placed")
+    visitor.decision_of("screens-refused")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    problems: dict[str, list[str]] = {}
+    for name, address in addresses(visitor.console).items():
+        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+        page.emulate_media(color_scheme="light")
+        answer = page.goto(f"{visitor.console.url}{address}", wait_until="networkidle")
+        assert answer is not None
+        if answer.status != 200:
+            problems[name] = [f"answers {answer.status}"]
+            continue
+        found = violations(page)
+        page.emulate_media(color_scheme="dark")
+        found += [f"dark: {one}" for one in violations(page, COLOURS)]
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 844})
+            wider = page.evaluate(WIDER)
+            found += [f"{wider} px wider than {width}"] if wider > 0 else []
+        if found:
+            problems[name] = found
+    foreign = {url for url in asked if not url.startswith((visitor.console.url, "data:", "blob:"))}
+    assert (problems, foreign) == ({}, set())
