@@ -77,6 +77,8 @@ def test_several_waiting_workloads_are_cancelled_at_once(visitor: Visitor) -> No
     page = visitor.open("/queue/")
     for name in ("giant-a", "giant-b"):
         visitor.submit(name, nodeSelector={"kubernetes.io/hostname": "no-such-node"})
+    for name in ("giant-a", "giant-b"):
+        visitor.decision_of(name)  # a decision that comes while the dialog is open would change what is cancelled
     page = visitor.open("/queue/?q=pod%7Egiant")
     expect(page.locator("#rows tbody tr")).to_have_count(2)
     page.check("input[data-pick-all]")

@@ -1,0 +1,51 @@
+"""`hetsched audit verify` reads the whole trail: exit 0 where it is what was sealed, 1 where it is not."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+import typer
+from django.db import connection
+
+from hetsched.cli.audit import verify
+from hetsched.cli.output import OutputFormat
+from hetsched.journal.audit import SYSTEM, record_many
+from hetsched.journal.chain import seal_new
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def sealed() -> None:
+    record_many(SYSTEM, "node.cordon", [(("node", f"n{number}"), {}) for number in range(3)])
+    seal_new(settled=timedelta(0))
+
+
+def asked(capsys: pytest.CaptureFixture[str], head: str = "") -> tuple[int, dict[str, object]]:
+    code = 0
+    try:
+        verify(head=head, output=OutputFormat.JSON)
+    except typer.Exit as end:
+        code = end.exit_code
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_whole_trail_is_told_with_its_head(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = asked(capsys)
+    assert (code, told["seals"], told["sealed"], told["broken"]) == (0, 1, 3, [])
+    assert asked(capsys, str(told["head"]))[0] == 0
+
+
+def test_a_head_that_was_noted_and_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = asked(capsys, "0" * 64)
+    assert (code, told["headLost"], told["broken"]) == (1, True, [])
+
+
+def test_an_entry_that_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM journal_auditentry WHERE object_name = 'n1'")
+    code, told = asked(capsys)
+    (broken,) = told["broken"]  # type: ignore[misc]
+    assert (code, broken["problem"]) == (1, "3 entries were sealed, there are 2")
