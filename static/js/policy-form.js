@@ -10,8 +10,10 @@ const nearest = (weight) => STOPS.reduce((best, stop, at) => (Math.abs(stop - we
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 export class PolicyForm {
-  constructor(root, words, changed) {
+  // `order`: the plugins of the version that decides; one that is switched on again gets its place there.
+  constructor(root, words, order, changed) {
     this.root = root;
+    this.order = order;
     this.words = words;
     this.uses = root.querySelector("#uses");
     this.unused = root.querySelector("#unused");
@@ -163,12 +165,25 @@ export class PolicyForm {
   switch(row) {
     const on = this.isOn(row);
     row.classList.toggle("off", !on);
-    if (on && row.parentElement === this.unused) {
-      this.uses.append(row);
-      row.querySelector("[data-on]").focus();
-      this.moved.textContent = fill(this.words["now-at"], { plugin: row.dataset.plugin, place: this.rows.length });
-    }
+    const entered = on && row.parentElement === this.unused;
+    if (entered) this.enter(row);
     this.number();
+    if (!entered) return;
+    row.querySelector("[data-on]").focus();
+    this.tellPlace(row);
+  }
+
+  enter(row) {
+    const at = this.order.indexOf(row.dataset.plugin);
+    const earlier = this.order.slice(0, Math.max(at, 0)).findLast((name) => this.rowOf(name)?.parentElement === this.uses);
+    if (at < 0) this.uses.append(row);
+    else if (earlier) this.rowOf(earlier).after(row);
+    else this.uses.prepend(row);
+  }
+
+  tellPlace(row) {
+    const place = row.querySelector(".place").textContent;
+    this.moved.textContent = fill(this.words["now-at"], { plugin: row.dataset.plugin, place });
   }
 
   move(row, step, focused) {
@@ -180,7 +195,7 @@ export class PolicyForm {
     focused.focus();
     if (focused.disabled) row.querySelector("[data-move]:not(:disabled)")?.focus();
     row.scrollIntoView({ block: "nearest" });
-    this.moved.textContent = fill(this.words["now-at"], { plugin: row.dataset.plugin, place: this.rows.indexOf(row) + 1 });
+    this.tellPlace(row);
     this.changed();
   }
 

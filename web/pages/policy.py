@@ -67,16 +67,16 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         "metrics": METRICS.items(),
         "etag": etag(found),
         "may_edit": subject.may(Action.EDIT_POLICY),
-        "desk": {
-            "name": found.name,
-            "shown": shown.version,
-            "state": shown.state,
-            "active": found.active_version,
-            "spec": shown.spec,
-            "locked": locked,
-        },
+        "desk": _desk(
+            shown.spec,
+            shown=shown.version,
+            state=shown.state,
+            active=found.active_version,
+            order=_names((active or shown).spec),
+            locked=locked,
+        ),
     }
-    return shell.render("policy/desk", _plain(context))
+    return shell.render("policy/desk", context)
 
 
 def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
@@ -95,9 +95,18 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
         "origin": origin.name,
         "revisions": [],
         "etag": "",
-        "desk": {"name": name, "shown": 0, "state": "", "active": 0, "spec": spec, "locked": ""},
+        "desk": _desk(spec, shown=0, state="", active=0, order=_names(begun), locked=""),
     }
-    return shell.render("policy/desk", _plain(context))
+    return shell.render("policy/desk", context)
+
+
+def _desk(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
+    """Return what the script begins with, as plain JSON values."""
+    return {"name": spec.name, "spec": msgspec.to_builtins(spec), **facts}
+
+
+def _names(spec: PolicySpec) -> list[str]:
+    return [use.name for use in spec.plugins]
 
 
 def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[str, Any]:
@@ -168,8 +177,3 @@ def _goldens(name: str) -> list[GoldenPlacement]:
     """Return the golden placements that guard this policy."""
     rows = GoldenPlacement.objects.filter(policy_name__in=("", name)).select_related("cluster")
     return list(rows.defer("cluster__definitions", "manifest"))
-
-
-def _plain(context: dict[str, Any]) -> dict[str, Any]:
-    """Have what scripts read as plain JSON values."""
-    return {**context, "desk": msgspec.to_builtins(context["desk"])}

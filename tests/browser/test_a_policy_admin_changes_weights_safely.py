@@ -1,0 +1,187 @@
+"""A policy admin edits a draft, sees what would have moved, is held back by a golden placement, puts it right,
+activates with a reason and rolls back; from the first key to the last without a mouse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Console, Visitor
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
+
+PASSWORD = "a long enough password"
+# A job that needs vectors, agreed to run where they are; and a colleague who may change policies.
+PREPARED = f"""
+from django.contrib.auth.models import Group, User
+from hetsched.contracts.golden import Expectation
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Program
+from hetsched.policies.goldens import save_golden
+for name in ("kim", "lee"):
+    person = User.objects.create_user(name, password="{PASSWORD}")
+    person.groups.add(Group.objects.get(name="policy-admin"))
+pod = '''
+apiVersion: v1
+kind: Pod
+metadata: {{name: dsp, annotations: {{hetsched.io/isa: rv64gcv}}}}
+spec: {{containers: [{{name: main, image: example/dsp, resources: {{requests: {{cpu: "1", memory: 1Gi}}}}}}]}}
+'''
+row = save_golden(
+    "vector-jobs", cluster=Cluster.objects.get(name="demo"), manifest=pod, expectation=Expectation(isa="rv64gcv"),
+    policy_name="spread", actor=Program("ops", "operator"), reason="they crash elsewhere",
+)
+assert row.state == "kept", row.got
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(console: Console) -> None:
+    console.run(PREPARED)
+
+
+@pytest.fixture
+def as_person(visit: Callable[..., Visitor], console: Console, prepared: None) -> Callable[[str], Visitor]:
+    """Return a maker of tabs of somebody who logged in by name."""
+
+    def make(name: str) -> Visitor:
+        visitor = visit(storage_state=None)
+        visitor.page.context.clear_cookies()
+        visitor.page.goto(f"{console.url}/login/")
+        visitor.page.fill("#id_username", name)
+        visitor.page.fill("#id_password", PASSWORD)
+        visitor.page.keyboard.press("Enter")
+        visitor.page.wait_for_url(f"{console.url}/")
+        return visitor
+
+    return make
+
+
+def press(page: Page, selector: str, *keys: str) -> None:
+    """Go to a control and press keys there, as somebody does who has no mouse."""
+    control = page.locator(selector)
+    expect(control).to_be_enabled()
+    control.focus()
+    expect(control).to_be_focused()
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def weigh(page: Page, plugin: str, weight: str) -> None:
+    press(page, f"[data-plugin={plugin}] [data-number]", "Control+a")
+    page.keyboard.type(weight)
+
+
+def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
+    visitor: Visitor, as_person: Callable[[str], Visitor]
+) -> None:
+    visitor.open("/")
+    for number in range(4):
+        visitor.submit(f"web-{number}", schedulerName="hetsched-spread")
+    visitor.decision_of("web-3")
+    kim = as_person("kim")
+    page = kim.page
+    kim.expected = ["409 (Conflict)"]  # the browser itself writes down that the activation was refused
+
+    # To the desk: g p, then the policy's link.
+    page.keyboard.press("g")
+    page.keyboard.press("p")
+    page.wait_for_url("**/policies/")
+    press(page, "#spread th a", "Enter")
+    page.wait_for_url("**/policies/spread/")
+    expect(page.locator("#draft-state")).to_have_text("no draft")
+
+    # The draft: pack instead of spread. The slider goes by keys, the text follows, the switch is the space bar.
+    weigh(page, "least-allocated", "0")
+    page.locator("summary", has_text="not used").focus()
+    page.keyboard.press("Enter")
+    press(page, "[data-plugin=best-fit] [data-on]", "Space")
+    expect(page.locator("#uses [data-plugin=best-fit] [data-on]")).to_be_focused()
+    press(page, "[data-plugin=best-fit] [data-slider]", "ArrowRight", "ArrowRight")
+    expect(page.locator("[data-plugin=best-fit] [data-number]")).to_have_value("2")
+    press(page, "[data-plugin=best-fit] [data-on]", "Alt+ArrowUp")
+    expect(page.locator("#moved")).to_contain_text("best-fit is now at place")
+    expect(page.locator("#manifest")).to_have_value(re.compile(r"\{name: best-fit, weight: 2\}"))
+    # By mistake the filter goes too.
+    press(page, "[data-plugin=isa-match] [data-on]", "Space")
+    expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
+    expect(page.locator("#changes")).to_contain_text("isa-match · at place")
+
+    # Nothing is lost by a reload, and leaving would be asked about.
+    page.reload()
+    expect(page.locator("#draft-state")).to_have_text("unsaved")
+    expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
+
+    # What would have moved; the draft is saved for it.
+    press(page, "#replay", "Enter")
+    expect(page.locator("[data-figure=moved] b")).to_have_text("4", timeout=60_000)
+    expect(page.locator("#replay-rows")).to_contain_text("default/web-0")
+    assert page.locator("#replay-rows a[href^='/decisions/']").count() == 4
+    expect(page.locator("#draft-state")).to_have_text("draft v2")
+    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("breaks")
+
+    # The golden placement holds it back, and says what it expected and what it got.
+    press(page, "#activate", "Enter")
+    expect(page.locator("#act")).to_contain_text("1 of 1 golden placements break")
+    expect(page.locator("#act textarea[name=reason]")).to_be_focused()
+    page.keyboard.type("fewer half-empty nodes")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#act [data-problem]")).to_contain_text("expected a node that runs rv64gcv natively")
+    expect(page.locator("#act [data-problem]")).to_contain_text("GoldenPlacementBroken")
+    page.keyboard.press("Escape")
+    expect(page.locator("#act")).to_be_hidden()
+
+    # Put right: the filter comes back to its place, and with it the golden placement.
+    page.locator("summary", has_text="not used").focus()
+    page.keyboard.press("Enter")
+    press(page, "[data-plugin=isa-match] [data-on]", "Space")
+    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("holds")
+    expect(page.locator("#draft-text")).to_contain_text("2 differences from v1")
+    press(page, "#activate", "Enter")
+    expect(page.locator("#act")).to_contain_text("1 of 1 golden placements hold")
+    page.keyboard.type("fewer half-empty nodes")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".page-title")).to_contain_text("v3 decides")
+    expect(page.locator("#versions tbody tr").first).to_contain_text("fewer half-empty nodes")
+
+    # And back, with one button and another reason.
+    press(page, "[data-rollback]", "Enter")
+    expect(page.locator("#act-title")).to_have_text("Go back to v1 of spread?")
+    page.keyboard.type("the night jobs wait longer")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".page-title")).to_contain_text("v1 decides")
+    expect(page.locator("#versions tbody")).to_contain_text("the night jobs wait longer")
+
+
+def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> None:
+    kim, lee = as_person("kim"), as_person("lee")
+    kim.expected = ["412 (Precondition Failed)"]
+    mine, theirs = kim.open("/policies/binpack/"), lee.open("/policies/binpack/")
+    weigh(mine, "binpack", "5")
+    weigh(mine, "taints", "9")
+    expect(mine.locator("#save")).to_be_enabled()
+    weigh(theirs, "taints", "4")
+    weigh(theirs, "node-affinity", "8")
+    press(theirs, "#save", "Enter")
+    expect(theirs.locator("#draft-state")).to_have_text("draft v2")
+
+    press(mine, "#save", "Enter")
+    conflict = mine.locator("#conflict")
+    expect(conflict).to_contain_text("lee saved version 2 since this page was loaded")
+    # Of taints, which both changed, mine stands; of node-affinity theirs is taken; binpack only I changed.
+    expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 4")
+    expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 9")
+    press(mine, "#conflict [data-key='plugin node-affinity'] input[value=theirs]", "Space")
+    mine.get_by_role("button", name="Take what is chosen").focus()
+    mine.keyboard.press("Enter")
+    expect(conflict).to_be_hidden()
+    press(mine, "#save", "Enter")
+    expect(mine.locator("#draft-state")).to_have_text("draft v3")
+    weights = {name: mine.locator(f"[data-plugin={name}] [data-number]").input_value() for name in (
+        "binpack", "taints", "node-affinity",
+    )}  # fmt: skip
+    assert weights == {"binpack": "5", "taints": "9", "node-affinity": "8"}
