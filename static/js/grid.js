@@ -225,7 +225,7 @@ export class NodeGrid {
     const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
     let left = 0;
     for (const { root, node } of this.tiles.values()) {
-      const text = `${name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
+      const text = `${node.name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
       root.hidden = !wanted.every((word) => text.includes(word));
       left += !root.hidden;
     }
