@@ -10,10 +10,10 @@ const nearest = (weight) => STOPS.reduce((best, stop, at) => (Math.abs(stop - we
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 export class PolicyForm {
-  // `order`: the plugins of the version that decides; one that is switched on again gets its place there.
-  constructor(root, words, order, changed) {
+  // `deciding`: the plugins of the version that decides; one that is switched on again gets what it had there.
+  constructor(root, words, deciding, changed) {
     this.root = root;
-    this.order = order;
+    this.deciding = deciding;
     this.words = words;
     this.uses = root.querySelector("#uses");
     this.unused = root.querySelector("#unused");
@@ -174,11 +174,15 @@ export class PolicyForm {
   }
 
   enter(row) {
-    const at = this.order.indexOf(row.dataset.plugin);
-    const earlier = this.order.slice(0, Math.max(at, 0)).findLast((name) => this.rowOf(name)?.parentElement === this.uses);
-    if (at < 0) this.uses.append(row);
-    else if (earlier) this.rowOf(earlier).after(row);
+    const at = this.deciding.findIndex((use) => use.name === row.dataset.plugin);
+    if (at < 0) {
+      this.uses.append(row);
+      return;
+    }
+    const earlier = this.deciding.slice(0, at).findLast(({ name }) => this.rowOf(name)?.parentElement === this.uses);
+    if (earlier) this.rowOf(earlier.name).after(row);
     else this.uses.prepend(row);
+    this.setRow(row, this.deciding[at]);
   }
 
   tellPlace(row) {

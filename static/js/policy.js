@@ -23,7 +23,7 @@ let timer = null;
 let asked = null;
 let leaving = false;
 
-const form = new PolicyForm(byId("editor"), words, desk.order, () => changed());
+const form = new PolicyForm(byId("editor"), words, desk.deciding, () => changed());
 let clean = JSON.stringify(form.read());
 const attempt = byId("try") && new Try(byId("tried"), form, words);
 const agreed = byId("goldens") && new Goldens(byId("goldens"), words, { name: desk.name });

@@ -72,7 +72,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
             shown=shown.version,
             state=shown.state,
             active=found.active_version,
-            order=_names((active or shown).spec),
+            deciding=_uses((active or shown).spec),
             locked=locked,
         ),
     }
@@ -95,7 +95,7 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
         "origin": origin.name,
         "revisions": [],
         "etag": "",
-        "desk": _desk(spec, shown=0, state="", active=0, order=_names(begun), locked=""),
+        "desk": _desk(spec, shown=0, state="", active=0, deciding=_uses(begun), locked=""),
     }
     return shell.render("policy/desk", context)
 
@@ -105,8 +105,8 @@ def _desk(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
     return {"name": spec.name, "spec": msgspec.to_builtins(spec), **facts}
 
 
-def _names(spec: PolicySpec) -> list[str]:
-    return [use.name for use in spec.plugins]
+def _uses(spec: PolicySpec) -> list[dict[str, Any]]:
+    return list(msgspec.to_builtins(spec.plugins))
 
 
 def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[str, Any]:
