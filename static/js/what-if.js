@@ -1,6 +1,6 @@
 // The what-if page: the question as fields or YAML, kept in the address, asked 300 ms after the last change.
 import { drawComparison } from "./compare.js";
-import { element, fill, words as readWords } from "./draw.js";
+import { element, fill, stateChip, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
 import { IsaPicker } from "./isa-picker.js";
 import { changedText, commandOf, curlOf, yamlText } from "./manifest.js";
@@ -19,6 +19,7 @@ const nodesYaml = document.getElementById("nodes-yaml");
 const answer = document.getElementById("answer");
 const result = document.getElementById("result");
 const comparison = document.getElementById("comparison");
+const jump = document.getElementById("jump");
 const everyNode = document.getElementById("every-node");
 const cluster = document.getElementById("what-if").dataset.cluster;
 const grid = new NodeGrid(document.getElementById("grid"), words, {
@@ -102,6 +103,7 @@ async function ask() {
   asked?.abort();
   document.getElementById("examples").hidden = !mine.isEmpty;
   result.hidden = mine.isEmpty;
+  if (mine.isEmpty) jump.hidden = true;
   if (mine.isEmpty) {
     for (const part of ["ghosts", "every-node", "comparison"]) document.getElementById(part).hidden = true;
     answer.setAttribute("aria-busy", "false");
@@ -149,8 +151,18 @@ async function post(body, signal) {
   return { ok: response.ok, document: await response.json() };
 }
 
+// Where the form stands above the answer, the verdict stays in view and leads to it.
+function tellVerdict(whole) {
+  const said = whole.ok
+    ? [stateChip(whole.document.verdict, words[whole.document.verdict]), words["to-answer"]]
+    : [stateChip("misconfigured", whole.document.code), words["to-answer"]];
+  jump.replaceChildren(...said);
+  jump.hidden = false;
+}
+
 function show(whole, first) {
   const ghosts = document.getElementById("ghosts");
+  tellVerdict(whole);
   if (!whole.ok) {
     ghosts.hidden = everyNode.hidden = true;
     drawProblem(result, words, whole.document);

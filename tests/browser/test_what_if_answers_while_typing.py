@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visitor
+from tests.browser.conftest import Console, Visitor
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -191,3 +192,30 @@ def test_every_node_is_grouped_by_reason_and_taken_away_as_a_table(visitor: Visi
     lines = saved.value.path().read_text().splitlines()
     assert lines[0].startswith("rank,node,feasible,")
     assert len(lines) == 7
+
+
+def test_the_page_rest_and_the_command_give_the_same_document(visitor: Visitor, console: Console) -> None:
+    page = visitor.open("/what-if/?cpu=2&memory=1Gi&isa=x86-64-v3&copy=epyc-0%3A1")
+    with page.expect_response("**/api/v1/what-if/") as answered:
+        page.fill("[name=cpu]", "3")
+    shown, body = answered.value.json(), answered.value.request.post_data_json
+    again = page.evaluate(
+        """async (body) => {
+            const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+            const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
+            return (await fetch("/api/v1/what-if/", {method: "POST", headers, body: JSON.stringify(body)})).json();
+        }""",
+        body,
+    )
+    folder = console.plane.folder
+    exported = page.evaluate("async () => (await fetch('/api/v1/clusters/demo/export/')).text()")
+    (folder / "cluster.json").write_text(exported)
+    (folder / "pods.json").write_text(json.dumps(body["manifest"]))
+    files = ("-f", str(folder / "pods.json"), "--cluster", str(folder / "cluster.json"))
+    said = console.plane.run(
+        "-m", "hetsched.cli", "whatif", *files, "--copy-node", "epyc-0=1", "--explain", "-o", "json"
+    )
+    documents = [shown, again, json.loads(said)]
+    for document in documents:
+        del document["evaluatedAt"]
+    assert documents[0] == documents[1] == documents[2]

@@ -118,6 +118,7 @@ def result_words() -> dict[str, str]:
 def question_words() -> dict[str, Any]:
     """Return what the what-if page says besides its answers."""
     return {
+        "to-answer": _("to the answer"),
         "take-away": _("Take {name} away"),
         "no-such-node": _("There is no node of this name"),
         "drained": _("drained first"),
