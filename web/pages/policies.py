@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from django.db.models import Count, F, Max, Q
 from django.http import HttpResponse, HttpResponseRedirect
@@ -32,7 +33,7 @@ def policies(shell: Shell) -> HttpResponse:
     users = _users(shell)
     goldens = _goldens([policy.name for policy in found])
     news = [one for one in PolicyObject.objects.select_related("cluster") if one.gone or one.problem]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "policy": policy,
             "default": policy.name == default,
