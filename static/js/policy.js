@@ -22,6 +22,7 @@ let checked = null; // what the server said last about the draft that stands her
 let timer = null;
 let asked = null;
 let leaving = false;
+let latest = Number(byId("versions")?.dataset.latest ?? 0);
 
 const form = new PolicyForm(byId("editor"), words, desk.deciding, () => changed());
 let clean = JSON.stringify(form.read());
@@ -160,8 +161,9 @@ async function adopt(saved, content) {
   history.replaceState(null, "", address);
   const present = await presentPolicy();
   // Its tag is that of what is known here, unless somebody else wrote in the same moment: then the next write is told.
-  const latest = Math.max(...Object.keys(present.document.versions).map(Number));
-  if (latest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
+  const newest = Math.max(...Object.keys(present.document.versions).map(Number));
+  if (newest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
+  latest = Math.max(latest, saved.version);
   Object.assign(desk, { shown: saved.version, state: saved.state, spec: saved.spec });
   clean = content;
   remember();
@@ -176,7 +178,7 @@ async function presentPolicy() {
 // Somebody else wrote since this page was drawn: their latest version beside this draft.
 async function conflict() {
   const present = await presentPolicy();
-  const latest = Math.max(...Object.keys(present.document.versions).map(Number));
+  latest = Math.max(...Object.keys(present.document.versions).map(Number));
   const theirs = await (await fetch(`${api}versions/${latest}/`)).json();
   drawConflict(byId("conflict"), words, {
     theirs: theirs.spec,
@@ -207,6 +209,19 @@ byId("discard")?.addEventListener("click", () => {
   form.write(desk.spec);
   changed();
 });
+
+// Pages stay current by themselves; what somebody else did to this policy is told, and the draft here left alone.
+function meanwhile() {
+  const versions = byId("versions");
+  if (checked?.valid) agreed?.judge(checked.spec);
+  if (!versions || Number(versions.dataset.latest) <= latest) return;
+  latest = Number(versions.dataset.latest);
+  const look = element("button", { type: "button" }, words[dirty() ? "look-at-both" : "open-it"]);
+  look.addEventListener("click", () => (dirty() ? conflict() : location.assign(`?version=${latest}`)));
+  const said = fill(words.meanwhile, { author: versions.dataset.author, version: latest });
+  byId("conflict").replaceChildren(element("p", { class: "note wait row", role: "status" }, said, look));
+  byId("conflict").hidden = false;
+}
 
 // -- deciding ---------------------------------------------------------------------------------------------------------
 
@@ -315,6 +330,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   onDesk: desk.shown,
 });
 
+new MutationObserver(meanwhile).observe(byId("content"), { childList: true });
 if (byId("plans")) new Plans(words, { name: desk.name });
 restore();
 drawState();
