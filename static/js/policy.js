@@ -154,6 +154,7 @@ async function save() {
 
 // The draft just saved is the version on the desk from now on.
 async function adopt(saved, content) {
+  latest = Math.max(latest, saved.version);
   sessionStorage.removeItem(kept);
   const address = new URL(location.href);
   address.searchParams.set("version", saved.version);
@@ -163,7 +164,6 @@ async function adopt(saved, content) {
   // Its tag is that of what is known here, unless somebody else wrote in the same moment: then the next write is told.
   const newest = Math.max(...Object.keys(present.document.versions).map(Number));
   if (newest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
-  latest = Math.max(latest, saved.version);
   Object.assign(desk, { shown: saved.version, state: saved.state, spec: saved.spec });
   clean = content;
   remember();
