@@ -32,13 +32,65 @@ def test_g_and_a_letter_go_to_a_page(visitor: Visitor) -> None:
         page.wait_for_url(f"**{place}")
 
 
-def test_slash_finds_and_typing_is_left_alone(visitor: Visitor) -> None:
+def test_slash_searches_everything_and_typing_is_left_alone(visitor: Visitor) -> None:
     page = visitor.open("/")
     page.keyboard.press("/")
-    expect(page.locator("#find")).to_be_focused()
-    page.keyboard.type("gn?")
-    assert page.locator("#find").input_value() == "gn?"
+    box = page.locator("#search-for")
+    expect(box).to_be_focused()
+    page.keyboard.type("gn?k1-0")
+    assert box.input_value() == "gn?k1-0"
     expect(page.locator("#keys")).to_be_hidden()
+    box.fill("k1-0")
+    expect(page.locator("#search-found [role=option]").first).to_contain_text("k1-0")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#search-found [aria-selected=true]")).to_contain_text("k1-0")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/k1-0/")
+    page.keyboard.press("Control+k")
+    expect(box).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#search")).to_be_hidden()
+
+
+def test_f_filters_with_suggestions_and_j_and_k_walk_the_rows(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/")
+    page.keyboard.press("f")
+    box = page.locator("#filter")
+    expect(box).to_be_focused()
+    page.keyboard.type("sta")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")  # takes the field and goes on with its values
+    expect(box).to_have_value("state=")
+    expect(page.locator("#filter-list [role=option]")).to_have_count(4)
+    page.keyboard.type("cor")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    expect(box).to_have_value("state=cordoned")
+    box.fill("pool=ris")
+    expect(page.locator("#filter-list [role=option]").first).to_contain_text("riscv")  # asked of the server
+    box.fill("isa>=rv64gcv")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=isa*")
+    page.keyboard.press("j")
+    expect(page.locator("tbody tr").first.locator("a").first).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/k1-0/")
+
+
+def test_the_menu_has_every_place_at_every_width(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/")
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        menu = page.locator("#places")
+        menu.locator("summary").focus()
+        page.keyboard.press("Enter")
+        expect(menu.get_by_role("link", name="Balance")).to_be_visible()
+        expect(menu.locator("a[aria-current]")).to_have_text("Nodesg n")
+        page.keyboard.press("Escape")
+        expect(menu.locator("summary")).to_be_focused()
+        expect(menu.get_by_role("link", name="Balance")).to_be_hidden()
 
 
 def test_question_mark_lists_the_keys(visitor: Visitor) -> None:

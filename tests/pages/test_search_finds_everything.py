@@ -1,0 +1,49 @@
+"""One search answers with places, nodes, pods, decisions, extensions, policies and clusters, as a page and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from web.pages.extensions import extensions, find
+
+
+def groups(client: Client, query: str) -> dict[str, list[dict[str, Any]]]:
+    answer = client.get("/search/", {"q": query, "format": "json"}).json()
+    return {group["label"]: group["hits"] for group in answer["groups"]}
+
+
+def test_nodes_and_places_are_found_by_name(viewer: Client, cluster: Cluster) -> None:
+    assert [hit["url"] for hit in groups(viewer, "n1")["Nodes"]] == ["/nodes/n1/"]
+    assert [hit["title"] for hit in groups(viewer, "what")["Pages"]] == ["What-if"]
+    assert "fleet" in {hit["title"] for hit in groups(viewer, "fleet")["Clusters"]}
+
+
+def test_an_extension_leads_to_the_nodes_that_have_it(viewer: Client, cluster: Cluster) -> None:
+    label = "Extensions: the nodes that have them"
+    hit = next(hit for hit in groups(viewer, "avx2")[label] if hit["title"] == "avx2")
+    page = viewer.get(hit["url"]).content.decode()
+    assert ">n1</a>" in page  # x86-64-v3 implies AVX2
+    assert ">n2</a>" not in page
+    assert [one.name for one in find("vector aes", 3)] == ["zvkned"]  # by what it does
+
+
+def test_without_a_word_the_places_are_told(viewer: Client, cluster: Cluster) -> None:
+    found = groups(viewer, "")
+    assert list(found) == ["Pages"]
+    assert len(found["Pages"]) > 6
+
+
+@pytest.mark.parametrize("query", ["zzzz", "<script>", "'; --", "w-", "9" * 40, "%", "a/b", "\x00"])
+def test_any_text_has_an_answer(viewer: Client, cluster: Cluster, query: str) -> None:
+    answer = viewer.get("/search/", {"q": query})
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.content.decode()
+
+
+def test_all_three_families_have_extensions() -> None:
+    assert {one.family for one in extensions()} == {"RISC-V", "x86", "Arm"}
+    assert {"v", "zba", "rva22u64", "avx512f", "sve", "x86-64-v3", "armv8.2-a"} <= {one.name for one in extensions()}
