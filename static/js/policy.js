@@ -179,6 +179,13 @@ async function presentPolicy() {
 async function conflict() {
   const present = await presentPolicy();
   latest = Math.max(...Object.keys(present.document.versions).map(Number));
+  if (latest === desk.shown) {
+    etag = present.etag;
+    desk.active = present.document.activeVersion;
+    tell(fill(words["active-moved"], { version: desk.active }), "wait");
+    check();
+    return;
+  }
   const theirs = await (await fetch(`${api}versions/${latest}/`)).json();
   drawConflict(byId("conflict"), words, {
     theirs: theirs.spec,

@@ -50,6 +50,7 @@ def _diff_words() -> dict[str, str]:
         "differs-title": _("From v{before}, which decides, to v{after}"),
         "two-edits": _("Two edits of this policy"),
         "two-edits-text": _("{author} saved version {version} since this page was loaded. Nothing of yours is lost."),
+        "active-moved": _("v{version} decides by now. Nothing of yours is lost: look at the changes, then save again."),
         "meanwhile": _("{author} saved version {version} meanwhile; what is on this desk stays as it is."),
         "look-at-both": _("Look at both"),
         "open-it": _("Open it"),
