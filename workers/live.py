@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
+import msgspec
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -30,6 +31,7 @@ from django.db import connection
 
 from hetsched.adapters.kube.api import Api
 from hetsched.adapters.kube.binding import Bound, Fate, ToBind
+from hetsched.adapters.kube.reflector import Gone, Seen
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading
@@ -70,6 +72,33 @@ class _OnItsWay:
         self.accepted = self.written = False
 
 
+class _Meta(msgspec.Struct):
+    uid: str = ""
+    deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
+
+
+class _Spec(msgspec.Struct):
+    node: str = msgspec.field(default="", name="nodeName")
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+    reason: str = ""
+    containers: msgspec.Raw | None = msgspec.field(default=None, name="containerStatuses")
+    before: msgspec.Raw | None = msgspec.field(default=None, name="initContainerStatuses")
+
+
+class _Echo(msgspec.Struct):
+    """What tells the echo of a binding from any other news of a pod."""
+
+    metadata: _Meta
+    spec: _Spec
+    status: _Status
+
+
+_echo = msgspec.json.Decoder(_Echo)
+
+
 def _fold(copy: Warm) -> None:
     try:
         with copy.held():
@@ -96,7 +125,7 @@ class Live:
         self._warming: Future[None] | None = None
         self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
         # What was taken out by key of the pod until it is confirmed, and which of it is to be looked up after all.
-        self._echoes: dict[str, ObservedPod] = {}
+        self._echoes: dict[str, ObservedPod | Seen] = {}
         self._passed: list[str] = []
         self._by_uid: dict[str, _OnItsWay] = {}
         self._by_pod: dict[int, _OnItsWay] = {}
@@ -122,6 +151,33 @@ class Live:
         if self._lease is not None:
             leading.give_up(self._lease)
 
+    def is_only_echo(self, event: Seen | Gone) -> bool:
+        """Tell whether an event says only that a binding of this process was accepted, and note it, unread."""
+        self._echoes.pop(event.key, None)
+        if isinstance(event, Gone) or not self._by_uid:
+            return False
+        try:
+            told = _echo.decode(event.body)
+        except msgspec.DecodeError:
+            return False
+        one, status = self._by_uid.get(told.metadata.uid), told.status
+        if one is None or told.spec.node != one.to.node or told.metadata.deleted is not None:
+            return False
+        if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
+            return False
+        self._accept(one)
+        if not one.written:
+            self._echoes[event.key] = event
+        return True
+
+    def take_passed(self) -> list[Seen]:
+        """Return the events that were left unread and are to be looked up after all."""
+        unread = [self._echoes.get(key) for key in self._passed]
+        found = [event for event in unread if isinstance(event, Seen)]
+        for event in found:
+            del self._echoes[event.key]
+        return found
+
     def leave_out_echoes(self, changes: Changes) -> None:
         """Take out of changes what says only that a binding of this process was accepted, and note it."""
         kept = []
@@ -132,7 +188,8 @@ class Live:
             if not self._is_echo(seen):
                 kept.append(seen)
         passed, self._passed = self._passed, []
-        kept += [self._echoes.pop(key) for key in passed if key in self._echoes]
+        again = [self._echoes.pop(key) for key in passed if key in self._echoes]
+        kept += [seen for seen in again if isinstance(seen, ObservedPod)]
         changes.pods = kept
 
     @property

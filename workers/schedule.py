@@ -121,7 +121,9 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
         pods, policy = _queue(lease.cluster_id, copy)
         if not pods:
             return Recorded()
-        specs = active_specs({pod.policy for pod in pods})
+        names = {pod.policy for pod in pods}
+        known = {} if policy is None else {policy.spec.name: policy.spec}
+        specs = known if names == known.keys() else active_specs(names)
         decided = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:

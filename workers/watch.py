@@ -2,13 +2,16 @@
 
 Rule: a process of its own, `python -m django watch`. Per cluster one follower by lease; per kind of object a thread
 with a reflector; one applier that gathers what came for `GATHER_SECONDS` or `MOST_EVENTS` and writes it by
-`placement.actions.follow`. Nothing is written before every required kind was listed whole; then what the database has
-and the lists have not is gone. What cannot be written because somebody was faster is tried again.
+`placement.actions.follow`. A pod that waits for a node is taken in at once, or, where others came just before it, after
+a rest as long as they took: pods that keep coming are decided some at a time, and half of the time is left to others.
+Nothing is written before every required kind was listed whole; then what the database has and the lists have not is
+gone. What cannot be written because somebody was faster is tried again.
 Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -52,11 +55,13 @@ from .standing import standing
 
 _NODE = b'"nodeName":'  # in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
+LONGEST_REST_SECONDS = 0.025
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 LOOK_SECONDS = 5.0
 MOST_CONFLICTS = 20
 STUCK_SECONDS = 120.0
+COLLECT_AFTER = (50_000, 20, 100)  # hardly anything here is in a cycle, and much of it stays
 # When each cluster's follower last turned; a process with one that does not is not alive.
 _turned: dict[int, float] = {}
 log = structlog.get_logger(__name__)
@@ -80,6 +85,7 @@ class Follower:
         self.ended = ended
         self._live = live
         self._busy = False
+        self._rest_until = -LONGEST_REST_SECONDS
         self._api = api
         self._leads = leads
         self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
@@ -115,12 +121,16 @@ class Follower:
 
     def turn(self) -> None:
         """Take in what comes for a moment, write it, and keep the lease."""
-        self._gather()
+        hurried = self._gather()
+        began = time.monotonic()
         if self._begun or self._in_step():
             self._apply_policies()
             self._apply()
         if self._live is not None:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
+        if hurried:
+            ended = time.monotonic()
+            self._rest_until = ended + min(ended - began, LONGEST_REST_SECONDS)
         now = _turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed, self._lost = now, not following.renew(self.lease)
@@ -153,21 +163,39 @@ class Follower:
                 except queue.Full:
                     continue
 
-    def _gather(self) -> None:
-        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us."""
+    def _gather(self) -> bool:
+        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us.
+
+        Returns whether a pod came that waits for its node.
+        """
         until = time.monotonic() + GATHER_SECONDS
-        hurry = self._busy
+        hurry, came = self._busy, False
         for _ in range(MOST_EVENTS):
             left = 0.0 if hurry else until - time.monotonic()
             try:
                 resource, event = self._news.get(timeout=left) if left > 0 else self._news.get_nowait()
             except queue.Empty:
-                return
+                break
             self._known[resource].note(event)
             if isinstance(event, Seen | Gone):
+                if self._is_echo(resource, event):
+                    continue
                 self._mirror.feed(resource, event)
                 self._changed = True
-                hurry = hurry or (self._live is not None and resource is PODS and _NODE not in event.body)
+                if not came and self._live is not None and resource is PODS and _NODE not in event.body:
+                    came = True
+                    if not hurry:
+                        hurry = True
+                        time.sleep(max(0.0, self._rest_until - time.monotonic()))
+        return came
+
+    def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:
+        """Tell whether an event says only that a pod was bound as this process did; such are not read."""
+        if self._live is None or resource is not PODS or not self._live.is_only_echo(event):
+            return False
+        assert isinstance(event, Seen)
+        self._mirror.pass_over(event)
+        return True
 
     def _in_step(self) -> bool:
         """Tell whether every kind was listed, or is one that this API server does not have."""
@@ -212,6 +240,9 @@ class Follower:
         passes = self._live is not None and self._live.passes
         if not (self._changed or passes) and self._begun:
             return
+        if self._live is not None:
+            for event in self._live.take_passed():
+                self._mirror.feed_late(event)
         changes = self._mirror.take()
         self._changed = False
         if not self._begun:
@@ -235,6 +266,7 @@ class Follower:
             raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
         if not self._begun:
             self._begun = True
+            gc.freeze()  # what was listed stays: to look for garbage among it takes longer than to take in an event
             self._tell()
 
     def _write(self, changes: Changes) -> None:
@@ -328,6 +360,7 @@ class _Known:
 
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Follow every live cluster that nobody follows, each in a thread, until `ended`."""
+    gc.set_threshold(*COLLECT_AFTER)
     with in_background():
         _follow_all(api_of, ended)
 

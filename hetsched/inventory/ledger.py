@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from django.db import connection
 from django.db.models import F, Model, QuerySet
 
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
+from hetsched.journal.rows import update
 
 from .models import Cluster, Node
 
@@ -104,14 +104,4 @@ def write_loads(nodes: Iterable[Node]) -> None:
 
 def write_columns(rows: Iterable[Model], names: Sequence[str]) -> None:
     """Write some columns of many rows of one kind; `bulk_update` would build one huge CASE for it."""
-    rows = list(rows)
-    if not rows:
-        return
-    meta = rows[0]._meta
-    fields = [field for field in meta.concrete_fields if field.attname in names]
-    values = [
-        [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
-    ]
-    places = ", ".join(f"{field.column} = %s" for field in fields)
-    with connection.cursor() as cursor:
-        cursor.executemany(f"UPDATE {meta.db_table} SET {places} WHERE {meta.pk.column} = %s", values)  # noqa: S608
+    update(list(rows), names)

@@ -33,7 +33,7 @@ GROUP = "live"
 MESSAGE_TYPE = "live.events"
 _CHUNK = 400
 _MESSAGE_EVENTS = 200
-_TOGETHER_SECONDS = 0.02
+_TOGETHER_SECONDS = 0.1
 
 Patch = dict[str, Any]
 _Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]

@@ -1,4 +1,4 @@
-"""Insert many rows of one kind by few statements.
+"""Insert or change many rows of one kind by few statements.
 
 Problem: `bulk_create` asks every field of every row to prepare, and its SQL to be compiled, which takes longer than the
 database does.
@@ -9,7 +9,7 @@ Invariant: after the insert each row knows its id, in the order given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -52,26 +52,48 @@ def insert(rows: Sequence[models.Model]) -> None:
         row._state.adding, row._state.db = False, connection.alias
 
 
+def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
+    """Write these columns, by the names of their attributes, of many rows of one kind."""
+    if not rows:
+        return
+    model = type(rows[0])
+    key = model._meta.pk
+    assert key is not None
+    plan = [one for one in zip(*_columns(model, connection.vendor)[:3], strict=True) if one[0] in names]
+    values = [
+        [*(getattr(row, name) if write is None else write(getattr(row, name)) for name, _, write in plan), row.pk]
+        for row in rows
+    ]
+    places = ", ".join(f"{column} = %s" for _, column, _ in plan)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s",  # noqa: S608 - names of our own
+            values,
+        )
+
+
 @lru_cache(maxsize=64)
 def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[str], list[Write | None], bool]:
     """Return the attributes of a row, their columns, how each is written, and whether the database makes the id."""
+    ops = connection.ops
+    moment = _adapter(ops)
     fields: list[Any] = list(model._meta.concrete_fields)
     generated = isinstance(model._meta.pk, models.AutoField)
     if generated:
         fields.remove(model._meta.pk)
     return (
         [f.attname for f in fields],
-        [connection.ops.quote_name(f.column) for f in fields],
-        [_write(f) for f in fields],
+        [ops.quote_name(f.column) for f in fields],
+        [_write(f, moment) for f in fields],
         generated,
     )
 
 
-def _write(field: Any) -> Write | None:
+def _write(field: Any, moment: Write) -> Write | None:
     if isinstance(field, models.JSONField):
         return written
     if isinstance(field, models.DateTimeField):
-        return _created if field.auto_now_add else _moment
+        return (lambda value: moment(value or timezone.now())) if field.auto_now_add else moment
     if isinstance(field, models.ForeignKey) or type(field) in _KNOWN:
         return None
     return lambda value: field.get_db_prep_save(value, connection)
@@ -80,15 +102,11 @@ def _write(field: Any) -> Write | None:
 _KNOWN = {*_PLAIN, models.BigIntegerField, models.URLField}
 
 
-def _created(value: Any) -> Any:
-    return _moment(value or timezone.now())
+def _adapter(ops: Any) -> Write:
+    """Return how a moment is written to this kind of database: rows that are written together mostly share theirs."""
 
+    @lru_cache(maxsize=64)
+    def moment(value: Any) -> Any:
+        return None if value is None else ops.adapt_datetimefield_value(value)
 
-def _moment(value: Any) -> Any:
-    return None if value is None else _adapted(connection.vendor, value)
-
-
-@lru_cache(maxsize=256)
-def _adapted(vendor: str, value: Any) -> Any:
-    """Return a moment as this kind of database takes it: rows that are written together mostly share theirs."""
-    return connection.ops.adapt_datetimefield_value(value)
+    return moment

@@ -47,12 +47,14 @@ class _Wake(msgspec.Struct, frozen=True):
             send(self.row_id, self.task)
 
 
-def send(row_id: int | str, task: str) -> None:
-    """Send a wake-up to the workers now."""
+def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
+    """Send a wake-up to the workers, to be heard now or a little later."""
     try:
         queue = "schedule" if task == SCHEDULE else "io"
         # Nobody reads a result, and preparing to read one would wait for a store that may be down.
-        current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True)
+        current_app.signature(task, args=[row_id]).apply_async(
+            queue=queue, ignore_result=True, countdown=in_seconds or None
+        )
     except OperationalError as error:  # a broker that is down must not undo what is committed
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 

@@ -72,7 +72,12 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
 
 def is_any_due(cluster_id: int) -> bool:
     """Tell whether the scheduler should look at a pod of this cluster by now."""
-    return bool(_first(1)(cluster=cluster_id, now=timezone.now()))
+    return bool(_ANY_DUE(cluster=cluster_id, now=timezone.now()))
+
+
+_ANY_DUE = Prepared(
+    lambda: Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by().values_list("id", flat=True)[:1]
+)
 
 
 @lru_cache(maxsize=8)

@@ -106,6 +106,17 @@ class Mirror:
             _put(self._defining.setdefault(part, {}), (_id(resource), event.key), body)
             self._redefined.add(part)
 
+    def pass_over(self, event: Seen) -> None:
+        """Note that a pod is bound as this event tells, which says nothing else that anybody has to read."""
+        self.quarantined.pop((PODS.plural, event.key), None)
+        for kept in (self._wanting, self._by_policy, self._dirty_pods, self._unbound):
+            kept.pop(event.key, None)
+
+    def feed_late(self, event: Seen) -> None:
+        """Take in what a pod was passed over with, unless there is later news of it."""
+        if event.key not in self._dirty_pods:
+            self.feed(PODS, event)
+
     def take(self) -> Changes:
         """Return what changed, and start anew."""
         changes = Changes()
