@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -59,3 +60,15 @@ def test_the_view_is_had_as_a_file(viewer: Client, waiting: Cluster) -> None:
     answer = viewer.get("/queue/?format=csv&columns=position~pod~standing")
     lines = b"".join(answer).decode("utf-8-sig").splitlines()  # type: ignore[call-overload]
     assert lines == ["position,pod,standing", "1,ci/urgent,due", "2,ci/plain,due", ",ml/later,back-off"]
+
+
+def test_the_list_of_workloads_offers_what_makes_sense_for_its_tab(
+    viewer: Client, browsing: Callable[..., Client], waiting: Cluster
+) -> None:
+    operator = browsing("operator")
+    page = operator.get("/workloads/?state=not-now").content.decode()
+    assert page.count("data-pick=") == 3
+    assert re.findall(r'data-bulk="(\w+)"', page) == ["retry", "priority", "cancel"]
+    assert re.findall(r'data-bulk="(\w+)"', operator.get("/workloads/").content.decode()) == ["cancel"]
+    assert "data-bulk" not in operator.get("/workloads/?state=succeeded").content.decode()
+    assert "data-pick" not in viewer.get("/workloads/?state=not-now").content.decode()

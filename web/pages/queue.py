@@ -10,8 +10,6 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from hetsched.access.roles import Action
-from hetsched.access.subject import subject_of
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
@@ -21,6 +19,7 @@ from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
 from .lists.view import Listing, View
+from .picking import pickable
 from .shell import Shell, page
 from .words import state_words
 
@@ -81,10 +80,6 @@ def _time(name: str) -> Any:
     return cell
 
 
-_PICK = Column(
-    "pick", "", lambda one: one.workload_id or "",
-    lambda one: Cell(one.workload_id, look="pick", title=one.key), sortable=False,
-)  # fmt: skip
 COLUMNS = (
     Column("position", gettext_lazy("Place"), lambda one: one.position, number=True),
     Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
@@ -132,9 +127,6 @@ def queue(shell: Shell) -> HttpResponseBase:
     if view.wanted_values:
         return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
     counts = standings(shell.cluster.pk)
-    subject = subject_of(shell.request)
-    if subject.may(Action.SUBMIT) and not view.format:
-        view.columns = [_PICK, *view.columns]
     tabs = [("", _("all"), sum(counts.values()))] + [(one.value, LABELS[one], count) for one, count in counts.items()]
     context = {
         "waiting": sum(counts.values()),
@@ -142,8 +134,7 @@ def queue(shell: Shell) -> HttpResponseBase:
         "due": counts[Standing.DUE],
         "more": len(rows) >= MOST_LISTED,
         "filtered": bool(view.query or only),
-        "may_act": subject.may(Action.SUBMIT),
-        "may_order": subject.may(Action.OPERATE),
+        "offers": pickable(view, "retry", "priority", "cancel"),
         "shadow_followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
         "tabs": [
             {"label": label, "count": count, "url": view.url(standing=name), "current": name == (only or "")}

@@ -23,6 +23,7 @@ from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
 from .lists.reasons import Code, codes_of, with_codes
 from .lists.view import Listing, View
+from .picking import pickable
 from .shell import Shell, page
 from .words import after_name, state_tone, state_words
 
@@ -157,6 +158,15 @@ LISTING = Listing(
     example="namespace=ci  code=IsaMissingExtension  age>10m  name",
 )  # fmt: skip
 
+# What can be done to several of them at once.
+_OFFERED = {
+    "running": ("cancel",),
+    "not-now": ("retry", "priority", "cancel"),
+    "never-fits": ("retry", "priority", "cancel"),
+    "misconfigured": ("cancel",),
+    "failed": ("retry",),
+}
+
 
 @page("workloads")
 def workloads(shell: Shell) -> HttpResponseBase:
@@ -180,6 +190,7 @@ def workloads(shell: Shell) -> HttpResponseBase:
         {
             "tabs": _tabs(view, counts, tab),
             "any": any(counts.values()) or bool(view.query) or _has_pods(shell.cluster),
+            "offers": pickable(view, *_OFFERED.get(tab, ())),
         },
     )
 
