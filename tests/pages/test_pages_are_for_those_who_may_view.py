@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from django.test import Client
@@ -14,8 +15,8 @@ from tests.scenes import placed
 
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
-    "/decisions/{decision}/", "/what-if/", "/why/{pod}/", "/policies/", "/policies/hetsched/", "/advice/", "/advice/?look=1",
-    "/queue/", "/clusters/", "/audit/", "/balance/", "/shadow/", "/search/",
+    "/decisions/{decision}/", "/what-if/", "/why/{pod}/", "/policies/", "/policies/hetsched/", "/advice/",
+    "/advice/?look=1", "/queue/", "/clusters/", "/audit/", "/balance/", "/shadow/", "/search/",
 )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def addresses(cluster: Cluster) -> list[str]:
 def test_a_stranger_is_led_to_the_login_and_back(addresses: list[str]) -> None:
     for address in addresses:
         answer = Client().get(address)
-        assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={address}")
+        assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={quote(address)}")
 
 
 def test_a_viewer_sees_every_page(viewer: Client, addresses: list[str]) -> None:
