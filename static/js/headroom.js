@@ -2,7 +2,7 @@
 //
 // The table is asked for after the page stands, again when the cluster has moved on, and never more often than every few
 // seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
-import { ago, element, keeping, fill } from "./draw.js";
+import { ago, element, fill, keeping, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
 
 const PAUSE_SECONDS = 5;
@@ -82,7 +82,7 @@ export function showHeadroom(panel, words, cluster) {
     const told = count
       ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: count.toLocaleString(), pool: pool.name })
       : fill(words["headroom-none"], { pool: pool.name, reason: reason ?? "" });
-    cell.dataset.says = `${inWords(shape)}: ${told}`;
+    cell.dataset.says = visible(`${inWords(shape)}: ${told}`);
     cell.setAttribute("aria-label", cell.dataset.says);
   }
 
@@ -138,7 +138,7 @@ export function showHeadroom(panel, words, cluster) {
   const standard = note.textContent;
   for (const kind of ["pointerover", "focusin"]) {
     table.addEventListener(kind, (event) => {
-      note.textContent = event.target.closest("[data-says]")?.dataset.says ?? standard;
+      note.textContent = visible(event.target.closest("[data-says]")?.dataset.says ?? standard);
     });
   }
   setInterval(tellAge, 1000);

@@ -5,7 +5,7 @@
 // both themes; state is drawn on it as well (⊘ as a slash, ✕ as a cross), and the line below says all of it in words.
 // The size of a square follows from how many there are. Arrows move on from the square that has the focus, Enter opens.
 import { byName, FAMILIES, sentenceOf, stateOf } from "./grid.js";
-import { element, keeping, percent } from "./draw.js";
+import { element, keeping, percent, visible } from "./draw.js";
 
 const STEPS = 64;
 const STOPS = 7;
@@ -100,8 +100,8 @@ export class HeatMap {
   // -- where squares are ------------------------------------------------------------------------------------------------
 
   layOut(anyway = false) {
-    const width = this.container.clientWidth;
-    const room = this.container.clientHeight;
+    const width = this.board.clientWidth;
+    const room = this.container.clientHeight - 8;
     if (!width || !this.pools || (!anyway && width === this.width && room === this.room)) return;
     [this.width, this.room] = [width, room];
     let pitch = LARGEST;
@@ -296,7 +296,11 @@ export class HeatMap {
       context.fillRect(step * 2, 0, 2, 10);
     }
     const parts = [element("span", { class: "heat-key slash" }), words.cordoned, element("span", { class: "heat-key cross" }), words["not-ready"]];
-    if (ends === null) return [element("span", { class: "heat-key" }), words.ready, ...parts];
+    if (ends === null) {
+      const ready = element("span", { class: "heat-key" });
+      ready.style.background = this.table[Math.round(0.25 * (STEPS - 1))];
+      return [ready, words.ready, ...parts];
+    }
     const [least, most] = ends ?? ["0 %", "100 %"];
     const none = this.measure === "gpu" ? [element("span", { class: "heat-key none" }), words["no-cards"]] : [];
     return [least, scale, most, ...none, ...parts];
@@ -357,7 +361,7 @@ export class HeatMap {
     const mark = this.marks.get(node.name);
     if (mark) more.push(mark.words);
     if (!this.nodes[node.name]) more.push(this.words.gone);
-    this.options.readout.textContent = [sentenceOf(node, this.words), ...more].join(" · ");
+    this.options.readout.textContent = visible([sentenceOf(node, this.words), ...more].join(" · "));
   }
 
   open(at, event) {
