@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
+MOVED_AWAY = "MovedAway"  # the reason of a node that an operator had a pod of the owner moved away from
+
 
 class Refused(msgspec.Struct, frozen=True):
     """What one node's kubelet made of an owner's pods: how many it refused, why at last, and until when it rests.

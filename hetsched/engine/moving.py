@@ -20,7 +20,7 @@ from hetsched.contracts.decision import Balance, ZonePlacement
 from hetsched.contracts.units import PODS, format_amount
 from hetsched.contracts.workload import PodSpec
 
-from .avoiding import Avoided, Refused
+from .avoiding import MOVED_AWAY, Avoided, Refused
 from .balance import cluster_balance
 from .booking import Booking
 from .cycle import Outcome, Scheduler
@@ -30,7 +30,7 @@ from .policy import Policy
 from .state import ClusterState
 
 _DIGITS = 6
-_LEFT = Refused(1, "it is moved away", "", rests=True)
+_LEFT = Refused(1, MOVED_AWAY, "", rests=True)
 
 
 class Moved(msgspec.Struct, eq=False):

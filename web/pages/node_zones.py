@@ -14,6 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
+from hetsched.engine.avoiding import MOVED_AWAY
 from hetsched.inventory.models import Node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
@@ -44,7 +45,7 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),
         "predictions": _predictions(shown, held),
-        "refusals": [row for row in kept_off(node, now) if row.reason != "MovedAway"][-LATEST_REFUSALS:],
+        "refusals": [row for row in kept_off(node, now) if row.reason != MOVED_AWAY][-LATEST_REFUSALS:],
         "ghost": ghost,
         "ghost_cpus": format_cpuset(ghost.cpus & known),
         "ghost_lost": format_cpuset(ghost.cpus - known),

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.waits import Event
-from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.engine.avoiding import MOVED_AWAY, Avoided, Refused
 from hetsched.engine.columns import Bools, Window
 from hetsched.engine.points import Scope
 from hetsched.engine.registry import plugin
@@ -25,7 +25,7 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.status import SKIP, Refusal, Skip
 
 _MOST_NAMED = 4  # beyond, nodes are told together
-_CODE = "KubeletRefused"
+_CODE, _MOVED = "KubeletRefused", "MovedAway"
 
 
 @plugin(
@@ -71,7 +71,9 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
         row = state.row_of.get(name)
         if refused.rests:
             message = f"kubelet of {name} refused {_pods(refused)}; tried again at {refused.until}"
-            closed[name] = Refusal(_CODE, message)
+            if refused.reason == MOVED_AWAY:
+                message = f"a pod of this owner was moved away from {name}; tried again at {refused.until or 'the end'}"
+            closed[name] = Refusal(_MOVED if refused.reason == MOVED_AWAY else _CODE, message)
         elif row is not None and (tried := _on_trial(request, state, row, refused)):
             message = f"kubelet of {name} refused {_pods(refused)}; {tried} is tried there first"
             closed[name] = Refusal(_CODE, message)

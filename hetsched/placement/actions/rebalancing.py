@@ -22,13 +22,15 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event
+from hetsched.engine.avoiding import MOVED_AWAY
 from hetsched.engine.moving import Moved
-from hetsched.inventory.actions import require_reason
+from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.following import in_step
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
+from hetsched.journal.publish import publish_many
 from hetsched.policies.effective import active_specs
 
 from .. import dispatch
@@ -64,6 +66,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     try:
         with transaction.atomic():
             plan = _written(cluster, advice, chosen, actor, reason)
+            _tell(plan)
             dispatch.wake(cluster.pk, dispatch.REBALANCE)
     except IntegrityError:
         raise InputError(
@@ -292,7 +295,7 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
                     controller=pods[move.pod_key].spec.controller[:320],
                     pod=move.pod_key,
                     uid=move.uid or f"moved-{move.pk}",
-                    reason="MovedAway",
+                    reason=MOVED_AWAY,
                     message=told,
                     created_at=now,
                     until=now + KEPT_OFF,
@@ -325,6 +328,7 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         for move in moves:
             found = _successor(move.pod, move)
             _note(move, RebalanceMove.MOVED, came_to=found or "")
+        _tell(plan)
     return True
 
 
@@ -383,6 +387,7 @@ def _stop(plan: Rebalance, message: str) -> bool:
             victim__in=left.values("pod_id"), nomination=None, state=Eviction.WANTED, cluster_id=plan.cluster_id
         ).update(state=Eviction.DROPPED)
         left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
+        _tell(plan)
     return True
 
 
@@ -391,6 +396,12 @@ def _finish(plan: Rebalance) -> None:
     with transaction.atomic():
         if running.update(state=Rebalance.DONE, finished_at=timezone.now()):
             audit(actor=plan.asked_by, role=plan.role, action="rebalance.done", obj=_named(plan), reason=plan.reason)
+            _tell(plan)
+
+
+def _tell(plan: Rebalance) -> None:
+    """Have pages that follow the cluster look again; the topic itself says nothing of plans."""
+    publish_many({cluster_topic(plan.cluster): {}})
 
 
 def _audit_move(plan: Rebalance, move: RebalanceMove, action: str) -> None:
