@@ -13,8 +13,9 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.doubts import Doubt
 from hetsched.inventory.maintaining import maintain
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Pod, Workload
 from tests.builders import a_node, a_pod
@@ -117,6 +118,14 @@ def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, oper
     )
     assert pressed(operator, found["Set priority…"], priority=7).status_code == 200
     assert pressed(operator, buttons(operator, address)["Try again"]).status_code == 200
+
+
+def test_a_node_in_doubt_is_trusted_again(fleet: Cluster, operator: Client) -> None:
+    assert "Trust again" not in buttons(operator, "/nodes/n1/")
+    doubt = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no locality", "red")
+    Node.objects.filter(name="n1").update(doubts=(doubt,))
+    assert pressed(operator, buttons(operator, "/nodes/n1/")["Trust again"]).status_code == 200
+    assert Node.objects.get(name="n1").doubts == ()
 
 
 @pytest.mark.parametrize(

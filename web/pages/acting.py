@@ -26,6 +26,7 @@ from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.maintaining import Maintenance, in_maintenance
 from hetsched.inventory.models import ClusterKind, Node
 from hetsched.placement.actions.progress import RETRIED
+from hetsched.placement.backoffs import kept_off
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
 from hetsched.placement.models import Reservation, Workload
 from web.api import facts
@@ -85,7 +86,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeAc
     maintained = {(at.part, at.name): at for at in in_maintenance(row.overrides)} if row is not None else {}
     zones = node.report.numa.zones if node.report.numa is not None else ()
     return NodeActs(
-        node=[one.uncordon() if node.cordoned_by_operator else one.cordon()],
+        node=[one.uncordon() if node.cordoned_by_operator else one.cordon(), *one.trust()],
         cards=[one.card(str(card.index), maintained.get(("card", str(card.index)))) for card in node.report.gpus or ()],
         zones=[one.zone(zone.name, maintained.get(("zone", zone.name))) for zone in zones],
         rulings={} if row is None else {at.id: one.rule(at) for at in row.quarantined},
@@ -139,6 +140,15 @@ class _OnNode:
         return self._act(
             _("Uncordon"), title, text, _("%(node)s is uncordoned.") % {"node": node.name}, action="uncordon"
         )
+
+    def trust(self) -> list[Act]:
+        """Return the button by which what its kubelet contradicted is believed again, where there is something."""
+        if not self.node.doubts and not kept_off(self.node, timezone.now()):
+            return []
+        text = _("Its facts are in doubt no more, and pods that keep off it after refusals are tried here again.")
+        title = _("Trust %(node)s again?") % {"node": self.node.name}
+        done = _("%(node)s is trusted again.") % {"node": self.node.name}
+        return [self._act(_("Trust again"), title, text, done, action="trust")]
 
     def card(self, index: str, at: Maintenance | None) -> PartActs:
         grants = [grant for one in self.held for grant in one.allocation.gpus if str(grant.index) == index]
