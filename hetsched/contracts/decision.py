@@ -71,7 +71,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     expected_use: ExpectedUse | None = None
 
 
-class Reason(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Why `nodes` nodes were refused by one plugin; `missing` names what they lack, `field` the pod's own error.
 
     A plugin may refuse one node for several reasons, so counts may add up to more nodes than there are; `before` and
@@ -128,7 +128,7 @@ class Unplaced(msgspec.Struct, frozen=True, rename="camel"):
     nearest_fit: tuple[NearestFit, ...] = ()
 
 
-class PluginScore(msgspec.Struct, frozen=True, rename="camel"):
+class PluginScore(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     plugin: str
     raw: float
     normalized: float
@@ -136,7 +136,7 @@ class PluginScore(msgspec.Struct, frozen=True, rename="camel"):
     weighted: float
 
 
-class NodeOutcome(msgspec.Struct, frozen=True, rename="camel"):
+class NodeOutcome(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One cell row of the node x plugin matrix; `refused` is the first reason, rank 1 is the winner."""
 
     name: str
