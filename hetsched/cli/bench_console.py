@@ -152,8 +152,11 @@ class _Server:
         self.pid = self._process.pid
         try:
             _wait(lambda: "stop        Ctrl-C" in self._log.read_text(), self._process, "the server did not start")
-        except BaseException:
+        except BaseException as error:
             self.__exit__()
+            if isinstance(error, InputError):
+                last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+                raise InputError(error.code, error.message, hint="; ".join(last)[:1000]) from None
             raise
         said = [line.split() for line in self._log.read_text().splitlines()]
         self.password = next(words[1] for words in said if words[:1] == ["password"])

@@ -91,3 +91,51 @@ def test_a_held_view_catches_up_when_it_is_let_go(visitor: Visitor) -> None:
     page.keyboard.press(".")
     expect(page.locator("#feed")).to_contain_text("while-paused")
     expect(page.locator("#live")).to_have_text("live")
+
+
+STATE = """() => ({
+  nodes: [...document.querySelectorAll(".node")].map((tile) => tile.getAttribute("aria-label")),
+  figures: [...document.querySelectorAll("[data-count], [data-head]")].map((figure) => figure.textContent),
+  feed: [...document.querySelectorAll("#feed li a")].map((line) => line.textContent),
+})"""
+
+
+def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visitor) -> None:
+    sockets: list[WebSocketRoute] = []
+    heard: list[dict[str, Any]] = []
+    refused = [False]
+
+    def connect(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        if refused[0]:
+            socket.close(code=1013)
+            return
+        server = socket.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            heard.append(json.loads(message))
+            socket.send(message)
+
+        server.on_message(pass_on)
+
+    page = visitor.page
+    page.route_web_socket("**/ws/live/", connect)
+    visitor.open("/")
+    chip = page.locator("#live")
+    expect(chip).to_have_text("live")
+    refused[0] = True
+    sockets[0].close(code=1012)
+    expect(chip).to_contain_text("stale")
+    for number in range(3):
+        visitor.submit(f"meanwhile-{number}", nodeSelector={"kubernetes.io/hostname": "epyc-2"})
+        visitor.decision_of(f"meanwhile-{number}")
+    heard.clear()
+    refused[0] = False
+    expect(chip).to_have_text("live")
+    expect(page.locator("#feed")).to_contain_text("meanwhile-2")
+    # It went on from what it had: nothing was sent whole but the policies, which no page brings.
+    assert {one["topic"] for one in heard if one["type"] == "snapshot"} <= {"policies"}
+    fresh = page.context.new_page()
+    fresh.goto(page.url, wait_until="load")
+    expect(fresh.locator("#live")).to_have_text("live")
+    assert page.evaluate(STATE) == fresh.evaluate(STATE)
