@@ -20,7 +20,7 @@ function differences(theirs, mine, words) {
   if (order(theirs) !== order(mine)) found.push({ key: "order", title: words.order, theirs: words["their-order"], mine: words["my-order"] });
   for (const key of ["ties", "description"]) {
     const [one, other] = [theirs[key], mine[key]].map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
-    if (one !== other) found.push({ key, title: words[key], theirs: one, mine: other });
+    if (one !== other) found.push({ key, title: words[key], theirs: one || "–", mine: other || "–" });
   }
   return found;
 }

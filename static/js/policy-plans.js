@@ -56,6 +56,11 @@ export class Plans {
     const form = document.getElementById("plan-form").content.firstElementChild.cloneNode(true);
     const find = (name) => form.querySelector(`[data-${name}]`);
     const value = (name) => find(name).value;
+    // The page may know more versions by now than when it was drawn.
+    const versions = [...document.querySelectorAll("#versions tbody th")].map((one) => one.textContent.trim());
+    for (const select of form.querySelectorAll("[data-version], [data-above-version], [data-below-version]")) {
+      select.replaceChildren(...versions.map((version) => element("option", { value: version.slice(1) }, version)));
+    }
     const write = () => {
       const once = value("kind") === "once";
       find("once").hidden = !once;
@@ -103,8 +108,8 @@ export class Plans {
   // What the plan would have done on the measurements of the last days.
   async tried(place, body) {
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
-    const asked = { ...body, name: "trial", enabled: true, reason: "trial" };
-    const answer = await fetch(`${API}preview/`, { method: "POST", headers, body: JSON.stringify(asked) });
+    const asked = JSON.stringify({ condition: body.condition });
+    const answer = await fetch(`${API}preview/`, { method: "POST", headers, body: asked });
     const told = await answer.json();
     if (!answer.ok || !told.known) {
       place.textContent = told.detail ?? told.note;

@@ -126,7 +126,10 @@ def _golden_words() -> dict[str, str]:
     return {
         "golden-from": _("Agree on this placement…"),
         "golden-add": _("Agree on a placement"),
-        "golden-add-text": _("No version that places this pod otherwise can be activated from then on."),
+        "golden-add-text": _(
+            "It is judged on the cluster's nodes as if they were empty: rather say what must hold, such as labels or an "
+            "instruction set, than name one node. No version that breaks it can be activated from then on."
+        ),
         "golden-agree": _("Agree"),
         "golden-added": _("{name} is agreed: expected {expected}, got {got}."),
         "golden-added-broken": _("{name} is agreed, and broken as it is: expected {expected}, got {got}."),
