@@ -493,6 +493,12 @@ for (const button of document.querySelectorAll("[data-example]")) {
   });
 }
 document.getElementById("matrix-part").addEventListener("toggle", drawEveryNode);
+// The address keeps the question behind its #, so the way to the answer must not change it.
+jump.addEventListener("click", (event) => {
+  event.preventDefault();
+  answer.scrollIntoView();
+  answer.focus({ preventScroll: true });
+});
 
 grid.draw(nodes);
 readAddress();
