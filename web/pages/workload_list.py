@@ -76,7 +76,7 @@ def _why_cell(pod: Pod) -> Cell:
     waits = in_words(pod.waits_for)
     note = _("Waits for: %(events)s") % {"events": waits} if waits else ""
     short = Truncator(_sentence(pod)).chars(SENTENCE_CHARACTERS)
-    return Cell(short, url=reverse("decision", args=[pod.decision_id]), look="text", note=note)
+    return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
 
 
 def _time(name: str) -> Any:
