@@ -24,7 +24,7 @@ from .shell import Shell, page
 from .words import state_words
 
 # More than anybody reads; what stands behind is counted, and found by the list of workloads.
-MOST_LISTED = 2000
+MOST_LISTED = 1000
 _TONES = {Standing.DUE: "info", Standing.BACK_OFF: "wait", Standing.IMAGES: "wait", Standing.GATED: "wait"}
 LABELS = {
     Standing.DUE: gettext_lazy("due"),
