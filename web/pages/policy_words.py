@@ -127,8 +127,8 @@ def _golden_words() -> dict[str, str]:
         "golden-from": _("Agree on this placement…"),
         "golden-add": _("Agree on a placement"),
         "golden-add-text": _(
-            "It is judged on the cluster's nodes as if they were empty: rather say what must hold, such as labels or an "
-            "instruction set, than name one node. No version that breaks it can be activated from then on."
+            "It is judged on the cluster's nodes as if they were empty: rather say what must hold, such as labels or "
+            "an instruction set, than name one node. No version that breaks it can be activated from then on."
         ),
         "golden-agree": _("Agree"),
         "golden-added": _("{name} is agreed: expected {expected}, got {got}."),
