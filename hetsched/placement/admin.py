@@ -25,7 +25,7 @@ from hetsched.journal.audit import record
 
 from .actions import export_cluster, import_cluster
 from .forms import ClusterForm, DefaultPolicyForm, ImportForm
-from .models import Decision, Pod, Reservation, Workload
+from .models import Decision, Pod, Rebalance, RebalanceMove, Reservation, Workload
 
 
 @admin.register(Cluster)
@@ -249,3 +249,24 @@ class ReservationAdmin(ReadOnlyAdmin):
     @admin.display(description="holds")
     def holds(self, reservation: Reservation) -> str:
         return pretty(reservation.allocation)
+
+
+class RebalanceMoves(admin.TabularInline):
+    """The moves of a plan, to read."""
+
+    model = RebalanceMove
+    fields = ("step", "pod_key", "source", "target", "state", "came_to", "message")
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Rebalance)
+class RebalanceAdmin(ReadOnlyAdmin):
+    list_display = ("id", "created_at", "cluster", "goal", "state", "asked_by", "summary")
+    list_filter = ("state", "goal", "cluster")
+    list_select_related = ("cluster",)
+    inlines = (RebalanceMoves,)
