@@ -261,6 +261,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     from hetsched.adapters.goldens import parse_goldens
     from hetsched.contracts.cluster import ClusterContent
     from hetsched.contracts.golden import GoldenCheck
+    from hetsched.engine.cycle import Scheduler
     from hetsched.engine.goldens import empty, judge
     from hetsched.engine.policy import IMPLIED, compile_policy
     from hetsched.engine.registry import load_registry
@@ -274,9 +275,9 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())
     found = []
     for spec in specs:
-        compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
+        scheduler = Scheduler(state.fork(), compile_policy(spec, load_registry(), implied=IMPLIED))
         own = [one.golden for one in goldens if one.policy in ("", spec.name)]
-        found.append(GoldenCheck.of(spec.name, 0, tuple(judge(state.fork(), compiled, own))))
+        found.append(GoldenCheck.of(spec.name, 0, tuple(judge(scheduler, golden) for golden in own)))
     return found
 
 

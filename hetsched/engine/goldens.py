@@ -20,8 +20,6 @@ from hetsched.isa import match
 from .cycle import Outcome, Scheduler
 from .explain import diagnose, doubtful
 from .isa_strings import offered_isa, required_isa
-from .policy import Policy
-from .state import ClusterState
 
 _LONGEST = 400
 
@@ -55,13 +53,9 @@ def alone(pod: PodSpec) -> PodSpec:
     return msgspec.structs.replace(pod, node_name="", allocation=None, gang=None, gates=())
 
 
-def judge(state: ClusterState, policy: Policy, goldens: Iterable[Golden]) -> list[Judged]:
-    """Judge golden placements on a state without pods, each for itself."""
-    scheduler = Scheduler(state, policy)
-    return [_judge(scheduler, golden) for golden in goldens]
+def judge(scheduler: Scheduler, golden: Golden) -> Judged:
+    """Judge one golden placement on a state without pods."""
 
-
-def _judge(scheduler: Scheduler, golden: Golden) -> Judged:
     def told(state: GoldenState, got: str) -> Judged:
         return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
 

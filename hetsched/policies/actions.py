@@ -28,7 +28,7 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 
 from .documents import TOPIC, policy_document
-from .guarding import require_goldens
+from .guarding import read_nodes, require_goldens
 from .models import GoldenPlacement, NamespaceRule, Policy, PolicyRevision, RevisionState
 from .signals import policy_activated
 
@@ -109,6 +109,7 @@ def activate(
     `PolicyChanged`, GoldenPlacementBroken, or what `check` raises when the revision cannot run any more.
     """
     reason = require_reason(reason)
+    read_nodes(name)
     with transaction.atomic():
         policy = locked(name, kept=kept_by is not None)
         if expected_active is not None and policy.active_version != expected_active:

@@ -17,6 +17,7 @@ from django.db.models import Q, QuerySet
 
 from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, Judged
 from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.cycle import Scheduler
 from hetsched.engine.goldens import Golden, empty, judge
 from hetsched.engine.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.registry import load_registry
@@ -51,6 +52,12 @@ def require_goldens(spec: PolicySpec) -> GoldenCheck:
     return found
 
 
+def read_nodes(name: str) -> None:
+    """Read what judging a policy of this name needs, so that whoever then holds locks need not."""
+    for cluster in Cluster.objects.filter(goldens__in=guards_of(name)).defer("definitions").distinct():
+        empty_state(cluster)
+
+
 def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judged, ...]:
     """Judge these golden placements under a policy, in the order of their clusters and names."""
     found = list(
@@ -68,14 +75,15 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judge
 
 def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement]) -> list[Judged]:
     results: list[Judged] = []
+    scheduler = Scheduler(state.fork(), policy)
     for row in rows:
-        golden = Golden(row.name, row.cluster.name, row.pod, row.expectation)
         try:
-            results += judge(state.fork(), policy, [golden])
+            results.append(judge(scheduler, Golden(row.name, row.cluster.name, row.pod, row.expectation)))
         except Exception as error:
             log.exception("a golden placement could not be judged", golden=row.name, policy=policy.spec.name)
             got = f"the engine failed: {type(error).__name__}"
             results.append(Judged(row.name, row.cluster.name, GoldenState.BROKEN, str(row.expectation), got))
+            scheduler = Scheduler(state.fork(), policy)  # whatever it left behind
     return results
 
 

@@ -25,6 +25,7 @@ from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.diffing import PolicyDiff, diff
 from hetsched.policies.documents import policy_document
+from hetsched.policies.guarding import read_nodes
 from hetsched.policies.kept import keep
 from hetsched.policies.models import Policy, PolicyRevision, RevisionState
 
@@ -185,6 +186,7 @@ class Activation(ApiView):
         asked = bodies.read(request, Activate)
         reach.check_unlimited(self.subject)
         policy = find(name)
+        read_nodes(name)
         with locked(policy):
             with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
                 check_match(request, etag(find(name)), required=True)
@@ -201,6 +203,7 @@ class Return(ApiView):
         asked = bodies.read(request, Rollback)
         reach.check_unlimited(self.subject)
         policy = find(name)
+        read_nodes(name)
         with locked(policy):
             retired = policy.revisions.filter(state=RevisionState.RETIRED)
             with _both_versions(policy, retired.order_by("-activated_at", "-version").first()):
