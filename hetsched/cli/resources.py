@@ -31,7 +31,7 @@ _COLUMNS = {
     Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt", "summary"),
     Kind.POLICIES: ("name", "activeVersion", "description"),
     Kind.PLUGINS: ("name", "points", "summary"),
-    Kind.QUEUE: ("position", "pod", "priority", "gang", "policy", "state", "attempts", "workload"),
+    Kind.QUEUE: ("position", "standing", "pod", "priority", "gang", "policy", "state", "attempts", "workload"),
 }
 
 

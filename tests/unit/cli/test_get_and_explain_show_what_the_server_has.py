@@ -144,10 +144,17 @@ def test_explain_tells_on_what_the_expected_use_rested(server: Server) -> None:
 
 
 def test_the_queue_is_listed_by_place(server: Server) -> None:
-    place = {"position": 1, "pod": "ml/train-0", "workload": "w-1", "policy": "hetsched", "priority": 5}
+    place = {
+        "position": 1,
+        "standing": "due",
+        "pod": "ml/train-0",
+        "workload": "w-1",
+        "policy": "hetsched",
+        "priority": 5,
+    }
     place |= {"gang": "ml/train", "state": "pending", "attempts": 0}
     server.answers("GET", f"{API}/queue/", {"items": [place], "next": None})
     header, row = run("get", "queue", "--cluster", "lab").stdout.splitlines()
-    assert header.split()[:2] == ["position", "pod"]
-    assert row.split() == ["1", "ml/train-0", "5", "ml/train", "hetsched", "pending", "0", "w-1"]
+    assert header.split()[:3] == ["position", "standing", "pod"]
+    assert row.split() == ["1", "due", "ml/train-0", "5", "ml/train", "hetsched", "pending", "0", "w-1"]
     assert server.asked[0].url.params["cluster"] == "lab"
