@@ -9,18 +9,28 @@ function described(use, words) {
   return element("span", {}, `${words.weight} ${use.weight}`, params ? element("span", { class: "mono small wrap" }, ` ${params}`) : "");
 }
 
-// Everything in which the two differ: plugins by name, then what stands beside them.
-function differences(theirs, mine, words) {
-  const [left, right] = [theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
+// Everything in which the two differ: plugins by name, then what stands beside them. What is as both began with in mine
+// (`untouched`) is theirs to say.
+function differences(base, theirs, mine, words) {
+  const [begun, left, right] = [base, theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
   const names = [...new Set([...right.keys(), ...left.keys()])];
   const found = names
     .filter((name) => text(left.get(name)) !== text(right.get(name)))
-    .map((name) => ({ key: `plugin ${name}`, title: name, theirs: described(left.get(name), words), mine: described(right.get(name), words) }));
+    .map((name) => ({
+      key: `plugin ${name}`,
+      title: name,
+      theirs: described(left.get(name), words),
+      mine: described(right.get(name), words),
+      untouched: text(right.get(name)) === text(begun.get(name)),
+    }));
   const order = (spec) => spec.plugins.map((use) => use.name).filter((name) => left.has(name) && right.has(name)).join(" ");
-  if (order(theirs) !== order(mine)) found.push({ key: "order", title: words.order, theirs: words["their-order"], mine: words["my-order"] });
+  if (order(theirs) !== order(mine)) {
+    const untouched = order(mine) === order(base);
+    found.push({ key: "order", title: words.order, theirs: words["their-order"], mine: words["my-order"], untouched });
+  }
   for (const key of ["ties", "description"]) {
-    const [one, other] = [theirs[key], mine[key]].map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
-    if (one !== other) found.push({ key, title: words[key], theirs: one || "–", mine: other || "–" });
+    const [one, other, was] = [theirs, mine, base].map((spec) => (typeof spec[key] === "string" ? spec[key] : JSON.stringify(spec[key])));
+    if (one !== other) found.push({ key, title: words[key], theirs: one || "–", mine: other || "–", untouched: other === was });
   }
   return found;
 }
@@ -48,14 +58,14 @@ export function merged(theirs, mine, takes) {
 }
 
 // Shows the panel; `choose` gets the content to go on with.
-export function drawConflict(place, words, { theirs, version, author, reason, mine, choose, takeTheirs }) {
-  const found = differences(theirs, mine, words);
-  const row = ({ key, title, theirs: left, mine: right }) => {
+export function drawConflict(place, words, { base, theirs, version, author, reason, mine, choose, takeTheirs }) {
+  const found = differences(base, theirs, mine, words);
+  const row = ({ key, title, theirs: left, mine: right, untouched }) => {
     const option = (value, shown) =>
       element(
         "td",
         {},
-        element("label", { class: "inline" }, element("input", { type: "radio", name: key, value, checked: value === "mine" }), element("span", { class: "wrap" }, shown)),
+        element("label", { class: "inline" }, element("input", { type: "radio", name: key, value, checked: (value === "theirs") === untouched }), element("span", { class: "wrap" }, shown)),
       );
     return element("tr", { "data-key": key }, element("th", { scope: "row" }, title), option("theirs", left), option("mine", right));
   };
@@ -74,7 +84,7 @@ export function drawConflict(place, words, { theirs, version, author, reason, mi
     "section",
     { class: "panel stack conflict", "aria-labelledby": "conflict-title" },
     element("h2", { id: "conflict-title", tabindex: "-1" }, words["two-edits"]),
-    element("p", {}, fill(words["two-edits-text"], { version, author }), reason ? ` “${reason}”` : ""),
+    element("p", {}, fill(words["two-edits-text"], { version, author }), reason ? ` “${reason}”` : "", " ", words["chosen-already"]),
     found.length
       ? element(
           "div",

@@ -188,6 +188,7 @@ async function conflict() {
   }
   const theirs = await (await fetch(`${api}versions/${latest}/`)).json();
   drawConflict(byId("conflict"), words, {
+    base: desk.spec,
     theirs: theirs.spec,
     version: theirs.version,
     author: theirs.author,

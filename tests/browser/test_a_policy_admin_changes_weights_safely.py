@@ -172,10 +172,11 @@ def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> No
     press(mine, "#save", "Enter")
     conflict = mine.locator("#conflict")
     expect(conflict).to_contain_text("lee saved version 2 since this page was loaded")
-    # Of taints, which both changed, mine stands; of node-affinity theirs is taken; binpack only I changed.
+    # What only one of them changed is chosen already; of taints, which both did, mine is, until theirs is taken.
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 4")
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 9")
-    press(mine, "#conflict [data-key='plugin node-affinity'] input[value=theirs]", "Space")
+    expect(conflict.locator("[data-key='plugin node-affinity'] input[value=theirs]")).to_be_checked()
+    press(mine, "#conflict [data-key='plugin taints'] input[value=theirs]", "Space")
     mine.get_by_role("button", name="Take what is chosen").focus()
     mine.keyboard.press("Enter")
     expect(conflict).to_be_hidden()
@@ -184,4 +185,4 @@ def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> No
     weights = {name: mine.locator(f"[data-plugin={name}] [data-number]").input_value() for name in (
         "binpack", "taints", "node-affinity",
     )}  # fmt: skip
-    assert weights == {"binpack": "5", "taints": "9", "node-affinity": "8"}
+    assert weights == {"binpack": "5", "taints": "4", "node-affinity": "8"}

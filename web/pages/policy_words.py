@@ -54,6 +54,7 @@ def _diff_words() -> dict[str, str]:
         "meanwhile": _("{author} saved version {version} meanwhile; what is on this desk stays as it is."),
         "look-at-both": _("Look at both"),
         "open-it": _("Open it"),
+        "chosen-already": _("What only one of you changed is chosen already."),
         "their-edit": _("Theirs: v{version} by {author}"),
         "my-edit": _("Mine: this draft"),
         "edits-alike": _("Both say the same."),
