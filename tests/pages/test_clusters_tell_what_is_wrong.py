@@ -29,7 +29,9 @@ def all_parts_work(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def live(cluster: Cluster) -> Connection:
     found = create_cluster(name="prod", kind="kubernetes", actor=SYSTEM)
-    return Connection.objects.create(cluster=found, server="https://10.0.0.1:6443", sealed_kubeconfig="sealed-and-secret")
+    return Connection.objects.create(
+        cluster=found, server="https://10.0.0.1:6443", sealed_kubeconfig="sealed-and-secret"
+    )
 
 
 def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
