@@ -29,7 +29,7 @@ from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
 from hetsched.placement.actions.imaging import due_images, forget_images
-from hetsched.placement.actions.rebalancing import under_way
+from hetsched.placement.actions.rebalancing import forget_plans, under_way
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
 from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
@@ -81,6 +81,7 @@ def run() -> dict[str, int]:
         if unbound(cluster):
             dispatch.wake(cluster.pk, dispatch.BIND)
         forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+        forget_plans(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_charged(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster
-from hetsched.placement.actions.rebalancing import go_on
+from hetsched.placement.actions.rebalancing import forget_plans, go_on
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import placed, submitted
@@ -120,6 +122,16 @@ def test_one_plan_at_a_time_and_an_operator_may_stop_it(tight: Cluster, operator
     right = Pod.objects.get(name="right")
     assert right.node is not None
     assert right.node.name == "b"
+
+
+def test_plans_are_forgotten_some_time_after_their_end(tight: Cluster, operator: Api) -> None:
+    confirm(operator, advice(operator)["ETag"])
+    now = timezone.now()
+    assert forget_plans(tight.pk, before=now) == 0  # it is under way
+    go_on(tight.pk)
+    assert forget_plans(tight.pk, before=now) == 0
+    assert forget_plans(tight.pk, before=timezone.now() + timedelta(seconds=1)) > 0
+    assert not Rebalance.objects.exists()
 
 
 def test_moves_are_chosen_one_by_one(tight: Cluster, operator: Api) -> None:

@@ -12,7 +12,7 @@ Invariants: a move that was not confirmed is not made; nothing is made after the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -137,6 +137,11 @@ def go_on(cluster_id: int) -> int:
 def under_way(cluster_id: int) -> bool:
     """Tell whether a plan of a cluster is being carried out."""
     return Rebalance.objects.filter(cluster_id=cluster_id, state=Rebalance.RUNNING).exists()
+
+
+def forget_plans(cluster_id: int, *, before: datetime) -> int:
+    """Delete plans that were over before a moment; the audit trail keeps what was moved."""
+    return Rebalance.objects.filter(cluster_id=cluster_id, finished_at__lt=before).delete()[0]
 
 
 def _step(plan: Rebalance) -> bool:
