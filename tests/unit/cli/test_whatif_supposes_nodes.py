@@ -1,0 +1,44 @@
+"""`hetsched whatif` on a cluster with nodes drained first, copied, or added from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders import a_node, a_pod
+from tests.unit.cli.calling import cluster_file, document, run, workload_file
+
+
+def asked(folder: Path, *options: str) -> tuple[str, ...]:
+    cluster = cluster_file(folder, a_node("n1").cpu(2), a_node("n2").cpu(1))
+    return ("whatif", "-f", workload_file(folder, a_pod("p").cpu("2")), "--cluster", cluster, *options, "-o", "json")
+
+
+def test_a_drained_node_takes_nothing_and_a_copy_of_it_does(tmp_path: Path) -> None:
+    assert document(run(*asked(tmp_path)))["placements"][0]["node"] == "n1"
+    drained = run(*asked(tmp_path, "--drain", "n1"))
+    assert drained.exit_code == 10
+    copied = document(run(*asked(tmp_path, "--drain", "n1", "--copy-node", "n1=1")))
+    assert copied["placements"][0]["node"] == "n1-copy-1"
+
+
+def test_nodes_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    more = cluster_file(tmp_path / "more", a_node("n3").cpu(4))
+    found = document(run(*asked(tmp_path, "--drain", "n1", "--add-nodes", more)))
+    assert found["placements"][0]["node"] == "n3"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--drain", "n9"), "NodeUnknown"), (("--drain", "n1", "--drain", "n1"), "NodeRepeated"),
+        (("--copy-node", "n1"), "NodeCopiesInvalid"), (("--copy-node", "n1=0"), "NodeCopiesInvalid"),
+        (("--copy-node", "n9=1"), "NodeUnknown"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_refused(tmp_path: Path, options: tuple[str, ...], code: str) -> None:
+    refused = run(*asked(tmp_path, *options))
+    assert refused.exit_code == 2
+    assert code in refused.stderr
