@@ -61,7 +61,7 @@ TELL_SECONDS = 2.0
 LOOK_SECONDS = 5.0
 MOST_CONFLICTS = 20
 STUCK_SECONDS = 120.0
-COLLECT_AFTER = (50_000, 20, 100)  # hardly anything here is in a cycle, and much of it stays
+COLLECT_AFTER = (50_000, 10, 10)  # hardly anything here is in a cycle, and much of it stays
 # When each cluster's follower last turned; a process with one that does not is not alive.
 _turned: dict[int, float] = {}
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from django.db import models
 from structlog.contextvars import get_contextvars
 
 from .models import AuditEntry
-from .rows import insert
+from .rows import insert, new
 
 
 class Actor(Protocol):
@@ -63,7 +63,8 @@ def _entry(
     actor: str, role: str, action: str, obj: models.Model | tuple[str, str], reason: str, details: dict[str, Any] | None
 ) -> AuditEntry:
     kind, name = obj if isinstance(obj, tuple) else (obj._meta.model_name or "", str(obj))
-    return AuditEntry(
+    return new(
+        AuditEntry,
         actor=actor[:255],
         role=role[:100],
         action=action,

@@ -27,7 +27,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from .models import OutboxEvent, Topic
-from .rows import insert
+from .rows import insert, new
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
@@ -57,7 +57,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     revisions = _numbered(names)
     events = [
         # Encoded once, for the row and for the message.
-        OutboxEvent(topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
+        new(OutboxEvent, topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
         for name in names
         for patch in (patches[name],)
     ]

@@ -52,10 +52,11 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
     Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
     """
     reservations = [
-        Reservation(
+        rows.new(
+            Reservation,
             pod_id=booked.pod_id,
             node_id=booked.node_id,
-            cluster=cluster,
+            cluster_id=cluster.pk,
             requests=dict(booked.spec.shape.requests),
             allocation=booked.allocation,
             revision=cluster.revision,

@@ -25,6 +25,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
+from hetsched.journal.rows import new
 
 from .handouts import HandedOut
 from .lifecycle import CHOICES, LISTED, LIVE, State
@@ -190,8 +191,9 @@ class Pod(models.Model):
         cls, cluster: Cluster, spec: PodSpec, node_id: int | None, held: Allocation | None, now: datetime
     ) -> Pod:
         """Return the row, unsaved, of a pod that somebody else put on its node."""
-        return cls(
-            cluster=cluster,
+        return new(
+            cls,
+            cluster_id=cluster.pk,
             namespace=spec.namespace,
             name=spec.name,
             uid=spec.uid,

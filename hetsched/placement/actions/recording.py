@@ -34,7 +34,7 @@ from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
 from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
-from hetsched.journal.rows import insert
+from hetsched.journal.rows import insert, new
 from hetsched.policies.models import Policy
 
 from .. import dispatch
@@ -277,8 +277,9 @@ def _kinds(policy: str, reasons: Sequence[Reason]) -> tuple[str, frozenset[tuple
 
 def _insert_decisions(change: Change, results: Sequence[Result], revision: int, snapshot: str) -> list[Decision]:
     rows = [
-        Decision(
-            cluster=change.cluster,
+        new(
+            Decision,
+            cluster_id=change.cluster.pk,
             workload_id=result.waiting.workload_id,
             pod_id=result.waiting.pod_id,
             namespace=result.waiting.spec.namespace,

@@ -24,7 +24,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
-from hetsched.journal.rows import insert
+from hetsched.journal.rows import insert, new
 from hetsched.policies.effective import Chooser
 
 from .. import dispatch
@@ -150,8 +150,9 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
         if priority is not None:
             spec = msgspec.structs.replace(spec, priority=priority)
         rows.append(
-            Pod(
-                cluster=cluster,
+            new(
+                Pod,
+                cluster_id=cluster.pk,
                 namespace=spec.namespace,
                 name=spec.name,
                 uid=spec.uid or str(uuid.uuid4()),

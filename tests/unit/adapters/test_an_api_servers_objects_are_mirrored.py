@@ -197,3 +197,20 @@ def test_attach_limits_are_a_nodes_own() -> None:
     a_node(mirror)
     (report,) = taken(mirror).nodes
     assert report.attach_limits == {"csi.io": 9}
+
+
+def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> None:
+    mirror = Mirror()
+    a_pod(mirror)
+    taken(mirror)
+    container = {"name": "main", "image": "x"}
+    bound = Seen("team/p", json.dumps({"metadata": {"name": "p", "namespace": "team", "uid": "u1"}, "spec": {
+        "containers": [container], "nodeName": "n1", "schedulerName": "hetsched"}}).encode())  # fmt: skip
+    mirror.pass_over(bound)
+    assert not mirror.take()
+    mirror.feed_late(bound)
+    (pod,) = taken(mirror).pods
+    assert pod.node_name == "n1"
+    mirror.feed(PODS, Gone("team/p"))
+    mirror.feed_late(bound)  # what came later holds
+    assert taken(mirror).pods_gone == ["team/p"]

@@ -1,0 +1,31 @@
+"""A row that is made without asking its model is the row that the model would have made."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import models
+
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.journal.rows import new
+from hetsched.placement.models import Decision, Pod, Reservation
+
+PLAIN = [Pod, Decision, Reservation, OutboxEvent, AuditEntry]
+
+
+@pytest.mark.parametrize("model", PLAIN, ids=lambda model: model.__name__)
+def test_it_has_every_value_that_a_model_begins_with(model: type[models.Model]) -> None:
+    fields = [field.attname for field in model._meta.concrete_fields]
+    ours, theirs = new(model), model()
+    assert {name: getattr(ours, name) for name in fields} == {name: getattr(theirs, name) for name in fields}
+    assert ours._state.adding
+
+
+def test_what_is_given_comes_before_what_a_model_begins_with() -> None:
+    pod = new(Pod, cluster_id=7, name="p", queued=False)
+    assert (pod.cluster_id, pod.name, pod.queued) == (7, "p", False)
+
+
+def test_no_two_rows_share_what_can_be_changed() -> None:
+    first, second = new(AuditEntry), new(AuditEntry)
+    first.details["seen"] = True
+    assert second.details == {}

@@ -1,0 +1,62 @@
+"""While pods wait for their nodes those that are decided are told with rests in between, afterwards one lot at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.prepared import Prepared
+from hetsched.placement import dispatch
+from hetsched.placement.actions import follow
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from workers import schedule, tell
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster where three pods were refused, and a lot is two."""
+    monkeypatch.setattr(schedule, "in_step", lambda _: True)
+    monkeypatch.setattr(dispatch, "send", lambda *_: None)
+    monkeypatch.setattr(tell, "tell", lambda *_, **__: True)
+    monkeypatch.setattr(tell, "api_of", lambda _: None)
+    monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)
+    schedule.run(made.pk)
+    return made
+
+
+def _waiting(name: str) -> ObservedPod:
+    spec = a_pod(name).cpu(500).having(uid=f"u-{name}").build()
+    return ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
+
+
+def _asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    asked: list[float] = []
+    monkeypatch.setattr(dispatch, "send", lambda *_, in_seconds=0.0: asked.append(in_seconds))
+    monkeypatch.setattr(dispatch, "wake", lambda *_: asked.append(0.0))
+    return asked
+
+
+def test_a_lot_after_a_lot_rests_while_a_pod_waits_for_a_first_look(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    asked = _asked(monkeypatch)
+    assert tell.run(cluster.pk) == 2
+    assert asked == [tell.REST_SECONDS]
+
+
+def test_it_goes_on_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _asked(monkeypatch)
+    assert tell.run(cluster.pk) == 2
+    assert asked == [0.0]
