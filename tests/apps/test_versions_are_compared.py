@@ -1,0 +1,46 @@
+"""The difference of two versions is told in words of policies: added, taken out, moved, weights, parameters."""
+
+from __future__ import annotations
+
+from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.policies.diffing import diff
+
+
+def spec(*plugins: str | PluginUse, **more: object) -> PolicySpec:
+    uses = tuple(PluginUse(one) if isinstance(one, str) else one for one in plugins)
+    return PolicySpec("mine", uses, **more)  # type: ignore[arg-type]
+
+
+def test_versions_that_say_the_same_differ_in_nothing() -> None:
+    found = diff(spec("taints", "resource-fit"), spec("taints", "resource-fit", version=2))
+    assert (found.same, found.plugins, found.ties, found.description) == (True, (), None, None)
+
+
+def test_only_what_has_to_move_is_told_as_moved() -> None:
+    # Of 1 2 3 4 in the new order 2 3 1 4 the longest run that keeps its order is 2 3 4: only 1 moved.
+    found = diff(spec("taints", "volumes", "devices", "quota"), spec("volumes", "devices", "taints", "quota"))
+    (change,) = found.plugins
+    assert (change.plugin, change.change, change.moved) == ("taints", "changed", True)
+    assert (change.place_before, change.place_after) == (1, 3)
+
+
+def test_what_came_and_went_is_told_with_its_place() -> None:
+    found = diff(spec("taints", "volumes"), spec("taints", "quota"))
+    told = [(one.plugin, one.change, one.place_before, one.place_after) for one in found.plugins]
+    assert told == [("quota", "added", None, 2), ("volumes", "removed", 2, None)]
+
+
+def test_a_parameter_that_is_left_out_stands_at_its_default() -> None:
+    before = spec(PluginUse("binpack", 1.0))
+    after = spec(PluginUse("binpack", 2.0, {"mode": "upstream"}), ties=Ties("random", 7), description="denser")
+    found = diff(before, after)
+    (change,) = found.plugins
+    assert (change.weight_before, change.weight_after) == (1.0, 2.0)
+    assert [(one.name, one.before, one.after) for one in change.params] == [("mode", "plain", "upstream")]
+    assert found.ties is not None
+    assert found.ties.after == {"by": "random", "seed": 7}
+    assert found.description is not None
+
+
+def test_a_parameter_that_states_its_default_is_no_change() -> None:
+    assert diff(spec(PluginUse("binpack")), spec(PluginUse("binpack", 1.0, {"mode": "plain"}))).same
