@@ -13,9 +13,10 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
-from hetsched.policies.models import GoldenPlacement, Policy, PolicyPlan
+from hetsched.policies.actions import save_draft
+from hetsched.policies.models import GoldenPlacement, Policy, PolicyPlan, PolicyRevision
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.scenes import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 
@@ -115,8 +116,10 @@ def test_an_activation_is_planned_at_a_time(browser: Client) -> None:
 
 
 def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster) -> None:
+    draft = save_draft(PolicyRevision.objects.get(policy__name="spread").spec, actor=ALICE)
     figure = {
-        "kind": "condition", "cluster": cluster.pk, "metric": "cpuUtilization", "above": "0.6", "above_version": 1,
+        "kind": "condition", "cluster": cluster.pk, "metric": "cpuUtilization", "above": "0.6",
+        "above_version": draft.version,
         "below": "0.4", "below_version": 1,
     }  # fmt: skip
     missing = plan(browser, **{**figure, "above": ""})
