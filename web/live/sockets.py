@@ -69,8 +69,7 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     """Serve one WebSocket; an ASGI application."""
     if (await receive())["type"] != "websocket.connect":
         return
-    held = await database_sync_to_async(rights.credential)(scope)
-    asker = await database_sync_to_async(rights.subject)(held)
+    held, asker = await database_sync_to_async(_who)(scope)
     # A browser learns the code of a closed socket only if it was accepted first.
     await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
     owner = asker.owner if asker else ""
@@ -90,6 +89,12 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.close", "code": closed.code})
     except OSError:
         pass  # the client went away while something was sent to it
+
+
+def _who(scope: Any) -> tuple[rights.Credential, Subject | None]:
+    """Look up who comes, in one turn of the thread: each turn opens the database anew."""
+    held = rights.credential(scope)
+    return held, rights.subject(held)
 
 
 def _chosen(offered: Any) -> str | None:
