@@ -86,6 +86,7 @@ def lines_of_documents(data: bytes) -> list[int]:
         return [1]
     lines: list[int] = []
     fresh = False
+    event: Any
     for event in yaml.parse(text, Loader=_LOADER):
         if fresh:
             lines.append(event.start_mark.line + 1)

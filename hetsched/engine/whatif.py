@@ -59,7 +59,8 @@ def what_if(
 ) -> WhatIfAnswer:
     """Place `pods` on a copy of `state` and return the whole answer; `drain` empties nodes first.
 
-    `consume`: nobody else has the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller because the engine has no clock.
+    `consume`: nobody else has the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
+    because the engine has no clock.
     """
     snapshot = state.digest()
     fork = state if consume else state.fork()
