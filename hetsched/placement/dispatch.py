@@ -8,6 +8,7 @@ hint: when it is lost, a sweep finds the work. A process that does the work itse
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import structlog
@@ -52,7 +53,7 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
     try:
         queue = "schedule" if task == SCHEDULE else "io"
         # Nobody reads a result, and preparing to read one would wait for a store that may be down.
-        later = {"countdown": in_seconds} if in_seconds else {}
+        later: Any = {"countdown": in_seconds} if in_seconds else {}
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, **later)
     except OperationalError as error:  # a broker that is down must not undo what is committed
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
