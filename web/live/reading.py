@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from channels.db import database_sync_to_async
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal.models import OutboxEvent, Topic
@@ -13,6 +12,7 @@ from hetsched.journal.publish import message, revision_of
 from hetsched.placement import topics
 from hetsched.placement.models import Workload
 
+from .database import in_database
 from .hub import Snapshot
 from .rights import Denied
 
@@ -26,7 +26,7 @@ class Found(msgspec.Struct, frozen=True):
     denied: Denied | None = None
 
 
-@database_sync_to_async
+@in_database
 def resolve(asked: list[str]) -> list[Found]:
     """Find topics by the names that clients use."""
     return [_resolve(name) for name in asked]
@@ -47,7 +47,7 @@ def _resolve(asked: str) -> Found:
     return Found(asked, topic, namespaces)
 
 
-@database_sync_to_async
+@in_database
 def snapshot(topic: str) -> Snapshot | None:
     """Return a topic's whole document as message text, None when there is no such topic any more."""
     try:
@@ -57,7 +57,7 @@ def snapshot(topic: str) -> Snapshot | None:
     return Snapshot(found.revision, message(topic, found.revision, found.data, "snapshot"))
 
 
-@database_sync_to_async
+@in_database
 def revisions(names: list[str]) -> dict[str, int]:
     """Return the numbers of the latest events of these topics."""
     found: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def revisions(names: list[str]) -> dict[str, int]:
     return found
 
 
-@database_sync_to_async
+@in_database
 def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
     """Return the number of a topic's latest event and its latest events as message texts."""
     newest = revision_of(topic)

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import msgspec
 import structlog
-from channels.db import database_sync_to_async
 from django.conf import settings
 
 from hetsched.access.roles import Action
@@ -27,6 +26,7 @@ from hetsched.journal.publish import message
 from web.api.prometheus import SOCKETS
 
 from . import reading, rights
+from .database import in_database
 from .hub import ERROR, Hub, Listener, hub
 
 RECHECK_SECONDS = 30.0
@@ -69,7 +69,7 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     """Serve one WebSocket; an ASGI application."""
     if (await receive())["type"] != "websocket.connect":
         return
-    held, asker = await database_sync_to_async(_who)(scope)
+    held, asker = await in_database(_who)(scope)
     # A browser learns the code of a closed socket only if it was accepted first.
     await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
     owner = asker.owner if asker else ""
@@ -92,7 +92,7 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
 
 
 def _who(scope: Any) -> tuple[rights.Credential, Subject | None]:
-    """Look up who comes, in one turn of the thread: each turn opens the database anew."""
+    """Look up who comes, in one turn of the thread."""
     held = rights.credential(scope)
     return held, rights.subject(held)
 
@@ -244,7 +244,7 @@ class _Socket:
     async def _recheck(self) -> None:
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            asker = await database_sync_to_async(rights.subject)(self.held)
+            asker = await in_database(rights.subject)(self.held)
             _check(asker)
             assert asker is not None
             narrowed = asker.namespaces != self.asker.namespaces
