@@ -4,7 +4,8 @@ Problem: somebody wants another policy at night, or while the cards are nearly a
 Rule: a plan activates by `activate`, as a program of its own name and on behalf of its author: golden placements hold,
 the reason says which plan and which figure. What is refused, skipped or late is told on the plan and in the audit.
 A time that was missed is made up for within `late_minutes`, else skipped. A look claims a plan by setting forward when
-it is due; one that dies in between is repeated, and activating what is active already changes nothing.
+it is due; one that dies in between is repeated, and activating what is active already changes nothing. What became of a
+plan is written only where nobody changed or removed it meanwhile: a changed plan starts anew.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from datetime import datetime, timedelta
 
 import msgspec
+import structlog
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -36,6 +38,8 @@ RESERVED = frozenset({"preview"})  # its address is taken
 LOOK_EVERY = timedelta(minutes=1)
 FRESH = timedelta(minutes=3)
 CURVE = timedelta(days=7)
+FARTHEST = timedelta(days=3660)
+log = structlog.get_logger(__name__)
 
 
 def save_plan(
@@ -106,7 +110,9 @@ def _check(policy: Policy, once: Once | None, condition: Condition | None, now: 
         raise InputError("PlanInvalid", "a plan has either a time or a condition", place="once")
     if once is not None:
         if once.at <= now:
-            raise InputError("PlanInvalid", f"{rfc3339(once.at)} is over", place="once.at")
+            raise InputError("PlanInvalid", f"{once.at.isoformat()} is over", place="once.at")
+        if once.at > now + FARTHEST:
+            raise InputError("PlanInvalid", "it is more than ten years on", place="once.at")
         _check_versions(policy, {once.version: "once.version"})
         return None
     assert condition is not None
@@ -179,9 +185,17 @@ def look_at_plans(now: datetime | None = None) -> int:
     switched = 0
     for pk, at in PolicyPlan.objects.filter(due, enabled=True, due_at__lte=now).values_list("pk", "due_at"):
         if PolicyPlan.objects.filter(pk=pk, due_at=at, enabled=True).update(due_at=now + LOOK_EVERY):
-            row = PolicyPlan.objects.select_related("policy", "cluster").get(pk=pk)
-            switched += _look_once(row, now) if row.once is not None else _look_by_figure(row, now)
+            try:
+                switched += _look(pk, now)
+            except Exception:  # it keeps no other from its turn
+                log.exception("a plan could not be looked at", plan=pk)
     return switched
+
+
+def _look(pk: int, now: datetime) -> bool:
+    """Look at a plan that was claimed; return whether it activated something."""
+    row = PolicyPlan.objects.select_related("policy", "cluster").get(pk=pk)
+    return _look_once(row, now) if row.once is not None else _look_by_figure(row, now)
 
 
 def _look_once(row: PolicyPlan, now: datetime) -> bool:
@@ -233,9 +247,7 @@ def _write(row: PolicyPlan, watch: Watch, now: datetime) -> bool:
     row.side, row.above_since, row.below_since, row.last_looked_at = (
         watch.side, watch.above_since, watch.below_since, now,
     )  # fmt: skip
-    with transaction.atomic():
-        row.save(update_fields=["side", "above_since", "below_since", "last_looked_at", "last_value", "note"])
-        _publish(row)
+    _keep(row, "side", "above_since", "below_since", "last_looked_at", "last_value", "note")
     return False
 
 
@@ -262,10 +274,18 @@ def _activate(row: PolicyPlan, version: int, why: str, now: datetime, *, done: s
 def _conclude(row: PolicyPlan, state: str, note: str, now: datetime, *, action: str = "") -> None:
     row.state, row.note, row.last_looked_at = state, note[:1000], now
     with transaction.atomic():
-        row.save(update_fields=["state", "note", "last_looked_at", "last_switched_at"])
-        if action:
+        if _keep(row, "state", "note", "last_looked_at", "last_switched_at") and action:
             record(actor=f"plan {row.name}", role="plan", action=action, obj=("plan", row.name), reason=note)
+
+
+def _keep(row: PolicyPlan, *columns: str) -> bool:
+    """Write what became of a plan; False, and nothing is written, where somebody changed or removed it meanwhile."""
+    with transaction.atomic():
+        same = PolicyPlan.objects.filter(pk=row.pk, changed_at=row.changed_at)
+        if not same.update(**{name: getattr(row, name) for name in columns}):
+            return False
         _publish(row)
+    return True
 
 
 # -- on the recorded curve ---------------------------------------------------------------------------------------------

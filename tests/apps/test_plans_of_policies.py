@@ -13,6 +13,7 @@ from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.measuring import take_measures
+from hetsched.policies import plans
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import Measure, Policy, PolicyPlan
@@ -98,6 +99,47 @@ def test_a_missed_time_is_made_up_for_within_bounds_and_skipped_beyond(cluster: 
         "skipped", "skipped: nobody looked for 19 minutes, 5 are allowed",
     )  # fmt: skip
     assert AuditEntry.objects.filter(action="plan.skipped", object_name="too-late").exists()
+
+
+def test_a_plan_that_is_changed_while_it_is_carried_out_starts_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(once=Once(DENSE, minutes(10)))
+
+    def while_it_is_changed(*given: Any, **more: Any) -> Any:
+        planned(now=minutes(10), once=Once(LOOSE, minutes(30)))
+        return activate(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plans, "activate", while_it_is_changed)
+        look_at_plans(minutes(10))
+    row = PolicyPlan.objects.get()
+    assert (row.state, row.due_at, active()) == ("waiting", minutes(30), DENSE)
+    look_at_plans(minutes(30))
+    assert active() == LOOSE
+
+
+def test_a_plan_that_cannot_be_looked_at_keeps_no_other_from_its_turn(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned("broken", once=Once(DENSE, minutes(10)))
+    planned("fine", once=Once(DENSE, minutes(10)))
+
+    def look_once(row: PolicyPlan, now: datetime) -> bool:
+        if row.name == "broken":
+            raise RuntimeError("whatever")
+        return real(row, now)
+
+    real = plans._look_once
+    monkeypatch.setattr(plans, "_look_once", look_once)
+    assert look_at_plans(minutes(10)) == 1
+    assert active() == DENSE
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_beyond_the_calendar_is_refused(cluster: Cluster, at: str) -> None:
+    with pytest.raises(InputError, match="PlanInvalid|over|ten years"):
+        planned(once=Once(DENSE, datetime.fromisoformat(at)))
 
 
 def test_a_figure_beyond_a_bound_for_long_enough_changes_the_version_and_back(cluster: Cluster) -> None:
