@@ -17,7 +17,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 SPAN = timedelta(hours=24)
-POINTS = 49  # one every half hour, both ends included
+POINTS = 49  # one every half hour of a whole day, both ends included
 MOST_RESERVATIONS = 20_000
 WIDTH, HEIGHT = 480, 96
 
@@ -41,13 +41,13 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def trend(node: Node, now: datetime) -> Trend | None:
-    """Return the trend of a node, None where nothing was held in that time."""
-    since = now - SPAN
+    """Return the trend of a node since it may be known, a day at most; None where nothing was held in that time."""
+    since = max(now - SPAN, node.cluster.created_at)  # of what was before, nothing is known
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
     if not spans:
         return None
-    step = SPAN / (POINTS - 1)
+    step = (now - since) / (POINTS - 1)
     points = [_point(node, since + position * step, spans) for position in range(POINTS)]
     # A balance lies between 0.75 and 1; the picture is of that part.
     low = min(0.75, *(point.balance for point in points))
@@ -86,6 +86,6 @@ def _line(values: list[float | None] | list[float], low: float, high: float) -> 
 
 
 def table(found: Trend, every: int = 6) -> list[dict[str, Any]]:
-    """Return the trend as rows, one for each third hour, the latest first."""
+    """Return the trend as rows, each sixth point, the latest first."""
     rows = found.points[::-1][::every]
     return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]
