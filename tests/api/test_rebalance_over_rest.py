@@ -13,7 +13,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import import_cluster
+from hetsched.placement.actions import import_cluster, rebalancing
 from hetsched.placement.actions.rebalancing import forget_plans, go_on
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
@@ -151,24 +151,46 @@ def test_a_reason_is_needed_and_only_operators_confirm(
     assert limited("POST", "clusters/lab/advice/", ASK, status=403).json()["code"] == "NamespaceNotAllowed"
 
 
-def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_while(
-    tight: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return the cluster as if it were followed, with right made by a ReplicaSet."""
     monkeypatch.setattr("hetsched.placement.actions.rebalancing.in_step", lambda cluster: True)
     Cluster.objects.update(kind="kubernetes")
     Pod.objects.update(state="binding")
     Pod.objects.update(state="bound")
     controlled = a_pod("right").cpu(1).having(controller="ReplicaSet/right", controller_uid="rs", uid="u1").build()
     Pod.objects.filter(name="right").update(spec=controlled, uid="u1")
+    return tight
+
+
+def test_a_pod_that_took_the_name_of_the_one_to_move_is_left_alone(
+    live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
-    go_on(tight.pk)
+    tried = rebalancing._tried
+
+    def while_it_is_replaced(*given: Any) -> Any:
+        found = tried(*given)
+        Pod.objects.filter(name="right").update(uid="u2")
+        return found
+
+    monkeypatch.setattr(rebalancing, "_tried", while_it_is_replaced)
+    go_on(live.pk)
+    assert not Eviction.objects.exists()
+    shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
+    assert (shown["state"], shown["message"]) == ("stopped", "step 1: default/right is gone from b")
+
+
+def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_while(live: Cluster, operator: Api) -> None:
+    plan = confirm(operator, advice(operator)["ETag"])
+    go_on(live.pk)
     (eviction,) = Eviction.objects.all()
     assert (eviction.state, eviction.victim.name, eviction.nomination) == ("wanted", "right", None)
     assert [(row.node.name, row.reason) for row in Rejection.objects.all()] == [("b", "MovedAway")]
-    assert go_on(tight.pk) == 0  # it waits for it to leave
+    assert go_on(live.pk) == 0  # it waits for it to leave
     assert RebalanceMove.objects.get().state == "leaving"
     Eviction.objects.update(message="the disruption budget web needs it", not_before=None)
-    go_on(tight.pk)
+    go_on(live.pk)
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], Eviction.objects.get().state) == ("stopped", "dropped")
     assert "may not be evicted: the disruption budget web needs it" in shown["message"]

@@ -138,7 +138,7 @@ def test_a_plan_that_cannot_be_looked_at_keeps_no_other_from_its_turn(
 
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
 def test_a_time_beyond_the_calendar_is_refused(cluster: Cluster, at: str) -> None:
-    with pytest.raises(InputError, match="PlanInvalid|over|ten years"):
+    with pytest.raises(InputError, match=r"is over|ten years"):
         planned(once=Once(DENSE, datetime.fromisoformat(at)))
 
 

@@ -284,8 +284,11 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         cluster = advance(plan.cluster_id)
         _check_open(plan, moves)
         pods = {pod.key: pod for pod in _live(cluster, [move.pod_key for move in moves])}
-        if len(pods) != len(moves):
-            raise Conflict("a pod of the step is gone")
+        for move in moves:
+            pod = pods.get(move.pod_key)
+            # Another one may bear its name by now; only the one that was tried may leave.
+            if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
+                raise Conflict(f"{move.pod_key} is gone from {move.source}")
         nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
         Eviction.objects.bulk_create(
             Eviction(cluster=cluster, victim=pods[move.pod_key], reason=told) for move in moves
@@ -361,7 +364,7 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 
 def _live(cluster: Cluster, keys: Sequence[str]) -> list[Pod]:
     names = [key.partition("/")[2] for key in keys]
-    rows = Pod.objects.filter(cluster=cluster, name__in=names, state__in=_HOLDING)
+    rows = Pod.objects.filter(cluster=cluster, name__in=names, state__in=_HOLDING).select_related("node")
     return [pod for pod in rows.order_by("id") if pod.key in set(keys)]
 
 
