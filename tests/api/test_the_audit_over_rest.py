@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from hetsched.access.tokens import create_token
 from hetsched.journal.audit import record
 from hetsched.journal.chain import seal_new
 
@@ -74,6 +75,17 @@ def test_the_chain_says_how_far_it_is_sealed(db: Any, operator: Api) -> None:
     assert len(chain["head"]) == 64
 
 
-@pytest.mark.parametrize("query", ["since=yesterday", "colour=red"])
+def test_a_token_of_the_same_name_elsewhere_sees_nothing_of_the_other(cluster: Any, db: Any) -> None:
+    tokens = [create_token(role="submitter", name="ci", namespaces=[space])[1] for space in ("team", "rest")]
+    ours, theirs = map(Api, tokens)
+    manifest = POD.replace("{name: web}", "{name: ours, namespace: team}")
+    ours("POST", "workloads/", manifest, kind="application/yaml", status=202)
+    assert [row["action"] for row in ours.get("audit/")["items"]] == ["workload.submit"]
+    assert theirs.get("audit/")["items"] == []
+
+
+@pytest.mark.parametrize(
+    "query", ["since=yesterday", "colour=red", "since=0001-01-01T00:00:00%2B14:00", "until=9999-12-31T23:59:59-14:00"]
+)
 def test_what_is_not_understood_is_refused(operator: Api, query: str) -> None:
     assert operator("GET", f"audit/?{query}", status=400).json()["code"] in ("QueryInvalid", "QueryUnknown")

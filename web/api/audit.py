@@ -1,7 +1,7 @@
 """`audit/`: who did what to which object, when and why; `audit/chain/`: how far the trail is sealed and verified.
 
 Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees,
-and what it did itself; entries about tokens are for those who may manage them.
+and what it did itself elsewhere; entries about tokens are for those who may manage them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def visible(subject: Subject) -> QuerySet[AuditEntry]:
     if subject.namespaces is None:
         return rows
     seen = Q(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
-    return rows.filter(seen | Q(actor=subject.name))
+    # Tokens of other namespaces may bear the same name, so that says nothing of workloads.
+    return rows.filter(seen | Q(actor=subject.name) & ~Q(object_kind__in=["workload", "pod"]))
 
 
 def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[AuditEntry]:
@@ -110,11 +111,11 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
 def _moment(text: str, name: str, *, end: bool = False) -> datetime:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        if end and len(text) == len("2026-11-22"):
+            found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise InputError("QueryInvalid", f"{text[:40]!r} is no day and no moment", place=name) from None
-    if end and len(text) == len("2026-11-22"):
-        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def audited(row: AuditEntry) -> Audited:
