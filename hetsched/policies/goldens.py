@@ -33,7 +33,7 @@ from hetsched.journal.publish import publish_many
 
 from .actions import known_policies
 from .documents import GOLDENS, golden_document
-from .guarding import basis_of, judge_rows, worst
+from .guarding import basis_of, empty_state, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
@@ -69,6 +69,7 @@ def save_golden(
         raise InputError(
             "PolicyUnknown", f"there is no policy {policy_name[:80]!r}", place="policy", hint=known_policies()
         )
+    empty_state(cluster)  # read before anything is locked
     with transaction.atomic():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
@@ -133,6 +134,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
     for row in rows.order_by("cluster_id", "name"):
         if row.judged_on != _basis(row, specs):
+            empty_state(row.cluster)  # read before anything is locked
             with transaction.atomic():
                 locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
                 if locked is not None:

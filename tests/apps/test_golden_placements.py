@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from hetsched.contracts.golden import Expectation, GoldenPlacementBroken
 from hetsched.contracts.policy import PluginUse, PolicySpec
@@ -13,6 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import figures, tally
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement.topics import snapshot
+from hetsched.policies import guarding
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.goldens import look_again, save_golden
@@ -129,3 +131,20 @@ def test_a_cluster_that_goes_takes_its_placements_along() -> None:
     agreed(cluster, nodes=("n1",))
     cluster.delete()
     assert look_again() == {"kept": 0, "broken": 0, "unknown": 0}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1"))
+    locked: list[bool] = []
+    read = guarding._empty_state
+
+    def noted(*given: Any) -> Any:
+        locked.append(connection.in_atomic_block)
+        return read(*given)
+
+    monkeypatch.setattr(guarding, "_empty_state", noted)
+    agreed(cluster, nodes=("n1",))
+    GoldenPlacement.objects.update(judged_on="")
+    look_again()
+    assert locked == [False, True, False, True]  # what holds locks finds what was read

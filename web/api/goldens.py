@@ -20,7 +20,7 @@ from hetsched.contracts.golden import Expectation, GoldenCheck
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import check
 from hetsched.policies.goldens import remove_golden, save_golden
-from hetsched.policies.guarding import check_goldens
+from hetsched.policies.guarding import check_goldens, empty_state
 from hetsched.policies.models import GoldenPlacement
 
 from . import bodies, reach
@@ -31,6 +31,7 @@ from .paging import LIST_QUERIES, page
 from .policies import find, version_of
 from .problems import not_found
 from .views import ApiView, answer
+from .what_if import turn
 
 
 class GoldenDraft(Request, frozen=True):
@@ -126,6 +127,7 @@ class One(ApiView):
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
             raise InputError("GoldenNameInvalid", f"the body says {asked.name[:80]!r}, the address {name!r}")
+        empty_state(reach.cluster_of(asked.cluster))  # read before anything is locked
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             row = _save(self, asked, name)
@@ -154,7 +156,8 @@ class Trial(ApiView):
             spec = check(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
         else:
             spec = version_of(asked.policy, asked.version or find(asked.policy).active_version).spec
-        return answer(request, check_goldens(spec, cluster=cluster))
+        with turn():
+            return answer(request, check_goldens(spec, cluster=cluster))
 
 
 class OfVersion(ApiView):
@@ -164,7 +167,9 @@ class OfVersion(ApiView):
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Judge the golden placements that guard a policy under one version of it."""
         reach.check_unlimited(self.subject)
-        return answer(request, check_goldens(version_of(name, version).spec))
+        spec = version_of(name, version).spec
+        with turn():
+            return answer(request, check_goldens(spec))
 
 
 def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
