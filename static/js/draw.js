@@ -64,8 +64,10 @@ export function ago(iso) {
 
 export function tellTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.getTime())) continue;
     time.textContent = ago(time.dateTime);
-    time.title = new Date(time.dateTime).toLocaleString();
+    time.title = moment.toLocaleString();
   }
 }
 
@@ -75,8 +77,5 @@ const STATE_CLASS = {
 };
 export const stateChip = (state, word) => element("span", { class: `chip ${STATE_CLASS[state] ?? "good"}` }, word ?? state);
 
-// Keys that always follow the cluster in view.
-export function keeping(path) {
-  const cluster = new URLSearchParams(location.search).get("cluster");
-  return cluster ? `${path}?${new URLSearchParams({ cluster })}` : path;
-}
+// An address with what keeps the cluster in view, which the server knows: the page of a pod is one of its cluster.
+export const keeping = (path) => path + (document.getElementById("content").dataset.keep ?? "");

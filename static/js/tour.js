@@ -11,8 +11,8 @@ const next = document.getElementById("tour-next");
 
 function address(step) {
   const wanted = new URLSearchParams(step.dataset.query ?? "");
-  const cluster = new URLSearchParams(location.search).get("cluster");
-  if (cluster) wanted.set("cluster", cluster);
+  const kept = new URLSearchParams(document.getElementById("content").dataset.keep ?? "");
+  for (const [name, value] of kept) wanted.set(name, value);
   return wanted.size ? `${step.dataset.page}?${wanted}` : step.dataset.page;
 }
 

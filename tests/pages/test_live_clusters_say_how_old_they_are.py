@@ -44,6 +44,13 @@ def test_a_fresh_cluster_has_the_banner_hidden(live: Cluster, viewer: Client) ->
     assert 'data-topic="watch:live" hidden>' in viewer.get("/workloads/").content.decode()
 
 
+def test_a_cluster_that_nobody_heard_of_yet_tells_no_time(live: Cluster, viewer: Client) -> None:
+    Sync.objects.all().delete()
+    text = viewer.get("/nodes/").content.decode()
+    assert "data-facts hidden" in text
+    assert 'datetime=""' not in text
+
+
 def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> None:
     assert 'id="stale"' not in viewer.get("/workloads/").content.decode()
 

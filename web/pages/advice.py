@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from django.http import HttpResponse
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -97,7 +96,7 @@ def advice(shell: Shell) -> HttpResponse:
         "waits_for_plan": cluster.rebalances.filter(state=Rebalance.RUNNING).exists(),
     }
     if asked:
-        context.update(_answer(cluster, goal, form, may))
+        context.update(_answer(shell, cluster, goal, form, may))
     return shell.render("advice", context)
 
 
@@ -114,7 +113,7 @@ def _plans(cluster: Cluster) -> list[Rebalance]:
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 
-def _answer(cluster: Cluster, goal: Goal, form: dict[str, str], may: bool) -> dict[str, Any]:
+def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], may: bool) -> dict[str, Any]:
     question: dict[str, Any] = {"goal": goal.value}
     try:
         question["mostMoves"] = int(form["most"])
@@ -132,7 +131,7 @@ def _answer(cluster: Cluster, goal: Goal, form: dict[str, str], may: bool) -> di
         return {"problem": {"code": error.code, "detail": error.message, "hint": error.hint}}
     except Refused as refused:
         return {"problem": {"code": refused.code, "detail": refused.detail, "hint": refused.hint}}
-    moves = [_move(found, step, move) for step, move in enumerate(found.moves)]
+    moves = [_move(shell, found, step, move) for step, move in enumerate(found.moves)]
     context: dict[str, Any] = {
         "found": found,
         "sentence": _sentence(found),
@@ -182,14 +181,14 @@ def _sentence(found: Advice) -> str:
     return said
 
 
-def _move(found: Advice, step: int, move: Move) -> dict[str, Any]:
+def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
     return {
         "step": step + 1,
         "pods": [
             {
                 "pod": pod,
                 "hours": None if pod.age_seconds is None else pod.age_seconds / 3600,
-                "ghost": _ghost(pod),
+                "ghost": _ghost(shell, pod),
             }
             for pod in move.pods
         ],
@@ -200,15 +199,15 @@ def _move(found: Advice, step: int, move: Move) -> dict[str, Any]:
     }
 
 
-def _ghost(pod: Any) -> str:
+def _ghost(shell: Shell, pod: Any) -> str:
     """Return the address of the new node, where it shows as a ghost what the pod would hold."""
     cpus = ",".join(zone.cpus for zone in pod.zones if zone.cpus)
     cards = [f"gpu:{card.index}/{card.milli}" for card in pod.gpus]
     parts = ([f"cpus:{cpus}"] if cpus else []) + cards
     if not parts:
-        return reverse("node", args=[pod.to])
+        return reverse("node", args=[pod.to]) + shell.keep()
     tab = "numa" if cpus else "gpu"
-    return f"{reverse('node', args=[pod.to, tab])}?{urlencode({'ghost': ';'.join(parts)})}"
+    return reverse("node", args=[pod.to, tab]) + shell.keep(ghost=";".join(parts))
 
 
 def _why(found: Advice, move: Move) -> str:

@@ -28,7 +28,7 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
     found = _find(shell, int(pk))
     if found is None:
         return _expired(shell, int(pk))
-    shell.cluster = found.cluster
+    shell.turn_to(found.cluster)
     beside = shell.text("with")
     other = _find(shell, int(beside)) if beside.isdecimal() and len(beside) <= 18 else None
     return shell.render(
@@ -61,7 +61,7 @@ def _expired(shell: Shell, pk: int) -> HttpResponse:
     kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
     if kept is None or not subject_of(shell.request).may_in(kept.namespace):
         raise Http404(_("There is no decision %(id)s.") % {"id": pk})
-    shell.cluster = kept.cluster
+    shell.turn_to(kept.cluster)
     return shell.render("decision_gone", {"kept": kept}, status=410)
 
 

@@ -33,7 +33,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
     pod = rows.filter(pk=pk).first()
     if pod is None or not subject_of(shell.request).may_in(pod.namespace):
         raise Http404(_("There is no pod %(id)s; it may have been forgotten.") % {"id": pk})
-    shell.cluster = pod.cluster
+    shell.turn_to(pod.cluster)
     shell.follow(workload_topic(pod.workload_id) if pod.workload_id else cluster_topic(pod.cluster))
     decisions = decisions_of(pod)
     spans = spans_of(pod, decisions, timezone.now())

@@ -110,6 +110,12 @@ class Shell:
         """Return a value of the query string, cut to a sane length and without NUL, which databases refuse."""
         return self.request.GET.get(name, "")[:MOST_QUERY_CHARACTERS].replace("\0", "")
 
+    def turn_to(self, cluster: Cluster) -> None:
+        """Show this cluster, whose own the page is, whatever the address says; links keep to it."""
+        if self.cluster is None or self.cluster.pk != cluster.pk:
+            self.named = cluster.name
+        self.cluster = cluster
+
     def need_cluster(self) -> Cluster:
         """Return the cluster in view.
 

@@ -35,7 +35,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
     found = Workload.objects.select_related("cluster").filter(pk=pk).first()
     if found is None:
         raise Http404(_("There is no workload %(id)s.") % {"id": pk})
-    shell.cluster = found.cluster
+    shell.turn_to(found.cluster)
     counts = dict(found.pods.order_by().values_list("state").annotate(Count("id")))
     pods = found.pods.select_related("node", "decision").defer("node__report").order_by("id")
     wanted = shell.text("pod")

@@ -1,0 +1,41 @@
+"""A pod, a decision and a workload have addresses without a cluster; what their pages lead to is of their own one."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from django.test import Client
+
+from hetsched.placement.models import Decision
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, placed
+
+
+@pytest.fixture
+def addresses(db: None) -> list[str]:
+    """Return the pages of a pod of `second`; a page that names no cluster shows `first`."""
+    a_cluster(a_node("m1"), name="first")
+    pod = placed(a_cluster(a_node("n1"), name="second"), "n1", a_pod("p"))[0]
+    decision = Decision.objects.get(pod=pod).pk
+    return [f"/workloads/{pod.workload_id}/", f"/why/{pod.pk}/", f"/decisions/{decision}/"]
+
+
+def test_links_lead_to_nodes_that_are_there(viewer: Client, addresses: list[str]) -> None:
+    for address in addresses:
+        text = viewer.get(address).content.decode()
+        links = {html.unescape(link) for link in re.findall(r'href="(/nodes/[^"]+)"', text)}
+        assert "/nodes/n1/?cluster=second" in links, address
+        assert {viewer.get(link).status_code for link in links} == {200}, address
+
+
+def test_scripts_are_told_what_links_have_to_keep(viewer: Client, addresses: list[str]) -> None:
+    for address in addresses:
+        assert 'data-keep="?cluster=second"' in viewer.get(address).content.decode(), address
+    assert "data-keep" not in viewer.get("/nodes/").content.decode()
+
+
+def test_search_stays_in_it(viewer: Client, addresses: list[str]) -> None:
+    for address in addresses:
+        assert '<input type="hidden" name="cluster" value="second">' in viewer.get(address).content.decode(), address
