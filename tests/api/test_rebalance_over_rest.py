@@ -73,6 +73,16 @@ def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cl
     assert [pod.node.name for pod in workload.pods.all() if pod.node] == ["b"]
 
 
+def test_a_move_is_worked_out_again_as_any_decision_is(tight: Cluster, operator: Api) -> None:
+    confirm(operator, advice(operator)["ETag"])
+    go_on(tight.pk)
+    decision = Decision.objects.order_by("-id")[0]
+    again = operator.get(f"decisions/{decision.pk}/again/")
+    assert (again["same"], again["node"]) == (True, "a")
+    nodes = operator.get(f"decisions/{decision.pk}/", explain="true")["nodes"]
+    assert {node["name"]: node["feasible"] for node in nodes} == {"a": True, "b": False}  # it was moved away from b
+
+
 def test_a_workload_that_waits_is_found_room_for(tight: Cluster, operator: Api) -> None:
     workload = submitted(tight, a_pod("new").cpu(4))
     run(tight.pk)

@@ -3,15 +3,16 @@
 Rule: before each move the engine tries it again on the cluster as it is; where the pod could not move by now, or would
 come to another node, the plan stops there. Where placements exist only here, one transaction takes the pod off and
 books it where it goes, with a decision of its own. On a live cluster the eviction API is asked, by the worker that
-asks for all evictions; the pod's owner keeps off the node that it left for `KEPT_OFF`, and the move is over when its
-successor has a place. What a budget or a right refuses, and what takes longer than `PATIENCE`, stops the plan.
+asks for all evictions, and the move is over when the pod's successor has a place. Either way the pod's owner keeps off
+the node that it left for `KEPT_OFF`, as the plan was made. What a budget or a right refuses, and what takes longer than
+`PATIENCE`, stops the plan.
 Every move has its audit entry, under the name of who confirmed the plan.
 Invariants: a move that was not confirmed is not made; nothing is made after the plan stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -229,6 +230,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
             raise Conflict("a pod of the step is gone")
         leaving = [pods[move.pod_key] for move in moves]
         change.free(leaving, told)
+        _keep_off(change.cluster, moves, pods, told)
         change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=told)
         stir(change.cluster, {Event.POD_RELEASED}, at_once=True)
         change.close()
@@ -236,12 +238,19 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
         results = [
             _result(plan, pods[move.pod_key], move, found, position, moved) for position, move in enumerate(moves)
         ]
-        record(plan.cluster_id, results, revision=at, epoch=None, snapshot=found.snapshot)
+        record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_decided_on(found, moved))
         Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=told)
         for move in moves:
             _note(move, RebalanceMove.MOVED, came_to=move.target)
             _audit_move(plan, move, "pod.move")
         dispatch.wake(plan.cluster_id)
+
+
+def _decided_on(found: Footing, moved: Moved) -> str:
+    """Return the digest of the state from which the pods of a step are gone, and end the board with that."""
+    for booking in moved.unit:
+        found.board.state.forget(booking.pod.key)
+    return found.board.state.digest()
 
 
 def _result(
@@ -279,7 +288,6 @@ def _result(
 def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     """Have the pods of a step evicted, and keep those that take their places off the nodes that they leave."""
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
-    now = timezone.now()
     with transaction.atomic():
         cluster = advance(plan.cluster_id)
         _check_open(plan, moves)
@@ -289,30 +297,10 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
             # Another one may bear its name by now; only the one that was tried may leave.
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
                 raise Conflict(f"{move.pod_key} is gone from {move.source}")
-        nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
         Eviction.objects.bulk_create(
             Eviction(cluster=cluster, victim=pods[move.pod_key], reason=told) for move in moves
         )
-        # A row for each pod; one that a kubelet refused before keeps the row that says so.
-        Rejection.objects.bulk_create(
-            (
-                Rejection(
-                    cluster=cluster,
-                    node=nodes[move.source],
-                    owner=pods[move.pod_key].spec.owner[:320],
-                    controller=pods[move.pod_key].spec.controller[:320],
-                    pod=move.pod_key,
-                    uid=move.uid or f"moved-{move.pk}",
-                    reason=MOVED_AWAY,
-                    message=told,
-                    created_at=now,
-                    until=now + KEPT_OFF,
-                    ran_elsewhere=True,  # it says nothing about the owner's pods elsewhere
-                )
-                for move in moves
-            ),
-            ignore_conflicts=True,
-        )
+        _keep_off(cluster, moves, pods, told)
         for move in moves:
             _note(move, RebalanceMove.LEAVING)
             _audit_move(plan, move, "pod.evict")
@@ -360,6 +348,33 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], told: str) -> None:
+    """Keep the owners of a step's pods off the nodes that these leave, as the plan was made."""
+    now = timezone.now()
+    nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
+    live = cluster.kind == ClusterKind.KUBERNETES
+    # A row for each pod; one that a kubelet refused before keeps the row that says so.
+    Rejection.objects.bulk_create(
+        (
+            Rejection(
+                cluster=cluster,
+                node=nodes[move.source],
+                owner=pods[move.pod_key].spec.owner[:320],
+                controller=pods[move.pod_key].spec.controller[:320],
+                pod=move.pod_key,
+                uid=(move.uid if live else "") or f"moved-{move.pk}",
+                reason=MOVED_AWAY,
+                message=told,
+                created_at=now,
+                until=now + KEPT_OFF,
+                ran_elsewhere=True,  # it says nothing about the owner's pods elsewhere
+            )
+            for move in moves
+        ),
+        ignore_conflicts=True,
+    )
 
 
 def _live(cluster: Cluster, keys: Sequence[str]) -> list[Pod]:
