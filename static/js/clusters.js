@@ -18,11 +18,11 @@ async function test(button) {
   try {
     const answer = await fetch(button.dataset.test, { method: "POST", headers: { "X-CSRFToken": token() } });
     const told = await answer.json();
-    if (!answer.ok) throw new Error([told.detail, told.hint].filter(Boolean).join(" "));
-    place.replaceChildren(panel(told));
-  } catch (error) {
+    place.replaceChildren(answer.ok ? panel(told) : "");
+    if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
+  } catch {
     place.replaceChildren();
-    tell(String(error.message), "bad");
+    tell(words.unreachable, "bad");
   }
   button.disabled = false;
 }

@@ -34,8 +34,10 @@ button.addEventListener("click", async () => {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  const wish = { policy: form.elements.policy.value, version: form.elements.version.value };
-  const query = new URLSearchParams(Object.entries(wish).filter(([name, value]) => value && (name !== "version" || wish.policy)));
+  const version = form.elements.version.value;
+  // A version alone is one of the policy that decided.
+  const policy = form.elements.policy.value || (version && form.dataset.policy);
+  const query = new URLSearchParams(Object.entries({ policy, version }).filter(([, value]) => value));
   again.replaceChildren(element("p", { class: "muted" }, words["working-out"]));
   ask(`${form.dataset.again}?${query}`, again, tell);
 });

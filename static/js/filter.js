@@ -5,7 +5,6 @@
 import { element } from "./draw.js";
 
 const MOST = 12;
-const USUAL = { "instruction set": ">=", number: ">", percent: ">", quantity: ">", "time span": ">" };
 const box = document.getElementById("filter");
 const list = document.getElementById("filter-list");
 const { fields } = JSON.parse(document.getElementById("filter-suggestions").textContent);
@@ -62,7 +61,7 @@ async function offers(text) {
     return field.operators.map((one) => ({ text: `${field.name}${one}`, shown: `${field.name} ${one}`, help: field.help, more: true }));
   }
   return matching(fields, text, (one) => one.name).map((one) => ({
-    text: one.keyed ? `${one.name}:` : one.name + (one.operators.includes(USUAL[one.kind]) ? USUAL[one.kind] : "="),
+    text: one.keyed ? `${one.name}:` : one.name + one.operators[0],
     shown: one.name,
     help: one.help,
     more: true,
@@ -134,8 +133,7 @@ box.addEventListener("keydown", (event) => {
 });
 
 // A choice of columns goes into the address as one short parameter.
-document.querySelector("form[data-columns]")?.addEventListener("submit", (event) => {
-  const boxes = [...event.target.querySelectorAll("[name=column]")];
-  event.target.elements.columns.value = boxes.filter((one) => one.checked).map((one) => one.value).join("~");
-  for (const one of boxes) one.disabled = true;
+document.querySelector("form[data-columns]")?.addEventListener("formdata", ({ formData }) => {
+  formData.set("columns", formData.getAll("column").join("~"));
+  formData.delete("column");
 });

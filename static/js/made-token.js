@@ -16,8 +16,8 @@ copy.addEventListener("click", async () => {
   field.select();
   try {
     await navigator.clipboard.writeText(field.value);
-    copy.textContent = copy.dataset.copied;
   } catch {
-    document.execCommand("copy"); // a page without TLS has no clipboard of its own
+    if (!document.execCommand("copy")) return; // a page without TLS has no clipboard of its own
   }
+  copy.textContent = copy.dataset.copied;
 });

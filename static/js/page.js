@@ -54,6 +54,9 @@ for (const select of document.querySelectorAll("select[data-submits]")) {
   select.form.querySelector("button")?.setAttribute("hidden", "");
   select.addEventListener("change", () => select.form.requestSubmit());
 }
+// Another language shows the same, also what scripts wrote into the address since, and what stands behind its #.
+const returns = document.querySelector("#own input[name=next]");
+returns?.form.addEventListener("submit", () => (returns.value = location.pathname + location.search + location.hash));
 // A slider and the number beside it (`.pair`) are one value; only the number has a name.
 document.addEventListener("input", (event) => {
   for (const twin of event.target.closest(".pair")?.querySelectorAll("input") ?? []) {

@@ -7,6 +7,7 @@ import { drawBars, element, fill, tellTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 
 const PAUSE_SECONDS = 2;
+const AGAIN_SECONDS = 10;
 const page = document.getElementById("content");
 let shown = Number(page.dataset.revision);
 let seen = shown;
@@ -20,13 +21,24 @@ async function refresh() {
     return;
   }
   askedAt = Date.now();
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (!answer.ok) return;
-  exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (answer?.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  // Out of reach, or failing: what changed is not seen yet. An answer that it is gone or not allowed stays as it is.
+  else if (!answer || answer.status >= 500) timer ??= setTimeout(refresh, AGAIN_SECONDS * 1000);
+}
+
+// What has the focus, told so that it can be found in what comes in its place.
+function placeOf(focused) {
+  if (focused?.id) return `#${CSS.escape(focused.id)}`;
+  for (const name of ["href", "data-body", "data-step"]) {
+    const value = focused?.getAttribute(name);
+    if (value) return `${focused.localName}[${name}="${CSS.escape(value)}"]`;
+  }
+  return null;
 }
 
 function exchange(fresh, wanted = false) {
-  const focused = document.activeElement?.getAttribute("href");
+  const focused = placeOf(document.activeElement);
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
     if (!next || sent.get(part.id) === next.outerHTML) continue;
@@ -45,7 +57,7 @@ function exchange(fresh, wanted = false) {
     drawBars(adopted);
     tellTimes(adopted);
     if (focused && document.activeElement === document.body) {
-      adopted.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      adopted.querySelector(focused)?.focus({ preventScroll: true });
     }
   }
 }
@@ -86,6 +98,9 @@ const sent = new Map();
 function changed() {
   timer ??= setTimeout(refresh, Math.max(200, askedAt + PAUSE_SECONDS * 1000 - Date.now()));
 }
+
+// What no topic tells of, such as a worker that stopped, is asked for now and then.
+if (page.dataset.every) setInterval(changed, Number(page.dataset.every) * 1000);
 
 const live = liveOfPage();
 showStatus(live, document.getElementById("live"));

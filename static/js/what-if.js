@@ -500,6 +500,16 @@ jump.addEventListener("click", (event) => {
   answer.focus({ preventScroll: true });
 });
 
+// Another cluster is asked the same question, but for what was said of nodes by their names.
+document.querySelector("select[name=cluster]")?.form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  writeAddress(question());
+  const address = new URL(location.href);
+  address.searchParams.set("cluster", event.target.elements.cluster.value);
+  for (const name of ["drain", "copy"]) address.searchParams.delete(name);
+  location.assign(address);
+});
+
 grid.draw(nodes);
 readAddress();
 new IsaPicker(document.getElementById("isa-part"), field("isa"), document.getElementById("isa-said"), words, cluster);

@@ -41,6 +41,11 @@ def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
     assert "Nodes ready 2 of 2" in shown
 
 
+def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(viewer: Client, cluster: Cluster) -> None:
+    assert 'data-every="30"' in viewer.get("/clusters/").content.decode()
+    assert "data-every" not in viewer.get("/nodes/").content.decode()
+
+
 def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=SYSTEM, reason="fan")
     tally.put(figures.VIOLATIONS, {("I3",): 2})

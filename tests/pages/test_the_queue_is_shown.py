@@ -41,6 +41,12 @@ def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, wai
     assert "The filter hides all that waits." in words(viewer, "/queue/?q=namespace%3Dnowhere")
 
 
+def test_a_filter_that_cannot_be_read_hides_nothing(viewer: Client, waiting: Cluster) -> None:
+    shown = words(viewer, "/queue/?q=nonsense%3D1")
+    assert "Nothing is shown until the filter can be read." in shown
+    assert "The filter hides" not in shown
+
+
 def test_an_empty_queue_says_that_nothing_waits(viewer: Client, cluster: Cluster) -> None:
     assert "Nothing waits" in words(viewer, "/queue/")
 

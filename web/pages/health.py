@@ -36,6 +36,8 @@ from .amounts import percent
 from .shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"
+# Parts of the installation stop without a word.
+_SECONDS_BETWEEN_LOOKS = 30
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -89,6 +91,7 @@ def clusters(shell: Shell) -> HttpResponse:
         "shown": shown,
         "version": __version__,
         "may_act": may_act,
+        "every": _SECONDS_BETWEEN_LOOKS,
         "words": _words(),
         "policy_names": sorted(Policy.objects.filter(active_version__gt=0).values_list("name", flat=True)),
     }
@@ -99,6 +102,7 @@ def _words() -> dict[str, str]:
     """Return what the test of a connection says."""
     return {
         "asking": _("Asking…"),
+        "unreachable": _("The server cannot be reached."),
         "well": _("well"),
         "wrong": _("wrong"),
         "allWell": _("{name}: everything is there"),
