@@ -4,13 +4,17 @@ import { element } from "./draw.js";
 const SHOWN_MILLISECONDS = 6000;
 const WAITING = "note-after-load";
 
-// Shows a note; `tone` is "", "wait" or "bad". What is bad stays until it is clicked away.
+// Shows a note; `tone` is "", "wait" or "bad". What is bad stays until it is clicked away, or Esc pressed.
 export function tell(text, tone = "") {
   const note = element("p", { class: `note ${tone}` }, text);
   note.addEventListener("click", () => note.remove());
   document.getElementById("notes").append(note);
   if (tone !== "bad") setTimeout(() => note.remove(), SHOWN_MILLISECONDS);
 }
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) document.querySelector("#notes > .note:last-child")?.remove();
+});
 
 // Loads the page anew and shows the note then.
 export function tellAndReload(text) {

@@ -1,7 +1,7 @@
 // Golden placements on the desk: agreed on from a decision or a manifest, changed, taken back, and judged under the draft.
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
-import { tellAndReload } from "./notes.js";
+import { tell, tellAndReload } from "./notes.js";
 
 const API = "/api/v1/golden-placements/";
 const PAUSE_MILLISECONDS = 600;
@@ -40,6 +40,7 @@ export class Goldens {
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
+    if (!answer.ok) return tell(now.detail, "bad");
     const body = {};
     const done = await act({
       act: `${API}${name}/`,
@@ -55,6 +56,7 @@ export class Goldens {
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
+    if (!answer.ok) return tell((await answer.json()).detail, "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",

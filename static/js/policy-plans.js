@@ -1,7 +1,7 @@
 // Planned activations: a version at a time, or as a figure of a cluster goes up and down.
 import { act, token } from "./dialog.js";
 import { element, fill } from "./draw.js";
-import { tellAndReload } from "./notes.js";
+import { tell, tellAndReload } from "./notes.js";
 
 const API = "/api/v1/policy-plans/";
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 3 });
@@ -31,6 +31,7 @@ export class Plans {
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
+    if (!answer.ok) return tell(now.detail, "bad");
     const body = { policy: this.name };
     const wish = { title: fill(this.words["plan-change"], { name }), confirm: this.words["plan-save"], etag: answer.headers.get("ETag") };
     const done = await act({ ...wish, act: `${API}${name}/`, method: "PUT", body, more: this.form(body, now) });
@@ -39,6 +40,7 @@ export class Plans {
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
+    if (!answer.ok) return tell((await answer.json()).detail, "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",

@@ -1,6 +1,7 @@
 // What would have moved: a draft replayed over recorded decisions by a worker, with its progress, figures and rows.
 import { token } from "./dialog.js";
 import { element, fill } from "./draw.js";
+import { download } from "./matrix.js";
 import { tell } from "./notes.js";
 
 const WAIT_SECONDS = 10;
@@ -47,15 +48,19 @@ export class Preview {
   async ask() {
     this.start.disabled = true;
     const version = await this.version();
-    if (version === null) return;
+    if (version === null) {
+      this.start.disabled = false;
+      return;
+    }
     const fields = new FormData(this.form);
     const body = { version, last: Number(fields.get("last")), scope: fields.get("scope"), baseline: fields.get("baseline") };
     if (fields.get("cluster")) body.cluster = fields.get("cluster");
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
-    const answer = await fetch(`${this.api}preview/`, { method: "POST", headers, body: JSON.stringify(body) });
-    const told = await answer.json();
+    const answer = await fetch(`${this.api}preview/`, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+    const told = await answer?.json();
     this.start.disabled = false;
-    if (answer.ok) this.follow(told);
+    if (answer?.ok) this.follow(told);
+    else if (!answer) tell(this.words.unreachable, "bad");
     else tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
   }
 
@@ -223,9 +228,7 @@ export class Preview {
       const text = String(value ?? "");
       return `"${(/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text).replaceAll('"', '""')}"`;
     };
-    const blob = new Blob([lines.map((line) => line.map(cell).join(",")).join("\r\n")], { type: "text/csv" });
-    const link = element("a", { href: URL.createObjectURL(blob), download: `replay-${this.preview.policy}-v${this.preview.version}.csv` });
-    link.click();
-    URL.revokeObjectURL(link.href);
+    const text = lines.map((line) => line.map(cell).join(",")).join("\r\n");
+    download(`replay-${this.preview.policy}-v${this.preview.version}.csv`, "text/csv", text);
   }
 }

@@ -10,6 +10,7 @@ const { pod, cluster } = page.dataset;
 let found = null; // the document of the page
 let matrix = null; // the nodes, once somebody asked
 let asked = 0;
+let verdict = document.getElementById("verdict");
 
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
 
@@ -20,8 +21,8 @@ async function load() {
   const next = document.getElementById("next");
   const answer = await fetch(`/api/v1/pods/${pod}/why/${next ? "?outlook=true" : ""}`).catch(() => null);
   if (mine !== asked) return;
-  const document_ = answer ? await answer.json() : null;
-  if (answer?.ok) {
+  const document_ = answer ? await answer.json().catch(() => null) : null;
+  if (answer?.ok && document_) {
     found = document_;
     matrix = null;
     drawRaw();
@@ -29,7 +30,7 @@ async function load() {
   if (!next) return;
   next.setAttribute("aria-busy", "false");
   const [head] = next.children;
-  if (!answer?.ok) {
+  if (!answer?.ok || !document_) {
     const said = document_ ? `${document_.detail} (${document_.code}, ${document_.requestId ?? "–"})` : words.unreachable;
     next.replaceChildren(head, element("p", { class: "note bad" }, said));
     return;
@@ -94,7 +95,7 @@ function blockers(nodes) {
 async function nodesOf() {
   const said = document.getElementById("matrix-said");
   said.textContent = words["working-out"];
-  const decided = await fetch(`/api/v1/decisions/${page.dataset.decision}/?explain=true`);
+  const decided = await fetch(`/api/v1/decisions/${verdict.dataset.decision}/?explain=true`);
   const document_ = await decided.json();
   if (decided.ok) {
     said.textContent = words["as-decided"];
@@ -155,11 +156,17 @@ if (further) {
     .catch(() => {});
 }
 // What the page follows exchanges the verdict when it changed: then all else is asked again.
-let verdict = document.getElementById("verdict");
 new MutationObserver(() => {
   const now = document.getElementById("verdict");
   if (now === verdict) return;
+  const [before, after] = [verdict, now].map((one) => one.dataset.decision);
   verdict = now;
+  // Of its first decision the page has no nodes yet; of another one those that are shown are of the one before.
+  if (!before && after) return location.reload();
+  if (before !== after) {
+    document.getElementById("matrix").replaceChildren();
+    document.getElementById("matrix-said").textContent = "";
+  }
   load();
 }).observe(page, { childList: true });
 load();

@@ -49,6 +49,14 @@ def test_a_waiting_pod_shows_reasons_over_time_and_what_changed(viewer: Client, 
     assert 'data-step="resource-fit"' in text
 
 
+def test_what_rests_on_the_decision_is_exchanged_with_it(viewer: Client, waiting: Pod) -> None:
+    made = decide(waiting, 720, FULL)
+    text = viewer.get(f"/why/{waiting.pk}/").content.decode()
+    assert f'id="verdict" data-part data-decision="{made.pk}"' in text
+    assert 'id="funnel" data-part' in text
+    assert 'id="reasons" data-part' in text
+
+
 def test_a_placed_pod_and_one_that_came_with_the_cluster_have_a_page(viewer: Client, cluster: Cluster) -> None:
     (pod,) = placed(cluster, "n1", a_pod("p"))
     assert "default/p placed" in viewer.get(f"/why/{pod.pk}/").content.decode()
