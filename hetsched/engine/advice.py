@@ -246,7 +246,8 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
             on_row = {
                 row: kept for row, found in units.on_row.items() if (kept := [u for u in found if _still(u, gone, row)])
             }
-            search = Freeing(board, pod, on_row, question.most_moves - len(moves), question.most_tries)
+            tries = max(question.most_tries - board.tries, 0)  # they are of the whole question
+            search = Freeing(board, pod, on_row, question.most_moves - len(moves), tries)
             freed = search.search()
             at_least, fewest = at_least + freed.at_least, fewest and freed.fewest and not moves
             if freed.units is None:

@@ -7,7 +7,8 @@ without losing a plan. Where nothing but the node itself decides, the last unit 
 all who may move have left, and the largest amounts alone tell how many, b, have to leave it at least: at most k. And a
 plan of k moves spends k - b elsewhere.
 When `most_tries` moves were tried, the search stops and every promising node is emptied greedily instead: pod by pod,
-the cheapest first, until it fits, and then whoever need not have moved stays. Such a plan is not called the fewest.
+the cheapest first, until it fits, and then whoever need not have moved stays, as far as `PRUNING_TRIES` a node tell.
+Such a plan is not called the fewest.
 Invariant: the board is left as it was.
 """
 
@@ -29,6 +30,7 @@ from .moving import Board, Moved
 from .removable import Removable
 
 BEST_OF = 8
+PRUNING_TRIES = 200
 _NODES = 12  # that are emptied greedily
 _NAMED = 5
 
@@ -135,7 +137,10 @@ class Freeing:
             plan = [moved.unit for moved in made] if made and self._fits() else None
         finally:
             self._take_back(made)
+        last_try = self.board.tries + PRUNING_TRIES
         for unit in list(plan or ()):
+            if self.board.tries >= last_try:
+                break
             fewer = [other for other in plan or () if other is not unit]
             if self._works(fewer):
                 plan = fewer

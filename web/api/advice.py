@@ -8,6 +8,7 @@ namespaces gets none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -196,6 +197,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
         return pods
     if asked.manifest is not None:
         content = parse_workload([("manifest", bodies.source(asked.manifest))], known=cluster.definitions)
+        _check_number(content.pending)
         pods = tuple(with_known(cluster, content.pending))
         named = Pod.objects.filter(cluster=cluster, state__in=_HOLDING, name__in=[pod.name for pod in pods])
         held = {pod.key for pod in named.only("namespace", "name")}
@@ -216,9 +218,13 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
             place="manifest",
             hint="Give a manifest, or name a workload that waits",
         )
+    _check_number(pods)
+    return pods
+
+
+def _check_number(pods: Sequence[PodSpec]) -> None:
     if len(pods) > MOST_PODS:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
-    return pods
 
 
 def _default(cluster: Cluster) -> PolicySpec:

@@ -10,6 +10,7 @@ from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Question
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.advice import advise
+from hetsched.engine.freeing import PRUNING_TRIES
 from hetsched.engine.state import ClusterState
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
@@ -48,6 +49,20 @@ def test_one_pod_moves_for_one_that_needs_most_of_a_node() -> None:
     assert (found.verdict, moves(found)) == (AdviceVerdict.PLAN, [("default/right", "b", "a")])
     assert (found.search.fewest, found.search.at_least, found.places[0].node) == (True, 1, "b")
     assert found.moves[0].frees == {"cpu": "1", "memory": "1Gi"}
+
+
+def test_a_search_stays_near_the_tries_that_it_was_given() -> None:
+    # Each of 14 nodes runs 30 pods of 0.1 CPUs on 4 and has 1 free: for 3.5, 25 have to leave, at least.
+    nodes = [a_node(f"n{row:02}").cpu(4) for row in range(14)]
+    running = [
+        a_service(f"r{row:02}-{number}", f"n{row:02}").cpu("100m").memory("1Mi")
+        for row in range(14)
+        for number in range(30)
+    ]
+    found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu("3500m"), most_moves=40, most_tries=10)
+    assert (found.verdict, len(found.moves)) == (AdviceVerdict.PLAN, 25)
+    # Of 12 nodes each: 25 to empty it, at most 24 more than the tries for who need not move, 25 for the price; 25 made.
+    assert found.search.tried <= 10 + 12 * (25 + PRUNING_TRIES + 24 + 25) + 25
 
 
 def test_a_target_has_the_room_before_the_move_so_another_moves_first() -> None:
