@@ -138,6 +138,12 @@ def test_a_new_policy_begins_with_anothers_content(policy_admin: Client, viewer:
     assert policy_admin.get("/policies/nights/").status_code == 404
 
 
+def test_a_name_that_no_policy_can_have_is_refused_in_words(policy_admin: Client) -> None:
+    answer = policy_admin.get("/policies/?new=Batch+nights&from=binpack")
+    assert answer.status_code == 404
+    assert "Lower-case letters, digits and" in answer.content.decode()
+
+
 def test_a_plugin_that_this_release_does_not_know_keeps_what_it_says(viewer: Client) -> None:
     revision = PolicyRevision.objects.get(policy__name="spread")
     spec = revision.spec

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
 from django.db.models import Count, F, Max, Q
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.http import urlencode
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
+from hetsched.inventory.models import DNS_LABEL
 from hetsched.policies.documents import TOPIC
 from hetsched.policies.models import GoldenPlacement, NamespaceRule, Policy, PolicyObject, RevisionState
 
@@ -23,8 +24,9 @@ _DRAFT = Q(revisions__state=RevisionState.DRAFT, revisions__version__gt=F("activ
 @page("policies")
 def policies(shell: Shell) -> HttpResponse:
     if new := shell.text("new").strip():
-        query = urlencode({"from": shell.text("from")})
-        return HttpResponseRedirect(f"{reverse('policy', args=[new])}?{query}")
+        if not re.fullmatch(DNS_LABEL.regex, new):
+            raise Http404(str(DNS_LABEL.message))
+        return HttpResponseRedirect(reverse("policy", args=[new]) + shell.keep(**{"from": shell.text("from")}))
     shell.follow(TOPIC)
     default = shell.cluster.policy_name if shell.cluster else ""
     found = Policy.objects.select_related("keeper").annotate(
