@@ -99,3 +99,14 @@ def test_a_pod_outside_the_namespaces_of_a_token_is_not_there(viewer: Api, api: 
     limited = api("viewer", "other")
     limited("GET", f"pods/{pod.pk}/why/", status=404)
     limited("GET", "pods/99999/why/", status=404)
+
+
+def test_who_is_in_its_way_is_not_named_to_a_token_of_other_namespaces(db: Any, api: Callable[..., Api]) -> None:
+    cluster = a_cluster(a_node("n1").cpu(8))
+    placed(cluster, "n1", a_pod("secret", "rest").cpu("5"))
+    pod = submitted(cluster, a_pod("p", "team").cpu("6")).pods.get()
+    recorded(cluster, refusing(cluster))
+    for space, name in (("team", ""), ("", "rest/secret")):
+        asker = api("viewer", *([space] if space else []))
+        (node,) = asker.get(f"pods/{pod.pk}/why/", outlook="true")["outlook"]["blockers"]
+        assert [(one["pod"], one["node"], one["priority"]) for one in node] == [(name, "n1", 0)]

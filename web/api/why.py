@@ -2,19 +2,21 @@
 
 Rule: reading only. What costs a search, the outlook of a waiting pod, is worked out on a copy of the present state when
 it is asked for; so is the matrix of every node. A decision is made again on the state that it was made on: 410 where
-that is gone.
+that is gone. Who stands in a pod's way in namespaces that the asker does not see is counted, not named.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
 from hetsched.adapters.pod_objects import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.placement.again import Again, again
@@ -70,7 +72,7 @@ class Why(ApiView):
         found = None
         if flag(request, "outlook"):
             with turn():
-                found = outlook(pod, now)
+                found = _as_seen(outlook(pod, now), self.subject)
         document = PodWhy(
             id=pod.pk,
             pod=pod.key,
@@ -89,6 +91,19 @@ class Why(ApiView):
             manifest=pod_object(pod.spec, compact=True),
         )
         return answer(request, document)
+
+
+def _as_seen(found: Outlook | None, subject: Subject) -> Outlook | None:
+    if found is None:
+        return None
+    told = tuple(
+        tuple(
+            one if subject.may_in(one.pod.partition("/")[0]) else msgspec.structs.replace(one, pod="", pdb=None)
+            for one in node
+        )
+        for node in found.blockers
+    )
+    return msgspec.structs.replace(found, blockers=told)
 
 
 class Repeat(ApiView):
