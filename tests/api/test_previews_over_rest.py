@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import BoundedSemaphore
 from typing import Any
 
 import pytest
 
 from hetsched.placement import dispatch
 from hetsched.policies.models import Preview
+from web.api import previews
 from workers import replay
 
 from .conftest import Api
@@ -46,6 +48,19 @@ def test_it_is_asked_for_run_by_a_worker_and_read(
         "balance", "cpuUtilization", "gpuAllocation", "gpuFragmentation", "memoryUtilization", "unallocatedGpus",
     }  # fmt: skip
     assert [row["id"] for row in admin.get("policies/hetsched/preview/")["items"]] == [number]
+
+
+def test_only_so_many_requests_wait_and_the_others_are_answered_at_once(
+    admin: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = ask(admin).json()["id"]
+    waited: list[int] = []
+    monkeypatch.setattr(previews, "_wait", lambda row, until: waited.append(row.pk))
+    monkeypatch.setattr(previews, "_waiting", BoundedSemaphore(1))
+    assert admin.get(f"policies/hetsched/preview/{number}/", wait=30)["state"] == "waiting"
+    with previews._waiting:
+        assert admin.get(f"policies/hetsched/preview/{number}/", wait=30)["state"] == "waiting"
+    assert waited == [number]
 
 
 def test_changes_come_in_pages_and_by_kind(admin: Api) -> None:

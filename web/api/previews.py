@@ -7,6 +7,7 @@ token that is limited to some sees none of it.
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
@@ -34,8 +35,10 @@ from .problems import not_found
 from .views import ApiView, answer
 
 MOST_WAIT_SECONDS = 60
+MOST_WAITING = 32  # requests of one process; the others are answered at once
 _LOOK_SECONDS = 0.2
 _CHANGES = ("infeasible", "moved", "feasible")
+_waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
 class PreviewAsked(Request, frozen=True):
@@ -114,14 +117,13 @@ class One(ApiView):
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
         """Show a preview, once it is over if that is soon enough."""
         reach.check_unlimited(self.subject)
-        until = time.monotonic() + integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
+        seconds = integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
         row = _found(name, preview)
-        while row.state in Preview.OPEN and time.monotonic() < until:
-            if not connection.in_atomic_block:
-                connection.close()
-            time.sleep(_LOOK_SECONDS)
-            if Preview.objects.filter(pk=row.pk).exclude(state__in=Preview.OPEN).exists():
-                break
+        if seconds and row.state in Preview.OPEN and _waiting.acquire(blocking=False):
+            try:
+                _wait(row, time.monotonic() + seconds)
+            finally:
+                _waiting.release()
         return answer(request, _detail(_found(name, preview)))
 
     @extend_schema(responses={204: None})
@@ -147,6 +149,16 @@ class Changes(ApiView):
         some = [one for one in found if kind in ("", one.change)]
         rows, following = page_of_numbered(request, some)
         return answer(request, Page(rows, following))
+
+
+def _wait(row: Preview, until: float) -> None:
+    """Return when a preview is over, or at this time."""
+    while time.monotonic() < until:
+        if not connection.in_atomic_block:
+            connection.close()
+        time.sleep(_LOOK_SECONDS)
+        if not Preview.objects.filter(pk=row.pk, state__in=Preview.OPEN).exists():
+            return
 
 
 def _rows(name: str) -> QuerySet[Preview]:
