@@ -13,7 +13,7 @@ import msgspec
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, render
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
@@ -58,7 +58,9 @@ class PolicyAdmin(admin.ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        policy = get_object_or_404(Policy, pk=object_id) if object_id else None
+        policy = self.get_object(request, object_id) if object_id else None
+        if object_id and policy is None:
+            raise Http404
         if policy is None and not self.has_add_permission(request):
             raise PermissionDenied
         if policy is not None and not self.has_view_or_change_permission(request, policy):
@@ -144,7 +146,7 @@ class PolicyAdmin(admin.ModelAdmin):
         if request.method == "POST" and form.is_valid():
             seen = request.POST.get("seen", "")
             try:
-                done = act(form.cleaned_data["reason"], int(seen) if seen.isdigit() else None)
+                done = act(form.cleaned_data["reason"], int(seen) if seen.isdecimal() else None)
             except InputError as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:

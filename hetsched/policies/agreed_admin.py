@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import get_object_or_404, render
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
@@ -53,7 +53,9 @@ class ActedAdmin(admin.ModelAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Ask why, then remove it."""
-        row = get_object_or_404(self.model, pk=object_id)
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
         if not self.has_delete_permission(request, row):
             raise PermissionDenied
         form = ReasonForm(request.POST or None)

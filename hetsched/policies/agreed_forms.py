@@ -35,8 +35,8 @@ _METRICS = [
 ]
 
 
-def _number(**options: Any) -> forms.IntegerField:
-    return forms.IntegerField(required=False, min_value=1, **options)
+def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField:
+    return forms.IntegerField(required=False, min_value=1, max_value=max_value, **options)
 
 
 class ActedForm(forms.ModelForm):

@@ -141,3 +141,22 @@ def test_what_is_over_is_refused_beside_the_form(browser: Client) -> None:
     answer = plan(browser, at_0="2020-01-01")
     assert "is over" in answer.content.decode()
     assert not PolicyPlan.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["goldenplacement/web/delete/", "policyplan/night/delete/", "policy/mine/change/", "policy/99999999999999999999/"],
+)
+def test_an_address_of_nothing_is_not_found(browser: Client, address: str) -> None:
+    assert browser.get(f"/admin/policies/{address}", follow=True).status_code == 404
+
+
+def test_a_version_that_no_database_holds_is_refused_beside_the_form(browser: Client, cluster: Cluster) -> None:
+    policy = Policy.objects.get(name="spread")
+    sent = {
+        "name": "night", "policy": policy.pk, "kind": "once", "enabled": "on", "reason": "agreed",
+        "version": 2**31, "at_0": "2030-01-01", "at_1": "12:00:00",
+    }  # fmt: skip
+    answer = browser.post(reverse("admin:policies_policyplan_add"), sent)
+    assert answer.status_code == 200
+    assert "less than or equal to 2147483647" in answer.content.decode()
