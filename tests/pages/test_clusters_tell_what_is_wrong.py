@@ -39,6 +39,8 @@ def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
     assert "Nothing is wrong" in shown
     assert f"Invariants works all {len(CHECKED)} rules hold" in shown
     assert "Nodes ready 2 of 2" in shown
+    assert "Tables works all are there" in shown
+    assert "Scheduling works no pod waits for its first look" in shown
 
 
 def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(viewer: Client, cluster: Cluster) -> None:

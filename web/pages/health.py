@@ -146,6 +146,8 @@ def _component(name: str, component: Component) -> str:
         "outbox": _("the oldest live event that was not sent"),
         "scheduler": _("the oldest pod that was never looked at"),
     }
+    if component.ok and component.age_seconds is None and name in idle:
+        return idle[name]
     if component.age_seconds is not None and name in late:
         return late[name]
     return component.detail or (_("works") if component.ok else _("does not work"))
