@@ -111,7 +111,8 @@ function nearest(words, fits, attempt = () => null) {
 function margins(words, { node, runnerUp, margin, points }) {
   const sentence = runnerUp ? words[margin ? "margin" : "tie"] : words["only-node"];
   // A margin that is there is never told as 0.00.
-  const won = fill(sentence, { node, runnerUp, margin: margin < 0.005 ? margin.toPrecision(1) : margin?.toFixed(2) });
+  const by = margin && margin < 0.005 ? margin.toPrecision(1) : margin?.toFixed(2);
+  const won = fill(sentence, { node, runnerUp, margin: by });
   const rows = points.map((point) => [
     point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
   ]);
