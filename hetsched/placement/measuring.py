@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import structlog
+
 from hetsched.engine.balance import cluster_metrics
 from hetsched.inventory.models import Cluster
 from hetsched.policies.models import Measure
@@ -18,6 +20,7 @@ from .models import Pod
 from .snapshot import warm
 
 KEPT = timedelta(days=8)
+log = structlog.get_logger(__name__)
 _WAITING = sorted((State.PENDING.value, State.NOT_NOW.value))
 
 
@@ -40,7 +43,10 @@ def take_measures(now: datetime) -> int:
     done = set(Measure.objects.filter(at=minute).values_list("cluster_id", flat=True))
     written = 0
     for cluster in Cluster.objects.filter(node_count__gt=0).exclude(pk__in=done).only("pk"):
-        row = Measure(cluster=cluster, at=minute, figures=measure(cluster))
-        written += len(Measure.objects.bulk_create([row], ignore_conflicts=True))
+        try:
+            row = Measure(cluster=cluster, at=minute, figures=measure(cluster))
+            written += len(Measure.objects.bulk_create([row], ignore_conflicts=True))
+        except Exception:  # one that cannot be read, or is gone by now, keeps no other from its turn
+            log.exception("a cluster could not be measured", cluster=cluster.pk)
     Measure.objects.filter(at__lt=now - KEPT).delete()
     return written

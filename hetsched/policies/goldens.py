@@ -134,15 +134,22 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
     for row in rows.order_by("cluster_id", "name"):
         if row.judged_on != _basis(row, specs):
-            empty_state(row.cluster)  # read before anything is locked
-            with transaction.atomic():
-                locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
-                if locked is not None:
-                    _tell(locked, specs, now)
+            try:
+                _judge_again(row, specs, now)
+            except Exception:  # it keeps no other from its turn
+                log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}
     tally.put(figures.GOLDENS, {(state,): float(count) for state, count in counted.items()})
     return counted
+
+
+def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+    empty_state(row.cluster)  # read before anything is locked
+    with transaction.atomic():
+        locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
+        if locked is not None:
+            _tell(locked, specs, now)
 
 
 def _tell(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:

@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import figures, tally
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement.topics import snapshot
-from hetsched.policies import guarding
+from hetsched.policies import goldens, guarding
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.goldens import look_again, save_golden
@@ -148,3 +148,19 @@ def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatc
     GoldenPlacement.objects.update(judged_on="")
     look_again()
     assert locked == [False, True, False, True]  # what holds locks finds what was read
+
+
+def test_one_that_cannot_be_looked_at_keeps_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1"))
+    for name in ("a", "b"):
+        agreed(cluster, name=name, nodes=("n1",))
+    GoldenPlacement.objects.update(judged_on="", state="unknown")
+
+    def look(row: GoldenPlacement, *given: Any) -> None:
+        if row.name == "a":
+            raise RuntimeError("whatever")
+        real(row, *given)
+
+    real = goldens._look
+    monkeypatch.setattr(goldens, "_look", look)
+    assert look_again() == {"kept": 1, "unknown": 1, "broken": 0}

@@ -12,6 +12,7 @@ from hetsched.contracts.golden import Expectation
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
+from hetsched.placement import measuring
 from hetsched.placement.measuring import take_measures
 from hetsched.policies import plans
 from hetsched.policies.actions import activate, save_draft
@@ -273,3 +274,19 @@ def test_figures_are_taken_once_a_minute_as_pages_show_them(cluster: Cluster) ->
     assert (figures.cpu_utilization, figures.gpu_allocation, figures.pending_pods) == (0.25, None, 0.0)
     take_measures(NOON + timedelta(days=9))
     assert not Measure.objects.filter(at=NOON).exists()
+
+
+def test_a_cluster_that_cannot_be_measured_keeps_no_other_from_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = a_cluster(a_node("m1"), name="other")
+
+    def measure(one: Cluster) -> Measured:
+        if one.pk == cluster.pk:
+            raise RuntimeError("whatever")
+        return real(one)
+
+    real = measuring.measure
+    monkeypatch.setattr(measuring, "measure", measure)
+    assert take_measures(NOON) == 1
+    assert [row.cluster_id for row in Measure.objects.all()] == [other.pk]
