@@ -15,6 +15,7 @@ from pathlib import Path
 from django.test import Client
 from django.utils.translation.template import templatize
 
+from hetsched.engine.registry import load_registry
 from hetsched.inventory.models import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,12 @@ def test_every_string_has_a_chinese_form() -> None:
         for context, text in wanted()
         if text not in SAME and translated(catalogue, context, text) == text and not re.fullmatch(r"[\W\d_]*", text)
     }
+    assert missing == set()
+
+
+def test_every_plugin_says_in_chinese_what_it_is_for() -> None:
+    catalogue = compiled()
+    missing = {info.name for info in load_registry() if translated(catalogue, "", info.summary) == info.summary}
     assert missing == set()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from django.utils import translation
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.params import default_params, params_schema
@@ -86,7 +87,9 @@ def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
         _field(name, schema, use.params.get(name, defaults.get(name)), defaults.get(name))
         for name, schema in properties.items()
     )
-    return Row(use.name, info.summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
+    # What plugins of the product say of themselves stands in the catalogue; of others it is shown as they say it.
+    summary = translation.gettext(info.summary) if info.summary else ""
+    return Row(use.name, summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
 
 
 def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Field:
