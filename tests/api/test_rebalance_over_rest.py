@@ -115,6 +115,8 @@ def test_a_plan_stops_where_a_move_cannot_be_made_any_more(tight: Cluster, opera
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], shown["moves"][0]["state"]) == ("stopped", "stopped")
     assert "default/right cannot move now" in shown["message"]
+    entry = AuditEntry.objects.get(action="rebalance.stop")
+    assert (entry.actor, entry.reason) == ("hetsched", shown["message"])
     right = Pod.objects.get(name="right")
     assert right.node is not None
     assert right.node.name == "b"

@@ -29,7 +29,7 @@ from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.following import in_step
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
-from hetsched.journal.audit import Actor
+from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import publish_many
 from hetsched.policies.effective import active_specs
@@ -160,7 +160,7 @@ def _step(plan: Rebalance) -> bool:
     except _Elsewhere:
         return False
     except Conflict as conflict:
-        return not _stop(plan, f"step {first.step}: {conflict}")
+        return not _give_up(plan, f"step {first.step}: {conflict}")
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
@@ -172,7 +172,7 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         found = footing(cluster, _spec(cluster))
         moved, problem = _tried(found, moves)
         if moved is None:
-            _stop(plan, f"step {moves[0].step}: {problem}")
+            _give_up(plan, f"step {moves[0].step}: {problem}")
             return False
         try:
             if cluster.kind == ClusterKind.KUBERNETES:
@@ -312,7 +312,7 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     kept = Eviction.objects.filter(victim__in=[m.pod_id for m in moves], state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
-        return not _stop(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
+        return not _give_up(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
     for move in moves:
         pod = move.pod
         if pod is not None and pod.state in _HOLDING:
@@ -330,7 +330,7 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
 
 def _wait(plan: Rebalance, move: RebalanceMove, late: str) -> bool:
     if timezone.now() > move.changed_at + PATIENCE:
-        _stop(plan, f"{late} within {int(PATIENCE.total_seconds() // 60)} minutes")
+        _give_up(plan, f"{late} within {int(PATIENCE.total_seconds() // 60)} minutes")
     return False
 
 
@@ -411,6 +411,15 @@ def _stop(plan: Rebalance, message: str) -> bool:
         ).update(state=Eviction.DROPPED)
         left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
         _tell(plan)
+    return True
+
+
+def _give_up(plan: Rebalance, message: str) -> bool:
+    """End a plan that cannot go on, which nobody asked for; False where it is over already."""
+    with transaction.atomic():
+        if not _stop(plan, message):
+            return False
+        audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=_named(plan), reason=message[:2000])
     return True
 
 
