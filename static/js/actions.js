@@ -23,6 +23,7 @@ document.addEventListener(
 const bar = document.getElementById("picked");
 const picked = new Set();
 const MOST = 200;
+const unreachable = () => document.querySelector("#act [data-words]").dataset.unreachable;
 
 const boxes = () => document.querySelectorAll("input[data-pick]");
 
@@ -40,7 +41,8 @@ function showPicked() {
 }
 
 async function read(id) {
-  const answer = await fetch(`/api/v1/workloads/${id}/`, { headers: { Accept: "application/json" } });
+  const answer = await fetch(`/api/v1/workloads/${id}/`, { headers: { Accept: "application/json" } }).catch(() => null);
+  if (!answer) throw new Error(unreachable());
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.detail);
   // What is compressed on its way has a weak tag, which a write must not name; it is the same tag.
@@ -50,7 +52,10 @@ async function read(id) {
 
 async function send(row, body) {
   const headers = { "Content-Type": "application/json", "If-Match": row.tag, "X-CSRFToken": token() };
-  const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, { method: "POST", headers, body: JSON.stringify(body) });
+  const request = { method: "POST", headers, body: JSON.stringify(body) };
+  // One that cannot be asked is told beside those that were done.
+  const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, request).catch(() => null);
+  if (!answer) return unreachable();
   if (answer.ok) return null;
   const told = await answer.json().catch(() => ({}));
   return answer.status === 412 ? bar.dataset.outdated : (told.detail ?? answer.statusText);

@@ -234,14 +234,14 @@ function meanwhile() {
 // -- deciding ---------------------------------------------------------------------------------------------------------
 
 async function comparison(before, after) {
-  const answer = await fetch(`${api}versions/${before}/diff/${after}/`);
-  return answer.ok ? drawDiff((await answer.json()).diff, words, `v${before}`, `v${after}`) : null;
+  const answer = await fetch(`${api}versions/${before}/diff/${after}/`).catch(() => null);
+  return answer?.ok ? drawDiff((await answer.json()).diff, words, `v${before}`, `v${after}`) : null;
 }
 
 // What a version would do to the golden placements, as far as it can be said before it is tried.
 async function goldens(version) {
-  const answer = await fetch(`${api}versions/${version}/goldens/`);
-  if (!answer.ok) return null;
+  const answer = await fetch(`${api}versions/${version}/goldens/`).catch(() => null);
+  if (!answer?.ok) return null;
   const told = await answer.json();
   if (!told.results.length) return element("p", { class: "small muted" }, words["no-goldens"]);
   if (!told.broken) return element("p", {}, fill(words["goldens-hold"], { kept: told.kept, all: told.results.length }));

@@ -61,3 +61,8 @@ def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> No
 
 def test_without_a_cluster_there_is_a_way_to_one(viewer: Client) -> None:
     assert "No cluster yet" in words(viewer, "/balance/")
+
+
+def test_a_cluster_without_nodes_says_so(viewer: Client, db: None) -> None:
+    Cluster.objects.create(name="bare")
+    assert "This cluster has no nodes yet." in words(viewer, "/balance/")
