@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Visitor
 
@@ -27,8 +27,17 @@ def test_pools_down_shapes_across(visitor: Visitor) -> None:
     expect(page.locator("#result")).to_contain_text("fits on" if count else "0 of")
 
 
-def test_a_row_of_zeroes_says_why(visitor: Visitor) -> None:
+def test_a_figure_of_zero_says_why(visitor: Visitor) -> None:
+    def full(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        told["shapes"][0]["counts"][0] = 0
+        told["shapes"][0]["reasons"][0] = "the node runs rv64, amd64 is needed"
+        route.fulfill(response=answer, json=told)
+
+    visitor.page.route("**/api/v1/metrics/headroom/**", full)
     page = visitor.open("/")
     none = page.locator("#headroom td a.none").first
     none.focus()
     expect(page.locator(".headroom-note")).to_contain_text("none fits in")
+    expect(page.locator(".headroom-note")).to_contain_text("amd64 is needed")

@@ -130,7 +130,8 @@ def test_sixty_strings_run_nothing_and_break_no_layout(visitor: Visitor, console
         for width in (1440, 390):
             page.set_viewport_size({"width": width, "height": 900})
             visitor.open(address)
-            page.wait_for_function("document.querySelector('#sentence') || !document.querySelector('#question')")
+            if page.locator("#question").count():
+                expect(page.locator("#sentence")).to_be_visible()
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, (address, width, wide)
             assert page.evaluate("window.hacked") is None, address

@@ -21,13 +21,13 @@ def ground(page: Page) -> str:
 def test_the_system_decides_until_somebody_chooses(visit: Callable[..., Visitor]) -> None:
     page = visit(color_scheme="dark").open("/policies/")
     assert ground(page) == DARK
-    page.click(".menu summary")
+    page.locator(".menu", has=page.locator("#theme")).locator("summary").click()
     page.click("#theme [value=light]")
     assert ground(page) == LIGHT
     page.reload()
     assert ground(page) == LIGHT
     expect(page.locator("#theme [value=light]")).to_have_attribute("aria-pressed", "true")
-    page.click(".menu summary")
+    page.locator(".menu", has=page.locator("#theme")).locator("summary").click()
     page.click("#theme [value=system]")
     assert ground(page) == DARK
 
