@@ -8,18 +8,20 @@ import pytest
 
 from hetsched.inventory.actions import cordon
 from hetsched.journal.audit import SYSTEM
+from hetsched.placement.models import Decision
 
 from .conftest import POD, Api
 
 READABLE = [
     "clusters/", "clusters/lab/", "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n2/gpu/", "nodes/n1/numa/",
     "policies/", "policies/hetsched/", "policies/hetsched/versions/", "policies/hetsched/versions/1/",
-    "plugins/", "plugins/taints/", "decisions/", "decisions/1/", "workloads/", "metrics/balance/", "metrics/at-risk/",
+    "plugins/", "plugins/taints/", "decisions/", "decisions/{decision}/", "workloads/", "metrics/balance/", "metrics/at-risk/",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", READABLE)
 def test_every_resource_has_a_tag_and_answers_304_to_it(operator: Api, decided: str, address: str) -> None:
+    address = address.format(decision=Decision.objects.latest("id").pk)
     first = operator("GET", address, status=200)
     tag = first["ETag"]
     second = operator("GET", address, if_none_match=f'"other", {tag}', status=304)

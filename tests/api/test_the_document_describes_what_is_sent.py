@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
-from hetsched.placement.models import Rebalance, RebalanceMove, Shadow
+from hetsched.placement.models import Decision, Rebalance, RebalanceMove, Shadow
 from hetsched.policies.models import PolicyRevision, Preview
 from hetsched.policies.planned import Asked
 from tests.builders import a_pod
@@ -61,9 +61,9 @@ ADDRESSES = {
     "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
     "clusters/{name}/collectors/": "clusters/lab/collectors/", "collectors/": "collectors/",
     "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
-    "decisions/{decision_id}/again/": "decisions/1/again/", "pods/{pod_id}/why/": "pods/1/why/?outlook=true",
+    "decisions/{decision_id}/again/": "decisions/{decision}/again/", "pods/{pod_id}/why/": "pods/{pod}/why/?outlook=true",
     "isa/": "isa/", "isa/parse/": "isa/parse/?text=rv64gc_zba",
-    "decisions/{decision_id}/": "decisions/1/?explain=true", "metrics/balance/": "metrics/balance/",
+    "decisions/{decision_id}/": "decisions/{decision}/?explain=true", "metrics/balance/": "metrics/balance/",
     "metrics/at-risk/": "metrics/at-risk/", "metrics/headroom/": "metrics/headroom/", "nodes/": "nodes/",
     "nodes/{name}/": "nodes/n2/", "nodes/{name}/balance/": "nodes/n1/balance/", "nodes/{name}/gpu/": "nodes/n2/gpu/",
     "nodes/{name}/isa/": "nodes/n1/isa/", "nodes/{name}/numa/": "nodes/n1/numa/", "plugins/": "plugins/",
@@ -140,8 +140,9 @@ def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, deci
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}
+    made = Decision.objects.latest("id")
     for path, address in ADDRESSES.items():
-        answer = operator("GET", address.format(decided), status=200)
+        answer = operator("GET", address.format(decided, decision=made.pk, pod=made.pod_id), status=200)
         check(document, path, "get", 200, answer.json())
 
 
