@@ -15,7 +15,8 @@ from .conftest import POD, Api
 READABLE = [
     "clusters/", "clusters/lab/", "nodes/", "nodes/n1/", "nodes/n1/isa/", "nodes/n2/gpu/", "nodes/n1/numa/",
     "policies/", "policies/hetsched/", "policies/hetsched/versions/", "policies/hetsched/versions/1/",
-    "plugins/", "plugins/taints/", "decisions/", "decisions/{decision}/", "workloads/", "metrics/balance/", "metrics/at-risk/",
+    "plugins/", "plugins/taints/", "decisions/", "decisions/{decision}/", "workloads/",
+    "metrics/balance/", "metrics/at-risk/",
 ]  # fmt: skip
 
 
