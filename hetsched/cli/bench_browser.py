@@ -54,7 +54,10 @@ _PAINTED = """() => {
 _DOCUMENT = f"""async (topic) => {{
   const script = performance.getEntriesByType("resource").find((entry) => {_LIVE}.test(entry.name));
   const {{ liveOfPage }} = await import(script.name);
-  return liveOfPage().topics.get(topic).document;
+  for (let left = 600; left > 0 && !liveOfPage().topics.get(topic)?.document; left -= 1) {{
+    await new Promise((go) => setTimeout(go, 100));
+  }}
+  return liveOfPage().topics.get(topic)?.document ?? null;
 }}"""
 
 
