@@ -138,16 +138,18 @@ BUGS = (
         "tests/apps/test_warm_state.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",
     ),
     Bug(
-        "K18", "the agent's state is not written whole", "kubernetes/kubernetes#136604",
+        "K18", "the agent does not outlive a state that is not written whole", "kubernetes/kubernetes#136604",
         "hetsched/agent/pins/state.py",
-        "    if sha256(body).hexdigest().encode() != digest:\n", "    if False:\n",
+        "        except (OSError, ValueError) as error:\n            self.problem",
+        "        except OSError as error:\n            self.problem",
         "tests/unit/agent/pins/test_containers_are_kept_on_their_cpus.py::test_a_damaged_file_is_made_anew",
     ),
     Bug(
         "K19", "an annotation that a tenant wrote is an allocation", "Project-HAMi/HAMi#3041",
-        "hetsched/placement/actions/following.py",
-        "            spec = msgspec.structs.replace(seen.spec, allocation=None)\n", "            spec = seen.spec\n",
-        "tests/apps/test_a_live_cluster_is_followed.py::test_an_annotation_is_no_allocation",
+        "hetsched/contracts/signing.py",
+        '    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))\n',
+        "    return True\n",
+        "tests/unit/agent/pins/test_only_signed_allocations_count.py::test_forged_replayed_and_foreign_ones_do_not",
     ),
     Bug(
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
