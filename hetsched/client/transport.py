@@ -1,0 +1,217 @@
+"""Requests to a server over REST, and what their answers mean.
+
+Rule: one request, one answer or one reason. An unreachable server, a refused token and a server's own failure are
+`ServerUnavailable`; a refused request is `Refused`, as the server's problem document describes it. Requests that change
+nothing are tried again when the connection fails; a submission too, because it carries an idempotency key. A server
+that says when to come back is asked again then, for `patience_seconds` in all: what it has put off it has not done.
+Redirects are not followed: a token goes to the server that was named and to no other.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from hetsched import __version__
+from hetsched.contracts.errors import InputError
+
+from .errors import Refused, ServerUnavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+API = "/api/v1/"
+PATIENCE_SECONDS = 30.0
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
+_TIMEOUT_SECONDS = 60.0
+_SPREAD = 0.2  # of a pause, at random, so that many clients do not come back at once
+
+Query = Mapping[str, str | int]
+
+
+class Transport:
+    """One server and one token, over connections that are kept."""
+
+    def __init__(
+        self,
+        server: str,
+        token: str = "",
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        import httpx
+
+        self.server = checked_address(server)
+        self.patience_seconds = patience_seconds
+        headers = {"Accept": "application/json", "User-Agent": f"hetsched/{__version__}"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            self._http = httpx.Client(
+                base_url=self.server, headers=headers, timeout=timeout_seconds, transport=transport
+            )
+        except ValueError:
+            raise InputError("TokenInvalid", "a token has ASCII letters, digits and _ only", place="--token") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """Return the document at `path` (under the API's root)."""
+        return self.send("GET", path, query=query).json()
+
+    def items(self, path: str, *, most: int, **query: str | int) -> Iterator[Any]:
+        """Yield the rows of a list, page after page, at most `most`."""
+        page = self.get(path, limit=min(most, 1000), **query)
+        while True:
+            for item in page["items"]:
+                yield item
+                most -= 1
+                if most == 0:
+                    return
+            if page["next"] is None:
+                return
+            page = self._asked("GET", page["next"], {}, None, {}, repeat=True).json()
+
+    def changed(self, path: str, seen: str = "", **query: str | int) -> tuple[str, Any | None]:
+        """Return the tag and the document at `path`; no document where it is still the one with the tag `seen`."""
+        headers = {"If-None-Match": seen} if seen else {}
+        response = self.send("GET", path, query=query, headers=headers)
+        tag = response.headers.get("ETag", "")
+        return (tag, None) if response.status_code == 304 else (tag, response.json())
+
+    def probe(self, path: str) -> tuple[int, Any]:
+        """Return status and document of an address outside the API, whatever the status.
+
+        Raises: ServerUnavailable, also where something answers that is not this product.
+        """
+        response = self._send("GET", path, {}, None, {}, repeat=True)
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            raise ServerUnavailable(
+                f"Http{response.status_code}", f"{path} is no page of hetsched", place=self.server
+            ) from None
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool = False,
+    ) -> httpx.Response:
+        """Send one request; `repeat` says that doing it twice is the same as doing it once.
+
+        Raises: Refused as the server's problem document says; ServerUnavailable.
+        """
+        given = dict(headers or {})
+        repeat = repeat or method == "GET"
+        return self._asked(method, f"{API}{path}", dict(query or {}), body, given, repeat=repeat)
+
+    def _asked(
+        self, method: str, url: str, query: dict[str, str | int], body: bytes | None, headers: dict[str, str], *,
+        repeat: bool,
+    ) -> httpx.Response:  # fmt: skip
+        left = self.patience_seconds
+        while True:
+            response = self._send(method, url, query, body, headers, repeat=repeat)
+            pause = _put_off(response, repeat)
+            if pause is None or pause > left:
+                return self._answer(response)
+            left -= pause
+            time.sleep(pause)
+
+    def _send(
+        self, method: str, url: str, query: dict[str, str | int], body: bytes | None, headers: dict[str, str], *,
+        repeat: bool,
+    ) -> httpx.Response:  # fmt: skip
+        import httpx
+
+        attempts = _ATTEMPTS if repeat else 1
+        for attempt in range(1, attempts + 1):
+            try:
+                return self._http.request(method, url, params=query or None, content=body, headers=headers)
+            except httpx.TransportError as error:
+                if attempt == attempts:
+                    reason = str(error) or type(error).__name__
+                    hint = "Is it running? Name another with --server or HETSCHED_SERVER"
+                    raise ServerUnavailable(
+                        "ServerUnreachable", reason, place=self.server, hint=hint, passing=True
+                    ) from None
+            time.sleep(_spread(_PAUSE_SECONDS * attempt))
+        raise AssertionError("unreachable")
+
+    def _answer(self, response: httpx.Response) -> httpx.Response:
+        if response.is_success or response.status_code == 304:
+            return response
+        refused = Refused(response.status_code, _problem(response), response.reason_phrase)
+        hint, passing = refused.hint, response.status_code == 429 or response.is_server_error
+        if response.status_code in (401, 403):
+            hint = hint or "Give a token of the right role with --token or HETSCHED_TOKEN"
+        elif response.status_code == 429:
+            after = response.headers.get("Retry-After", "")
+            hint = hint or (f"Come back in {after} s" if after else "Come back later")
+        elif response.is_server_error or response.is_redirect:
+            request_id = refused.problem.get("requestId", "")
+            hint = hint or (f"The server's log has more under request {request_id}" if request_id else "")
+        else:
+            raise refused
+        raise ServerUnavailable(refused.code, refused.message, place=self.server, hint=hint, passing=passing)
+
+
+def checked_address(server: str) -> str:
+    """Return the address of a server without its last slash.
+
+    Raises: InputError `ServerUrlInvalid`.
+    """
+    try:
+        parts = urlsplit(server)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or parts.username:
+        raise InputError(
+            "ServerUrlInvalid", f"{server[:200]!r} is no address of a server", place="--server",
+            hint="Write http://HOST:PORT or https://HOST",
+        )  # fmt: skip
+    return server.rstrip("/")
+
+
+def _put_off(response: httpx.Response, repeat: bool) -> float | None:
+    """Return for how many seconds the server puts this request off, None if it does not."""
+    if not (response.status_code == 429 or (response.status_code == 503 and repeat)):
+        return None
+    after = response.headers.get("Retry-After", "")
+    return _spread(max(int(after), 0.1)) if after.isdecimal() else None
+
+
+def _spread(seconds: float) -> float:
+    return seconds * (1 + _SPREAD * secrets.randbelow(1000) / 1000)
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    """Return the fields of a problem document, none where the answer is something else."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
