@@ -32,6 +32,7 @@ from hetsched.contracts.workload import (
 )
 
 from . import demands, keys, selectors, storage
+from .alike import likeness
 from .allocation import parse_allocation, parse_topology_result
 from .fields import View, metadata
 from .images.facts import stated_facts, with_demand
@@ -40,6 +41,7 @@ from .sharing import held_by_koordinator
 
 MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
 MAX_UID = 64  # characters; they are 36 where the API server makes them
+_MOST_KEPT = 4096
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
 _SYSTEM_PRIORITIES = {
@@ -75,31 +77,36 @@ class Names(NamedTuple):
 
 
 class PodReader:
-    """Reads the pods of one file."""
+    """Reads the pods of one file, or those that one API server tells of: what pods ask for that are alike, once."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self._default_priority = names.default_priority
         self._shapes: dict[Shape, Shape] = {}
+        self._read: dict[bytes, PodSpec] = {}
 
     def pod(self, root: View) -> PodSpec | None:
         """Read a Pod; None for one that neither holds nor asks for anything (finished, or going before it ran)."""
         meta = metadata(root)
         status = root.view("status")
-        node_name = root.view("spec").text("nodeName")
+        spec = root.view("spec")
+        node_name = spec.text("nodeName")
         if status.text("phase") in _FINISHED or ("deletionTimestamp" in meta and not node_name):
             return None
         uid = meta.text("uid")
         if len(uid) > MAX_UID:
             meta.fail(f"may have at most {MAX_UID} characters", "uid")
         controller = controller_of(meta)
-        pod = self.template(root, meta.text("name"), _namespace(meta))
+        name, namespace = meta.text("name"), _namespace(meta)
+        pod = self._alike(root, name, namespace)
         shape = pod.shape
         if controller.startswith("DaemonSet/") and (shape.numa or shape.containers):
             # It has one node to run on, and zones must not keep it off.
             shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
             pod,
+            name=name,
+            node_name=spec.name("nodeName") if node_name else "",
             shape=self._shapes.setdefault(shape, shape),
             uid=uid,
             created_at=meta.text("creationTimestamp"),
@@ -107,6 +114,20 @@ class PodReader:
             controller=controller,
             controller_uid=_controller_uid(meta),
         )
+
+    def _alike(self, root: View, name: str, namespace: str) -> PodSpec:
+        """Read what a pod asks for, or take what one that is alike asked for; its names are its own."""
+        alike = likeness(root.value, namespace)
+        known = self._read.get(alike) if alike is not None else None
+        if known is not None:
+            return known
+        pod = self.template(root, name, namespace)
+        # Claims and devices have names that are made of the pod's.
+        if alike is not None and not pod.shape.claims and not pod.shape.devices:
+            if len(self._read) >= _MOST_KEPT:
+                self._read.clear()
+            self._read[alike] = pod
+        return pod
 
     def template(self, root: View, name: str, namespace: str) -> PodSpec:
         """Read `metadata` and `spec` of a pod or pod template as the pod `namespace/name`."""

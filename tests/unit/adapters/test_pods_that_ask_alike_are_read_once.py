@@ -1,0 +1,133 @@
+"""Pods of one controller differ in names, nodes and tokens: what they ask for is read once, and comes out the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from hetsched.adapters import alike
+from hetsched.adapters.fields import View
+from hetsched.adapters.pods import Names, PodReader
+from hetsched.contracts.cluster import ClusterContent
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "name": "web-1",
+        "namespace": "shop",
+        "uid": "uid-1",
+        "labels": {"app": "web"},
+        "annotations": {"hetsched.io/isa": "x86-64-v3", "hetsched.io/gpu-milli": "500"},
+    },
+    "spec": {
+        "nodeName": "n1",
+        "schedulerName": "hetsched",
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "web:1",
+                "command": ["serve"],
+                "ports": [{"containerPort": 80, "hostPort": 8080}],
+                "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}},
+                "volumeMounts": [{"name": "kube-api-access-abcde", "mountPath": "/var/run/secrets"}],
+            }
+        ],
+        "initContainers": [{"name": "set-up", "image": "tools:1", "resources": {"requests": {"cpu": "1"}}}],
+        "volumes": [
+            {"name": "kube-api-access-abcde", "projected": {"sources": []}},
+            {"name": "scratch", "emptyDir": {}},
+        ],
+    },
+    "status": {"phase": "Running", "qosClass": "Burstable"},
+}
+
+
+def reader() -> PodReader:
+    return PodReader(Names.of(ClusterContent()))
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    pod = copy.deepcopy(POD)
+    *above, last = path.split(".")
+    at: Any = pod
+    for step in above:
+        at = at[int(step)] if step.isdigit() else at[step]
+    at[int(last) if last.isdigit() else last] = value
+    return pod
+
+
+DIFFERENCES = {
+    "metadata.name": "web-2",
+    "metadata.namespace": "lab",
+    "metadata.uid": "uid-2",
+    "metadata.labels": {"app": "web", "hetsched.io/isa": "rv64gc"},
+    "metadata.annotations": {"oks/gpu-number": "2"},
+    "spec.nodeName": "n2",
+    "spec.schedulerName": "default-scheduler",
+    "spec.nodeSelector": {"disk": "nvme"},
+    "spec.tolerations": [],
+    "spec.priority": 7,
+    "spec.affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
+    "spec.schedulingGates": [{"name": "wait"}],
+    "spec.containers.0.image": "web:2",
+    "spec.containers.0.resources": {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}},
+    "spec.containers.0.ports": [{"containerPort": 80, "hostPort": 8081}],
+    "spec.containers.0.command": ["other"],
+    "spec.initContainers.0.resources": {"requests": {"cpu": "3"}},
+    "spec.volumes.1": {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+    "spec.volumes.0": {"name": "kube-api-access-vwxyz", "projected": {"sources": []}},
+    "spec.resourceClaims": [{"name": "card", "resourceClaimName": "card-1"}],
+    "status.qosClass": "Guaranteed",
+}
+
+
+@pytest.mark.parametrize("path", DIFFERENCES)
+def test_a_pod_read_after_one_that_is_nearly_the_same_is_what_it_is_alone(path: str) -> None:
+    other = changed(path, DIFFERENCES[path])
+    used = reader()
+    used.pod(View(POD))
+
+    assert used.pod(View(other)) == reader().pod(View(other))
+
+
+def test_a_waiting_pod_is_not_taken_for_one_on_a_node() -> None:
+    waiting = copy.deepcopy(POD)
+    del waiting["spec"]["nodeName"]
+    waiting["spec"]["schedulingGates"] = [{"name": "wait"}]
+    bound = {**copy.deepcopy(waiting), "spec": {**waiting["spec"], "nodeName": "n1"}}
+    used = reader()
+
+    found = [used.pod(View(pod)) for pod in (waiting, bound, waiting)]
+
+    assert [(pod.node_name, pod.gates) for pod in found if pod] == [("", ("wait",)), ("n1", ()), ("", ("wait",))]
+
+
+def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_token_of_its_own() -> None:
+    copies = [
+        changed("metadata.name", "web-2"),
+        changed("spec.nodeName", "n2"),
+        changed("spec.volumes.0", {"name": "kube-api-access-vwxyz", "projected": {"sources": []}}),
+    ]
+
+    assert {alike.likeness(pod, "shop") for pod in (POD, *copies)} == {alike.likeness(POD, "shop")}
+
+
+def test_claims_named_after_their_pod_stay_with_it() -> None:
+    template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+    volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": template}}
+    first, second = changed("spec.volumes.1", volume), changed("spec.volumes.1", volume)
+    second["metadata"]["name"] = "web-2"
+    used = reader()
+
+    claims = [pod.shape.claims[0].name for pod in map(used.pod, map(View, (first, second))) if pod]
+
+    assert claims == ["web-1-data", "web-2-data"]
+
+
+@pytest.mark.parametrize("odd", ['{"spec": [1]}', '{"spec": {"containers": [1]}}', '{"spec": {"volumes": 3}}', "{}"])
+def test_what_is_not_made_like_a_pod_is_like_nothing(odd: str) -> None:
+    assert alike.likeness({"metadata": {}, **json.loads(odd)}, "shop") is None
