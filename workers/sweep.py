@@ -23,7 +23,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.ruling import end_overrides
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
-from hetsched.placement import callbacks, dispatch
+from hetsched.placement import dispatch
 from hetsched.placement.actions import forget_charged, forget_finished, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
@@ -33,6 +33,7 @@ from hetsched.placement.actions.rebalancing import forget_plans, under_way
 from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
 from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
+from hetsched.placement.deliveries import due_hosts, forget_deliveries, give_up_old
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
 from hetsched.placement.retrying import look_again
@@ -41,7 +42,6 @@ from hetsched.policies.models import PolicyObject
 from .bind import unbound
 from .tell import untold, untold_policies
 
-CALLBACKS_AT_ONCE = 100
 KEYS_KEPT = timedelta(hours=48)
 log = structlog.get_logger(__name__)
 
@@ -84,8 +84,10 @@ def run() -> dict[str, int]:
         forget_plans(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_charged(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-    for workload_id in callbacks.due().values_list("id", flat=True)[:CALLBACKS_AT_ONCE]:
-        dispatch.wake(workload_id, dispatch.CALLBACK)
+    for host in due_hosts():
+        dispatch.wake(host, dispatch.CALLBACK)
+    give_up_old(now)
+    forget_deliveries(ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
     forget_summaries(decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     forget_failures(now)

@@ -41,6 +41,9 @@ SHADOWS = Kept(
 KUBELET_REFUSALS = Kept(
     "hetsched_kubelet_refusals", "Pods of ours that a kubelet did not run, by its reason.", ("cluster", "reason")
 )
+DELIVERIES = Kept(
+    "hetsched_deliveries", "Attempts to tell others of workloads: delivered, failed (tried again), dead.", ("outcome",)
+)
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
 GOLDENS = Kept(
     "hetsched_golden_placements",
@@ -48,5 +51,5 @@ GOLDENS = Kept(
     ("state",),
 )
 
-COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS)
+COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS, DELIVERIES)
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

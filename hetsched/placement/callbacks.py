@@ -1,31 +1,33 @@
-"""Tell whoever submitted a workload how it fares, by a POST to the address they gave.
+"""Tell others how workloads fare: what is to be told, and to whom.
 
 Problem: an address in a request makes the server call hosts of the caller's choice.
 Rule: only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are ever called, by the
-guard of `hetsched.adapters.outbound`: checked when the workload is submitted and again in each call. Every state but
-*pending* is told, the latest one only; a call that fails is tried again after 2, 4, 8, … up to 300 seconds, eight times
-in all.
-Invariant: a state is due until it was told or given up, so a lost wake-up is found by the sweep.
+guard of `hetsched.adapters.outbound`: checked when the address is given and again in each call. Each change of a
+workload's state but to *pending* is one delivery for the address that its submission gave, and one for every webhook
+that is for it, written in the same transaction.
+Invariant: no change is told that did not happen, and none that is to be told is forgotten.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from django.conf import settings
-from django.db.models import F, Q, QuerySet
-from django.utils import timezone
+from django.db.models import Q
 
 from hetsched.adapters.outbound import Allowed, Refused, check
 from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.journal.prepared import Given, Prepared
+from hetsched.journal.rows import insert, new
 
+from . import dispatch
 from .lifecycle import State
-from .models import Workload
-
-MOST_ATTEMPTS = 8
-LONGEST_WAIT_SECONDS = 300
+from .models import Delivery, Webhook, Workload
 
 
 def allowed() -> Allowed:
@@ -34,53 +36,97 @@ def allowed() -> Allowed:
     return Allowed(hosts, hosts)
 
 
-def is_allowed(url: str) -> bool:
-    """Tell whether the deployment lets us call this address, before it is looked up."""
-    try:
-        check(url, allowed())
-    except Refused:
-        return False
-    return True
-
-
-def refuse_foreign(url: str) -> None:
+def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
     """Refuse an address that we would never call.
 
     Raises: InputError `CallbackNotAllowed`.
     """
-    if url and not is_allowed(url):
+    try:
+        if url:
+            check(url, allowed())
+    except Refused:
         raise InputError(
             "CallbackNotAllowed",
-            f"this server does not call {_host(url)!r}",
-            place="callbackUrl",
+            f"this server does not call {host_of(url)!r}",
+            place=place,
             hint="Its operator lists the hosts it may call in HETSCHED_CALLBACK_HOSTS",
-        )
+        ) from None
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
+    """Return the host of an address and its port, without what else may stand there."""
     try:
-        return (urlsplit(url).hostname or "")[:100]
+        return urlsplit(url).netloc.rpartition("@")[2].lower()[:300]
     except ValueError:
         return ""
 
 
-def due() -> QuerySet[Workload]:
-    """Return the workloads whose present state is still to be told."""
-    now = Q(callback_not_before=None) | Q(callback_not_before__lte=timezone.now())
-    rows = Workload.objects.filter(now).exclude(callback_url="").exclude(state=State.PENDING.value)
-    return rows.exclude(state=F("callback_state"))
+_HOOKS = Prepared(
+    lambda: Webhook.objects.filter(Q(cluster=None) | Q(cluster_id=Given("cluster")), enabled=True).order_by("id")
+)
 
 
-def message(workload: Workload) -> dict[str, Any]:
-    """Return what is told: enough to know where to look."""
-    return {"id": workload.pk, "name": workload.name, "state": workload.state, "at": workload.history[-1][1]}
-
-
-def note(workload: Workload, *, told: bool) -> None:
-    """Keep what came of telling the state that `workload` shows; a state that came meanwhile stays due."""
-    row = Workload.objects.filter(pk=workload.pk)
-    if told or workload.callback_attempts + 1 >= MOST_ATTEMPTS:
-        row.update(callback_state=workload.state, callback_attempts=0, callback_not_before=None)
+def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> None:
+    """Write what is to be told of workloads whose state changed, inside the transaction of the change."""
+    news = [workload for workload in workloads if workload.state != State.PENDING.value]
+    if not news:
         return
-    wait = timedelta(seconds=min(2 ** (workload.callback_attempts + 1), LONGEST_WAIT_SECONDS))
-    row.update(callback_attempts=F("callback_attempts") + 1, callback_not_before=timezone.now() + wait)
+    hooks = _HOOKS(cluster=cluster.pk)
+    rows = []
+    for workload in news:
+        wanted = [hook for hook in hooks if _is_for(hook, workload)]
+        if not (wanted or workload.callback_url):
+            continue
+        event, body = f"workload.{workload.state}", msgspec.json.encode(message(cluster, workload)).decode()
+        about = {"workload": workload.pk, "namespace": workload.namespace}
+        if workload.callback_url:
+            rows.append(delivery(workload.callback_url, event, body, now, owner=workload.owner, **about))
+        rows += [delivery(hook.url, event, body, now, owner=hook.owner, webhook_id=hook.pk, **about) for hook in wanted]
+    insert(rows)
+    wake(rows)
+
+
+def _is_for(hook: Webhook, workload: Workload) -> bool:
+    """Say whether a webhook tells of a workload; one of several namespaces is none of a webhook that is limited."""
+    if hook.states and workload.state not in hook.states:
+        return False
+    return not hook.namespaces or workload.namespace in hook.namespaces
+
+
+def message(cluster: Cluster, workload: Workload) -> dict[str, Any]:
+    """Return what is told: enough to know what happened, and where to look."""
+    (state, at), before = workload.history[-1], workload.history[-2:-1]
+    return {
+        "type": f"workload.{state}",
+        "timestamp": at,
+        "id": workload.pk,
+        "name": workload.name,
+        "namespace": workload.namespace,
+        "cluster": cluster.name,
+        "state": state,
+        "previousState": before[0][0] if before else None,
+        "revision": workload.revision,
+        "at": at,
+        "path": f"/api/v1/workloads/{workload.pk}/",
+    }
+
+
+def delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> Delivery:
+    """Return a message that is due, unsaved."""
+    return new(
+        Delivery,
+        url=url,
+        host=host_of(url),
+        event=event,
+        body=body,
+        not_before=now,
+        began_at=now,
+        created_at=now,
+        **columns,
+    )
+
+
+def wake(rows: Iterable[Delivery]) -> None:
+    """Have those hosts told once the transaction is committed."""
+    for host in dict.fromkeys(row.host for row in rows):
+        dispatch.wake(host, dispatch.CALLBACK)

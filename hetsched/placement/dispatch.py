@@ -1,7 +1,7 @@
 """Wake the workers.
 
 Rule: task names are constants here, so that nothing below the workers imports them. A wake-up carries one id only, of
-the cluster or, for a callback, of the workload; it goes out after the commit, once per transaction and task, and is a
+the cluster or, for a callback, of the host; it goes out after the commit, once per transaction and task, and is a
 hint: when it is lost, a sweep finds the work. A process that does the work itself (`here`) needs no message.
 """
 

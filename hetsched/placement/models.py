@@ -10,8 +10,6 @@ have none); decisions are never changed.
 
 from __future__ import annotations
 
-import secrets
-import time
 from datetime import datetime
 
 from django.db import models
@@ -28,16 +26,21 @@ from hetsched.journal.models import AppendOnly
 from hetsched.journal.rows import new
 
 from .handouts import HandedOut
+from .ids import sortable_id
 from .lifecycle import CHOICES, LISTED, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
 from .rebalances import Rebalance, RebalanceMove
 from .rejections import Rejection
 from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 from .shadows import Judgement, Shadow
+from .webhooks import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
 
 __all__ = [
+    "CallbackHost",
     "CommitRefusal",
     "Decision",
+    "Delivery",
+    "DeliveryAttempt",
     "Eviction",
     "ForgottenDecision",
     "HalfGang",
@@ -54,19 +57,18 @@ __all__ = [
     "ReservedCpu",
     "ReservedDevice",
     "Shadow",
+    "SigningSecret",
     "SubmittedObject",
+    "Webhook",
     "Workload",
 ]
 
-_CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 _live = sorted(state.value for state in LIVE)
 _known = models.Q(state__in=sorted(state.value for state in State))
 
 
 def new_workload_id() -> str:
-    """Return a name that sorts by time: `w-`, 48 bits of milliseconds, 80 random bits, base 32."""
-    value = int(time.time() * 1000) << 80 | secrets.randbits(80)
-    return "w-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+    return sortable_id("w")
 
 
 class Workload(models.Model):
@@ -84,10 +86,6 @@ class Workload(models.Model):
     submitted_by = models.CharField(_("submitted by"), max_length=255)
     owner = models.CharField(_("owner"), max_length=200, blank=True, db_index=True)
     callback_url = models.URLField(_("callback"), max_length=2000, blank=True)
-    # The state that was told last, or is not worth another try; other states are due from `callback_not_before` on.
-    callback_state = models.CharField(_("state told"), max_length=16, blank=True)
-    callback_attempts = models.IntegerField(_("callback attempts"), default=0)
-    callback_not_before = models.DateTimeField(_("callback not before"), null=True)
     history = models.JSONField(_("states"), default=list)
     created_at = models.DateTimeField(_("submitted"))
     decided_at = models.DateTimeField(_("decided"), null=True)
@@ -101,7 +99,6 @@ class Workload(models.Model):
         constraints = [models.CheckConstraint(condition=_known, name="placement_workload_state")]
         indexes = [
             models.Index(fields=["cluster", "-id"], name="placement_workload_recent"),
-            models.Index(fields=["id"], name="placement_workload_callback", condition=~models.Q(callback_url="")),
         ]
 
     def __str__(self) -> str:

@@ -2,125 +2,168 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.placement import callbacks
+from hetsched.placement import deliveries
 from hetsched.placement.actions import cancel
-from hetsched.placement.models import Workload
+from hetsched.placement.models import CallbackHost, Delivery, Workload
 from tests.builders import a_pod
+from tests.receiving import Receiver, receiving
 from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
 from workers import callback, sweep
 
 pytestmark = pytest.mark.django_db
 
 
-class Receiver:
-    """A server that notes what it is told and answers as it is set to."""
-
-    def __init__(self) -> None:
-        self.heard: list[dict[str, Any]] = []
-        self.status = 204
-        self.headers: dict[str, str] = {}
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver.heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(receiver.status)
-                for name, value in receiver.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self.server.server_port}"
-        self.url = f"http://{self.host}/done"
-
-
 @pytest.fixture
 def receiver(settings: Any) -> Iterator[Receiver]:
-    listening = Receiver()
-    thread = threading.Thread(target=listening.server.serve_forever)
-    thread.start()
-    settings.HETSCHED_CALLBACK_HOSTS = [listening.host]
-    yield listening
-    listening.server.shutdown()
-    thread.join()
-    listening.server.server_close()
+    with receiving() as listening:
+        settings.HETSCHED_CALLBACK_HOSTS = [listening.host]
+        yield listening
 
 
 def _placed(url: str) -> Workload:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"), callback_url=url)
-    assert not callbacks.due().exists()
+    assert not deliveries.due().exists()
     recorded(cluster, placing(cluster, "n1"))
     return workload
 
 
+def _later() -> None:
+    """Let the time come for whatever waits for it."""
+    Delivery.objects.update(not_before=timezone.now())
+    CallbackHost.objects.update(quiet_until=None)
+
+
 def test_each_state_is_told_once(receiver: Receiver) -> None:
     workload = _placed(receiver.url)
-    assert callback.run(workload.pk)
-    assert not callback.run(workload.pk)
+    assert callback.run(receiver.host) == 1
+    assert callback.run(receiver.host) == 0
     cancel(workload, actor=ALICE, reason="enough")
-    assert callback.run(workload.pk)
-    assert [(told["id"], told["state"]) for told in receiver.heard] == [
-        (workload.pk, "placed"), (workload.pk, "cancelled"),
+    assert callback.run(receiver.host) == 1
+    assert [(told["id"], told["state"], told["previousState"]) for told in receiver.told] == [
+        (workload.pk, "placed", "pending"), (workload.pk, "cancelled", "placed"),
     ]  # fmt: skip
+    assert {one.state for one in Delivery.objects.all()} == {Delivery.DELIVERED}
 
 
 def test_a_refusal_is_tried_again_later_and_given_up_in_the_end(receiver: Receiver) -> None:
-    workload = _placed(receiver.url)
-    receiver.status = 503
-    for attempt in range(1, callbacks.MOST_ATTEMPTS + 1):
-        assert not callback.run(workload.pk)
+    _placed(receiver.url)
+    receiver.status = 500
+    for attempt in range(1, deliveries.MOST_ATTEMPTS + 1):
+        assert callback.run(receiver.host) == 0
         assert len(receiver.heard) == attempt
-        assert not callback.run(workload.pk)  # its time has not come
+        assert callback.run(receiver.host) == 0  # its time has not come
         assert len(receiver.heard) == attempt
-        Workload.objects.update(callback_not_before=None)
-    assert not callbacks.due().exists()
+        _later()
+    assert not deliveries.due().exists()
+    given_up = Delivery.objects.get()
+    assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
+    assert given_up.log.count() == deliveries.MOST_ATTEMPTS
+    # Whoever hears it ten times knows that it is one message.
+    assert len({one.headers["webhook-id"] for one in receiver.heard}) == 1
+    assert len({one.body for one in receiver.heard}) == 1
 
 
 def test_the_sweep_finds_what_no_message_asked_for(receiver: Receiver) -> None:
     _placed(receiver.url)
     sweep.run()
-    from django.db import connection
-
     for _, wake, *_rest in list(connection.run_on_commit):
         if getattr(wake, "task", "") == "workers.callback.run":
             wake()
             break
-    assert [told["state"] for told in receiver.heard] == ["placed"]
+    assert [told["state"] for told in receiver.told] == ["placed"]
 
 
 def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
-    workload = _placed(receiver.url)
+    _placed(receiver.url)
     receiver.status, receiver.headers = 307, {"Location": "http://169.254.169.254/latest"}
-    assert not callback.run(workload.pk)
+    assert not callback.run(receiver.host)
     assert len(receiver.heard) == 1
 
 
 def test_an_address_that_is_allowed_no_longer_is_not_called(receiver: Receiver, settings: Any) -> None:
-    workload = _placed(receiver.url)
+    _placed(receiver.url)
     settings.HETSCHED_CALLBACK_HOSTS = []
-    assert not callback.run(workload.pk)
+    assert not callback.run(receiver.host)
     assert receiver.heard == []
+    assert Delivery.objects.get().code == "HostNotAllowed"
 
 
-def test_a_host_that_does_not_answer_is_a_failed_attempt(settings: Any) -> None:
+def test_a_host_that_does_not_answer_is_left_alone_for_a_while_whatever_is_due(settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["127.0.0.1:9"]
-    workload = _placed("http://127.0.0.1:9/")
-    assert not callback.run(workload.pk)
-    workload.refresh_from_db()
-    assert workload.callback_attempts == 1
+    cluster = a_cluster()
+    for name in ("p", "q"):
+        submitted(cluster, a_pod(name), callback_url="http://127.0.0.1:9/")
+    recorded(cluster, placing(cluster, "n1"))
+    assert not callback.run("127.0.0.1:9")
+    assert sorted(Delivery.objects.values_list("attempts", flat=True)) == [0, 1]
+    assert deliveries.due_hosts() == []
+    assert not callback.run("127.0.0.1:9")
+    assert sorted(Delivery.objects.values_list("attempts", flat=True)) == [0, 1]
+    CallbackHost.objects.update(quiet_until=timezone.now() - timedelta(seconds=1))
+    assert deliveries.due_hosts() == ["127.0.0.1:9"]
+
+
+def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
+    _placed(receiver.url)
+    assert deliveries.hold(receiver.host)
+    assert callback.run(receiver.host) == 0
+    assert (receiver.heard, deliveries.due_hosts()) == ([], [])
+    # A process that died with it loses it by and by.
+    CallbackHost.objects.update(held_until=timezone.now() - timedelta(seconds=1))
+    assert callback.run(receiver.host) == 1
+
+
+def test_a_host_that_asks_for_time_gets_it(receiver: Receiver) -> None:
+    _placed(receiver.url)
+    receiver.status, receiver.headers = 429, {"Retry-After": "600"}
+    before = timezone.now()
+    callback.run(receiver.host)
+    assert Delivery.objects.get().not_before - before >= timedelta(seconds=600)
+
+
+def test_waits_grow_threefold_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 5, 15, 45, 135, 405, 1215, 3645 s, then 3 h; the least is half of each.
+    waits = [5, 15, 45, 135, 405, 1215, 3645, 10_800, 10_800]
+    for least, share in ((1.0, 1.0), (0.5, 0.5)):
+        monkeypatch.setattr("random.uniform", lambda low, high, share=share: share)
+        assert [deliveries.pause(n).total_seconds() for n in range(1, 10)] == [wait * least for wait in waits]
+    assert deliveries.pause(1, 1e9) == timedelta(hours=1)
+
+
+def test_what_waited_for_three_days_is_given_up(receiver: Receiver) -> None:
+    _placed(receiver.url)
+    now = timezone.now()
+    assert deliveries.give_up_old(now) == 0
+    assert deliveries.give_up_old(now + timedelta(days=3, minutes=1)) == 1
+    assert Delivery.objects.get().code == "TooOld"
+
+
+def test_deliveries_are_forgotten_with_time(receiver: Receiver) -> None:
+    _placed(receiver.url)
+    assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(days=400)) == 0
+    callback.run(receiver.host)
+    assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(seconds=1)) == 1
+
+
+def test_a_change_that_is_undone_tells_nobody(receiver: Receiver) -> None:
+    from django.db import transaction
+
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p"), callback_url=receiver.url)
+    with transaction.atomic():
+        recorded(cluster, placing(cluster, "n1"))
+        transaction.set_rollback(True)
+    assert not Delivery.objects.exists()
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.publish import Patch, publish_many
 
-from .. import dispatch
 from ..bookings import Booked, end, insert, parts
+from ..callbacks import announce
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..retrying import stir
@@ -199,10 +199,9 @@ class Change:
         for workload in _WORKLOADS(workloads=self._workloads):
             if self._settle(workload, workload_state(states[workload.pk])):
                 changed.append(workload)
-                if workload.callback_url:
-                    dispatch.wake(workload.pk, dispatch.CALLBACK)
             patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
         write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
+        announce(self.cluster, changed, self.now)
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:

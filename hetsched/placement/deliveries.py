@@ -1,0 +1,186 @@
+"""Deliver what is to be told, and keep how it went.
+
+Problem: a host that does not answer must hold up nobody else, and a message that was lost must come again, but not for
+ever.
+Rule: one process at a time calls a host; one that does not answer is left alone, 2, 4, 8, … 60 s, whatever else is due
+there. A delivery that is refused is tried again after 5, 15, 45 s and so on up to 3 h, less up to half of it at random,
+ten times or three days in all; then it is dead until somebody asks for it again. A webhook of which 20 in a row died,
+or whose address says 410 Gone, is paused.
+Invariant: what is due is found by the sweep, whatever wake-ups were lost; a delivery arrives at least once, always with
+the same id and body.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+
+import msgspec
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from hetsched.journal import audit, figures, tally
+from hetsched.journal.sealed import unseal
+
+from .models import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
+
+MOST_ATTEMPTS = 10
+LONGEST_AGE = timedelta(days=3)
+_FIRST_WAIT_SECONDS, _GROWTH, _LONGEST_WAIT_SECONDS = 5, 3, 10_800
+_LONGEST_ASKED_WAIT_SECONDS = 3600
+_LONGEST_QUIET_SECONDS = 60
+HELD_SECONDS = 60
+PAUSED_AFTER = 20
+GONE = 410
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How one attempt came out.
+
+    `status`: of the answer, None where there was none and `code` says why. `wait_seconds`: how long the other side
+    asks to be left alone. `final`: nothing will make it succeed.
+    """
+
+    took_millis: int = 0
+    status: int | None = None
+    code: str = ""
+    message: str = ""
+    wait_seconds: float = 0.0
+    final: bool = False
+
+    @property
+    def arrived(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+def due(host: str | None = None) -> QuerySet[Delivery]:
+    """Return what is due by now, to one host or to all; what a paused webhook has to tell waits."""
+    told = Q(webhook=None) | Q(webhook__enabled=True)
+    rows = Delivery.objects.filter(told, state=Delivery.DUE, not_before__lte=timezone.now())
+    return rows if host is None else rows.filter(host=host).order_by("not_before", "id")
+
+
+def due_hosts() -> list[str]:
+    """Return the hosts to which something is due and which are not left alone."""
+    quiet = CallbackHost.objects.filter(Q(held_until__gt=Now()) | Q(quiet_until__gt=Now()))
+    rows = due().exclude(host__in=quiet.values("host")).order_by()
+    return list(rows.values_list("host", flat=True).distinct())
+
+
+def hold(host: str) -> bool:
+    """Take a host for this process alone, for a while; False where another has it or it is left alone."""
+    CallbackHost.objects.get_or_create(host=host)
+    free = Q(held_until=None) | Q(held_until__lt=Now())
+    speaking = Q(quiet_until=None) | Q(quiet_until__lt=Now())
+    until = Now() + timedelta(seconds=HELD_SECONDS)
+    return CallbackHost.objects.filter(free, speaking, host=host).update(held_until=until) == 1
+
+
+def let_go(host: str, *, answered: bool | None) -> None:
+    """Let others call a host again; `answered` says whether it did the last time, None where nobody called it."""
+    row = CallbackHost.objects.filter(host=host)
+    if answered is None:
+        row.update(held_until=None)
+    elif answered:
+        row.update(held_until=None, quiet_until=None, failures=0)
+    else:
+        failures = (row.values_list("failures", flat=True).first() or 0) + 1
+        quiet = random.uniform(0.5, 1.0) * min(2 ** min(failures, 10), _LONGEST_QUIET_SECONDS)  # noqa: S311
+        row.update(held_until=None, quiet_until=Now() + timedelta(seconds=quiet), failures=failures)
+
+
+def secrets_of(one: Delivery) -> list[str]:
+    """Return the secrets under which a message is signed, the newest first; none where its owner made none.
+
+    Raises: InputError `SecretKeyChanged`.
+    """
+    holder = webhook_holder(one.webhook_id) if one.webhook_id else one.owner
+    row = SigningSecret.objects.filter(holder=holder).first()
+    if row is None:
+        return []
+    kept = [row.sealed]
+    if row.sealed_before and row.before_until is not None and row.before_until > timezone.now():
+        kept.append(row.sealed_before)
+    return [unseal(sealed, purpose=purpose(holder)) for sealed in kept]
+
+
+def webhook_holder(webhook_id: str) -> str:
+    return f"webhook:{webhook_id}"
+
+
+def purpose(holder: str) -> str:
+    """Return for what a signing secret is sealed."""
+    return f"signing secret of {holder}"
+
+
+def note(one: Delivery, outcome: Outcome) -> None:
+    """Keep how an attempt came out, and what follows; nothing where somebody else kept it meanwhile."""
+    now = timezone.now()
+    attempts = one.attempts + 1
+    state = Delivery.DUE
+    if outcome.arrived:
+        state = Delivery.DELIVERED
+    elif outcome.final or attempts >= MOST_ATTEMPTS or now - one.began_at > LONGEST_AGE:
+        state = Delivery.DEAD
+    told = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message[:300]}
+    with transaction.atomic():
+        row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
+        ended = None if state == Delivery.DUE else now
+        if not row.update(
+            state=state, attempts=attempts, ended_at=ended, not_before=now + pause(attempts, outcome.wait_seconds),
+            **told,
+        ):  # fmt: skip
+            return
+        DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **told)
+        if one.webhook_id and state != Delivery.DUE:
+            _judge(one.webhook_id, outcome)
+    tally.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
+
+
+def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
+    """Return how long a delivery waits after its n-th attempt: tripled each time, at random down to half of it.
+
+    Where the other side asks for more, it waits that long, an hour at most.
+    """
+    longest = min(_FIRST_WAIT_SECONDS * _GROWTH ** (attempts - 1), _LONGEST_WAIT_SECONDS)
+    own = longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
+    return timedelta(seconds=max(own, min(asked_seconds, _LONGEST_ASKED_WAIT_SECONDS)))
+
+
+def _judge(webhook_id: str, outcome: Outcome) -> None:
+    """Pause a webhook that nobody listens to any more."""
+    row = Webhook.objects.filter(pk=webhook_id)
+    if outcome.arrived:
+        row.filter(given_up_in_a_row__gt=0).update(given_up_in_a_row=0)
+        return
+    row.update(given_up_in_a_row=F("given_up_in_a_row") + 1)
+    hook = row.filter(enabled=True).first()
+    if hook is None:
+        return
+    because = ""
+    if outcome.status == GONE:
+        because = "its address answers 410 Gone"
+    elif hook.given_up_in_a_row >= PAUSED_AFTER:
+        because = f"{PAUSED_AFTER} deliveries in a row were given up"
+    if because:
+        row.update(enabled=False, paused_because=because, version=F("version") + 1)
+        actor = audit.SYSTEM
+        audit.record(
+            actor=actor.name, role=actor.role, action="webhook.pause", obj=("webhook", hook.pk), reason=because
+        )
+
+
+def give_up_old(now: datetime) -> int:
+    """Give up what waits for longer than anybody tries, as behind a host that never answered; return how many."""
+    old = Delivery.objects.filter(state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now)
+    return old.update(state=Delivery.DEAD, ended_at=now, code="TooOld", message="it waited for three days")
+
+
+def forget_deliveries(*, ended_before: datetime, limit: int = 1000) -> int:
+    """Delete what ended before a time, with its attempts; return how many went."""
+    ids = list(Delivery.objects.filter(ended_at__lt=ended_before).order_by().values_list("id", flat=True)[:limit])
+    if ids:
+        Delivery.objects.filter(pk__in=ids).delete()
+    return len(ids)

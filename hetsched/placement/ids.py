@@ -1,0 +1,14 @@
+"""Names of rows that others hold on to: sortable by time, not to be guessed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+_CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def sortable_id(prefix: str) -> str:
+    """Return a name that sorts by time: `prefix-`, 48 bits of milliseconds, 80 random bits, base 32."""
+    value = int(time.time() * 1000) << 80 | secrets.randbits(80)
+    return f"{prefix}-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))

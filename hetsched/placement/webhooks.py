@@ -1,0 +1,154 @@
+"""Who is told how workloads fare, what was told, and how each attempt came out.
+
+Problem: a message to a host of somebody else's may be lost, late or refused, and whoever missed it must be able to see
+that and to have it again.
+Rule: a delivery is one message to one address, written in the transaction of the change that it tells. Its id and its
+body never change, whatever is tried how often; attempts are only ever added. A webhook tells of all workloads that it
+is for; a delivery without one goes to the address that a submission gave. Secrets are sealed.
+Invariant: a delivery is `due` until it was answered with success (`delivered`) or given up (`dead`); who asks for it
+again makes it due again.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.inventory.models import Cluster
+
+from .ids import sortable_id
+
+LONGEST_URL = 2000
+
+
+def new_webhook_id() -> str:
+    return sortable_id("wh")
+
+
+def new_delivery_id() -> str:
+    return sortable_id("d")
+
+
+class Webhook(models.Model):
+    """One address and the workloads whose states it is told; empty `states` and `namespaces` mean all.
+
+    `owner` is for whom it acts: it tells nothing that its owner may not see. `paused_because` says why the product
+    itself stopped it.
+    """
+
+    id = models.CharField(max_length=40, primary_key=True, default=new_webhook_id, editable=False)
+    name = models.CharField(_("name"), max_length=100)
+    url = models.URLField(_("address"), max_length=LONGEST_URL)
+    host = models.CharField(_("host"), max_length=300)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, null=True, related_name="+")
+    namespaces = models.JSONField(_("namespaces"), default=list, blank=True)
+    states = models.JSONField(_("states"), default=list, blank=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    paused_because = models.CharField(_("paused because"), max_length=300, blank=True)
+    given_up_in_a_row = models.PositiveIntegerField(default=0, editable=False)
+    owner = models.CharField(_("owner"), max_length=200)
+    created_by = models.CharField(_("made by"), max_length=255)
+    created_at = models.DateTimeField(_("made"))
+    version = models.PositiveIntegerField(default=1, editable=False)
+
+    class Meta:
+        verbose_name = _("webhook")
+        verbose_name_plural = _("webhooks")
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["owner", "name"], name="placement_webhook_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SigningSecret(models.Model):
+    """What messages of one holder are signed with: a webhook, or whoever gives addresses with submissions.
+
+    `sealed_before` is the secret before this one; both sign until `before_until`.
+    """
+
+    holder = models.CharField(max_length=240, primary_key=True)
+    sealed = models.TextField()
+    sealed_before = models.TextField(blank=True)
+    before_until = models.DateTimeField(null=True)
+    made_at = models.DateTimeField(_("made"))
+
+    def __str__(self) -> str:
+        return self.holder
+
+
+class CallbackHost(models.Model):
+    """A host that is told something: one process at a time calls it, and none for a while after it did not answer."""
+
+    host = models.CharField(max_length=300, primary_key=True)
+    held_until = models.DateTimeField(null=True)
+    quiet_until = models.DateTimeField(null=True)
+    failures = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.host
+
+
+class Delivery(models.Model):
+    """One message to one address. `attempts` counts those since it was made, or asked for again (`began_at`).
+
+    `status`, `code` and `message` are of the latest attempt. It outlives the workload that it tells of.
+    """
+
+    DUE, DELIVERED, DEAD = "due", "delivered", "dead"
+    STATES = ((DUE, _("due")), (DELIVERED, _("delivered")), (DEAD, _("given up")))
+
+    id = models.CharField(max_length=40, primary_key=True, default=new_delivery_id, editable=False)
+    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, null=True, related_name="deliveries")
+    workload = models.CharField(_("workload"), max_length=40, blank=True, db_index=True)
+    namespace = models.CharField(_("namespace"), max_length=63, blank=True)
+    owner = models.CharField(_("owner"), max_length=200, blank=True)
+    event = models.CharField(_("event"), max_length=60)
+    url = models.URLField(_("address"), max_length=LONGEST_URL)
+    host = models.CharField(_("host"), max_length=300)
+    body = models.TextField(_("body"))
+    state = models.CharField(_("state"), max_length=10, choices=STATES, default=DUE)
+    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    not_before = models.DateTimeField(_("next attempt"))
+    began_at = models.DateTimeField()
+    created_at = models.DateTimeField(_("made"))
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    status = models.PositiveIntegerField(_("answer"), null=True)
+    code = models.CharField(max_length=63, blank=True)
+    message = models.CharField(_("message"), max_length=300, blank=True)
+
+    class Meta:
+        verbose_name = _("delivery")
+        verbose_name_plural = _("deliveries")
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(state__in=["dead", "delivered", "due"]), name="placement_delivery_state"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["host", "not_before"], name="placement_delivery_due", condition=models.Q(state="due")),
+            models.Index(fields=["ended_at"], name="placement_delivery_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class DeliveryAttempt(models.Model):
+    """How one attempt came out; `status` is null where there was no answer, and `code` says why."""
+
+    delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="log")
+    at = models.DateTimeField(_("at"))
+    took_millis = models.PositiveIntegerField(_("took"))
+    status = models.PositiveIntegerField(_("answer"), null=True)
+    code = models.CharField(max_length=63, blank=True)
+    message = models.CharField(_("message"), max_length=300, blank=True)
+
+    class Meta:
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.delivery_id} at {self.at}"

@@ -1,0 +1,71 @@
+"""A server that notes what it is told, for tests of what goes out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """One request as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+class Receiver:
+    """Notes what it is told and answers as it is set to; `statuses` go before `status`, one each."""
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        self.status = 204
+        self.statuses: list[int] = []
+        self.headers: dict[str, str] = {}
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                named = {name.lower(): value for name, value in self.headers.items()}
+                receiver.heard.append(Heard(self.path, named, body))
+                self.send_response(receiver.statuses.pop(0) if receiver.statuses else receiver.status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self.server.server_port}"
+        self.url = f"http://{self.host}/done"
+
+    @property
+    def told(self) -> list[Any]:
+        """The documents that came, in their order."""
+        return [one.document for one in self.heard]
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """Listen on loopback for the time of the block."""
+    listening = Receiver()
+    thread = threading.Thread(target=listening.server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield listening
+    finally:
+        listening.server.shutdown()
+        thread.join()
+        listening.server.server_close()
