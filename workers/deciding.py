@@ -36,6 +36,7 @@ from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
 
 from .nominating import Nominees, waits_for, was_refused
+from .rooming import Given, Rooms
 
 _SCORE_DIGITS = 6
 _MOST_NAMED = 5
@@ -58,6 +59,7 @@ class Batch:
         self._outcomes: dict[str, Outcome] = {}
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
+        self._rooms = Rooms(loaded, ())
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: str | None = None
         if loaded.nominates:
@@ -78,6 +80,7 @@ class Batch:
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
         self._mixed = _mixed(waiting)
+        self._rooms = Rooms(self.loaded, waiting)
         used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
         if any(self.warm.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
@@ -138,6 +141,9 @@ class Batch:
         nominated = self._nominees.take_off(pod)
         going = self._nominees.left_to_go(nominated[0]) if nominated else []
         waits = bool(nominated and going and self._nominees.comes_true(scheduler, pod, nominated[0], going))
+        given = self._rooms.give(scheduler, waiting, self.top_nodes)
+        if given is not None:
+            return self._housed(waiting, spec, given, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._holds(booking.pod.key) for booking in outcome.evicted):
@@ -159,6 +165,14 @@ class Batch:
         if outcome.evicted and self.loaded.nominates:
             return self._have_leave(waiting, spec, outcome, top, evicted, scheduler)
         return self._placed(waiting, spec, outcome, top, evicted)
+
+    def _housed(self, waiting: Waiting, spec: PolicySpec, given: Given, scheduler: Scheduler, position: int) -> Result:
+        """Say that a pod got the room that was held for it."""
+        self._outcomes[waiting.spec.key] = given.outcome
+        self._booked.append((position, given.outcome, scheduler))
+        result = self._placed(waiting, spec, given.outcome, given.top, ())
+        summary = f"{result.summary}, in the room of hold {given.hold_id}"
+        return msgspec.structs.replace(result, summary=summary, room=given.room)
 
     def _have_leave(
         self,
@@ -273,6 +287,7 @@ class Batch:
         for position, outcome, scheduler in self._booked:
             if outcome.node is None:
                 waiting, evicted = results[position].waiting, results[position].evicted
+                self.failed = self.failed or results[position].room is not None  # its row still holds the room
                 if results[position].nominated is not None:
                     evicted = ()  # nobody was told yet
                 gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)

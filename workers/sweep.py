@@ -24,7 +24,7 @@ from hetsched.inventory.ruling import end_overrides
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import dispatch
-from hetsched.placement.actions import forget_charged, forget_finished, forget_summaries
+from hetsched.placement.actions import end_holds, forget_charged, forget_finished, forget_holds, forget_summaries
 from hetsched.placement.actions.creating import due
 from hetsched.placement.actions.evicting import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
@@ -64,6 +64,7 @@ def run() -> dict[str, int]:
         if due(cluster.pk).exists():
             dispatch.wake(cluster.pk, dispatch.CREATE)
         end_remnants(cluster.pk)
+        end_holds(cluster.pk)
         if half_bound(cluster.pk):
             settle_half_gangs(cluster.pk)
         if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
@@ -83,6 +84,7 @@ def run() -> dict[str, int]:
         forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_plans(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+        forget_holds(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
         forget_charged(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     for host in due_hosts():
         dispatch.wake(host, dispatch.CALLBACK)

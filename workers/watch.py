@@ -294,7 +294,7 @@ class Follower:
         cluster_id = self.lease.cluster_id
         nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
         states = [state.value for state in (*HOLDING, *QUEUED)]
-        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin=Pod.REMNANT)
+        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin__in=Pod.NOWHERE)
         pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
         return (
             sorted(nodes - self._known[NODES].keys),

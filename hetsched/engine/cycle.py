@@ -168,17 +168,18 @@ class Scheduler:
             plugin.instance.unreserve(request, row, self.state)
         return None
 
-    def place_on(self, pod: PodSpec, row: int) -> Outcome:
+    def place_on(self, pod: PodSpec, row: int, kept: Allocation | None = None) -> Outcome:
         """Book `pod` on a row that somebody else chose, if every filter lets it in and what it would hold can be had.
 
-        Nobody leaves for it, and no permit is asked: whoever chose the row starts the pod.
+        Nobody leaves for it, and no permit is asked: whoever chose the row starts the pod. It holds what was `kept`
+        for it, if something was.
         """
         outcome = Outcome(pod)
         request = outcome.request = self.state.compile(pod)
         evaluation, total = self.evaluator.evaluate(request)
         if not pod.ready or total[row] == INFEASIBLE:
             return outcome
-        reserved = self.reserve(request, row)
+        reserved = self.reserve(request, row) if kept is None else kept
         if isinstance(reserved, Refusal):
             outcome.refusal = ("reserve", reserved)
             return outcome

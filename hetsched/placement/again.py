@@ -57,7 +57,8 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
         pod = msgspec.structs.replace(pod, gang=None)  # the others of its gang were placed after it
     elif pod.gang is not None:
         announce_gang(scheduler.state, decision)
-    outcome = scheduler.schedule(pod)
+    row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1
+    outcome = scheduler.schedule(pod) if row < 0 else scheduler.place_on(pod, row, decision.allocation)
     if outcome.node is None:
         found = diagnose(scheduler, pod)
         verdict, summary, reasons = found.verdict, found.summary, found.reasons

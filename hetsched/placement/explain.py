@@ -74,6 +74,8 @@ def _let_go(state: ClusterState, decision: Decision) -> None:
     """Take the pods off that left for a placement: it was scored on what they left."""
     for evicted in decision.evictions:
         state.forget(evicted.pod)
+    if decision.room:
+        state.forget(decision.room)  # what was held for it
 
 
 def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:

@@ -122,7 +122,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     for node_id, requests, allocation, origin in rows.values_list("node_id", "requests", "allocation", "pod__origin"):
         held[node_id].update(requests)
         held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
-        if origin in Pod.OURS:
+        if origin in Pod.GRANTED:
             ours[node_id].update(requests)
     totals: Counter[str] = Counter()
     for node in Node.objects.filter(cluster=cluster):
@@ -146,11 +146,11 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
 def _zones(cluster: Cluster) -> Iterator[Violation]:
     """I2, I4: no zone of ours gives more than it has, and no exclusive CPU is one that pods may not have."""
     rows = Reservation.objects.filter(cluster=cluster, active=True)
-    granted_by_us = rows.filter(pod__origin__in=Pod.OURS).values_list("node_id", "allocation").iterator(2000)
+    granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
     for node in Node.objects.filter(pk__in=nodes):
         held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
-        ours = [one for one in held if one.pod.origin in Pod.OURS]
+        ours = [one for one in held if one.pod.origin in Pod.GRANTED]
         state = alone(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
@@ -179,7 +179,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     """I5: what is reserved is in the node's report; memory charged to a card fits it."""
     cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.OURS)
+    active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.GRANTED)
     for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
         "node_id", "card_index", "memory_mib"
     ):
@@ -300,8 +300,9 @@ def _judges_present() -> Iterator[Violation]:
 def _idempotency() -> Iterator[Violation]:
     """I16: one answer per key, about the workload it names."""
     for key in IdempotencyKey.objects.all():
-        if key.response.get("id") != key.workload_id:
-            yield Violation("I16", key.key, f"answers {key.response.get('id')} for {key.workload_id}")
+        about = key.workload_id or key.hold_id
+        if key.response.get("id") != about:
+            yield Violation("I16", key.key, f"answers {key.response.get('id')} for {about}")
 
 
 def _events() -> Iterator[Violation]:

@@ -26,6 +26,7 @@ from hetsched.journal.models import AppendOnly
 from hetsched.journal.rows import new
 
 from .handouts import HandedOut
+from .holds import Hold
 from .ids import sortable_id
 from .lifecycle import CHOICES, LISTED, LIVE, State
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
@@ -45,6 +46,7 @@ __all__ = [
     "ForgottenDecision",
     "HalfGang",
     "HandedOut",
+    "Hold",
     "IdempotencyKey",
     "Judgement",
     "Nomination",
@@ -110,9 +112,12 @@ class Pod(models.Model):
 
     # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us;
     # placed for another scheduler that asked for it: never queued here, that one tries again.
-    # REMNANT: what a pod held that was deleted by force.
+    # REMNANT: what a pod held that was deleted by force. HELD: room of a hold, for a pod that does not exist yet.
     SUBMITTED, IMPORTED, WATCHED, ASKED, REMNANT = "submitted", "imported", "watched", "asked", "remnant"
+    HELD = "held"
     OURS = (SUBMITTED, WATCHED, ASKED)
+    GRANTED = (*OURS, HELD)  # what they hold was decided here
+    NOWHERE = (REMNANT, HELD)  # rows of ours alone: no cluster has such a pod
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
@@ -143,6 +148,10 @@ class Pod(models.Model):
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
+    )
+    # The hold that it is room of, or whose room it gets.
+    hold = models.ForeignKey(
+        Hold, on_delete=models.SET_NULL, null=True, related_name="pods", editable=False, db_index=False
     )
     # The decision that the pod's own cluster was told last.
     told_decision = models.BigIntegerField(null=True, editable=False)
@@ -175,6 +184,7 @@ class Pod(models.Model):
                 condition=models.Q(state__in=[*LISTED]),
             ),
             models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
+            models.Index(fields=["hold"], name="placement_pod_hold", condition=models.Q(hold__isnull=False)),
             models.Index(
                 fields=["cluster", "namespace", "gang"], name="placement_pod_gang", condition=~models.Q(gang="")
             ),
@@ -274,6 +284,8 @@ class Decision(AppendOnly):
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
+    # The row of the hold whose room it got, as `namespace/name`.
+    room = models.CharField(_("room held"), max_length=320, blank=True)
     # Where the pod will go once those have left whom nobody can take off at once.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))
@@ -308,7 +320,9 @@ class IdempotencyKey(models.Model):
     owner = models.CharField(max_length=200)
     key = models.CharField(max_length=255)
     body_hash = models.CharField(max_length=64)
-    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="+")
+    # What the answer is about: one of the two.
+    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, null=True, related_name="+")
+    hold = models.ForeignKey(Hold, on_delete=models.CASCADE, null=True, related_name="+")
     response = models.JSONField()
     created_at = models.DateTimeField(db_index=True)
 

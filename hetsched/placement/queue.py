@@ -32,7 +32,10 @@ LONGEST_BACKOFF_SECONDS = 10
 IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters that another scheduler decides for
 _BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
-_FIELDS = ("id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed")
+_FIELDS = (
+    "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
+    "hold_id",
+)  # fmt: skip
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -48,6 +51,7 @@ class Waiting(msgspec.Struct, frozen=True):
     decision_id: int | None
     uid: str = ""
     flushed: bool = False
+    hold_id: str | None = None
 
 
 def backoff(attempts: int) -> timedelta:

@@ -84,7 +84,8 @@ TEMPLATES = [
                 "django.template.context_processors.i18n",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-            ]
+            ],
+            "builtins": ["web.pages.filters"],
         },
     }
 ]
@@ -110,7 +111,8 @@ else:
     _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": _pool_size, "timeout": 10}
     # A process that hangs, or a machine that vanished, amid a transaction must not keep its locks from everyone else.
     _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
-DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": 0}}
+# To open a SQLite file means to read its whole schema; PostgreSQL's connections stay open in their pool.
+DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": None if EMBEDDED else 0}}
 CACHES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}}
 }
@@ -136,6 +138,11 @@ HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
 # How long what a pod held that was deleted by force is kept on a ready node.
 HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, least=0, most=86_400)
+# Room that is held for pods that do not exist yet: how long at most, and how many holds of one owner at a time; and for
+# how long the answer of a what-if can be submitted as a plan.
+HETSCHED_LONGEST_HOLD_SECONDS = ENV.number("HETSCHED_LONGEST_HOLD_SECONDS", 3600, least=1, most=604_800)
+HETSCHED_MOST_HOLDS = ENV.number("HETSCHED_MOST_HOLDS", 20, least=0, most=10_000)
+HETSCHED_PLAN_SECONDS = ENV.number("HETSCHED_PLAN_SECONDS", 600, least=1, most=86_400)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 # How often the ledger is checked for broken invariants; never for 0.

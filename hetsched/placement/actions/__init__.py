@@ -11,8 +11,9 @@ from .creating import submit_there
 from .extending import book_asked
 from .following import Followed, follow
 from .handing import CardsFollowed, follow_actual_cards
+from .holding import Kept, Room, cancel_hold, end_holds, extend, forget_holds, held_already, hold, submit_as_planned
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
-from .recording import Nominated, Result, bindable, record
+from .recording import GivenRoom, Nominated, Result, bindable, record
 from .retention import forget_charged, forget_finished, forget_summaries
 from .submitting import Submission, submit
 from .transfer import export_cluster, import_cluster
@@ -22,21 +23,30 @@ __all__ = [
     "Conflict",
     "Contradiction",
     "Followed",
+    "GivenRoom",
+    "Kept",
     "Nominated",
     "Result",
+    "Room",
     "Submission",
     "approve_fact",
     "begin_binding",
     "bindable",
     "book_asked",
     "cancel",
+    "cancel_hold",
     "confirm",
+    "end_holds",
     "export_cluster",
+    "extend",
     "follow",
     "follow_actual_cards",
     "forget_charged",
     "forget_finished",
+    "forget_holds",
     "forget_summaries",
+    "held_already",
+    "hold",
     "import_cluster",
     "record",
     "reject",
@@ -45,5 +55,6 @@ __all__ = [
     "set_priority",
     "start",
     "submit",
+    "submit_as_planned",
     "submit_there",
 ]

@@ -38,6 +38,7 @@ from ..lifecycle import State
 from ..models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
 from ..topics import cluster_counts, workload_head, workload_topic
 from .change import Change
+from .claiming import claim_hold, claimed_by
 from .submitting import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare
 
 CLAIM = timedelta(seconds=60)  # longer than a call takes, whatever happens to it
@@ -59,10 +60,11 @@ def submit_there(
     callback_url: str = "",
     idempotency_key: str = "",
     body_hash: str = "",
+    hold: str = "",
 ) -> Submission:
     """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that does so.
 
-    `pods` are those that the manifest stands for, as far as it tells.
+    `pods` are those that the manifest stands for, as far as it tells; they get the room of `hold`, if one is named.
     Raises: InputError `NamespaceNotEnrolled`, `KindNotSubmitted`, or what `submit` raises; Conflict.
     """
     from hetsched.adapters.kube.submitting import wanted
@@ -102,6 +104,8 @@ def submit_there(
                 SubmittedObject(workload=workload, cluster=cluster, wanted=one, namespace=one.namespace)
                 for one in objects
             )
+            if hold:
+                claim_hold(hold, workload)
             named = [f"{one.namespace}/{one.name}" for one in objects if one.kind == "Pod"]
             shown = [{"pod": key, "state": State.PENDING.value} for key in named]
             response = {"id": workload.pk, "state": workload.state, "pods": shown}
@@ -217,10 +221,11 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
             groups[workload_id].append(spec)
         else:
             others.append(seen)
+    holds = claimed_by(groups)
     for workload in Workload.objects.filter(pk__in=groups).defer("manifest"):
         pods = prepare(change.cluster, groups[workload.pk], workload.policy, None, Pod.WATCHED)
         for pod in pods:
-            pod.workload, pod.created_at = workload, change.now
+            pod.workload, pod.created_at, pod.hold_id = workload, change.now, holds.get(workload.pk)
         insert(pods)
         count = Pod.objects.filter(workload=workload).count()
         Workload.objects.filter(pk=workload.pk, pod_count__lt=count).update(pod_count=count)

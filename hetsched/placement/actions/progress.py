@@ -22,10 +22,11 @@ from hetsched.journal.prepared import Among, Given, Prepared
 
 from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
-from ..models import Pod, Workload
+from ..models import Hold, Pod, Workload
 from ..queue import backoff
 from .change import BACK_IN_QUEUE, Change
 from .creating import withdraw
+from .holding import end
 from .submitting import PRIORITIES
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
@@ -122,6 +123,12 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
         pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
         change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
         change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        end(
+            change,
+            Hold.objects.filter(workload=workload, state=Hold.CLAIMED),
+            Hold.USED,
+            "its submission was cancelled",
+        )
         change.requeue()
         _audit(actor, "workload.cancel", workload, reason, {"pods": len(pods)})
         change.close()

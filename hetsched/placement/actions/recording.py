@@ -44,6 +44,7 @@ from ..models import Decision, Eviction, Nomination, Pod
 from ..queue import Waiting, backoff
 from ..retrying import missed
 from .change import BACK_IN_QUEUE, Change
+from .holding import use
 
 NEWS_AFTER = timedelta(minutes=1)
 
@@ -56,11 +57,18 @@ class Nominated(msgspec.Struct, frozen=True):
     allocation: Allocation
 
 
+class GivenRoom(msgspec.Struct, frozen=True):
+    """The row of a hold, and its `namespace/name`, whose room a placed pod gets."""
+
+    pod_id: int
+    key: str
+
+
 class Result(msgspec.Struct, frozen=True):
     """What was decided for one waiting pod. `node_id` is None unless it was placed; `evicted` left for it.
 
     With `nominated` it waits, and `evicted` are those who have to leave; none: they were told so before. `overridden`
-    are pods whose nomination gives way to it.
+    are pods whose nomination gives way to it. `room` is what was held for it and is free as soon as it is booked.
     """
 
     waiting: Waiting
@@ -78,6 +86,7 @@ class Result(msgspec.Struct, frozen=True):
     waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "another try")
     nominated: Nominated | None = None
     overridden: tuple[str, ...] = ()
+    room: GivenRoom | None = None
 
     @property
     def nominated_node(self) -> str:
@@ -112,6 +121,7 @@ def record(
                 _nominate(change, results)
             _move(change, results, {d.pod_id: d.pk for d in decisions}, revision)
             placed = [result for result in told if result.verdict is Verdict.PLACED]
+            use(change, [result.room.pod_id for result in placed if result.room is not None], "its pod came")
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
@@ -299,6 +309,7 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
             top=result.top,
             evictions=result.evicted,
             waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
+            room=result.room.key if result.room is not None else "",
             nominated_node=result.nominated_node,
             created_at=change.now,
         )

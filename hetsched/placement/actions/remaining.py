@@ -28,6 +28,7 @@ from hetsched.inventory.ledger import advance
 
 from .. import dispatch
 from ..bookings import Booked, parts
+from ..holds import MARK
 from ..lifecycle import State
 from ..models import Pod, Reservation
 from .change import Change
@@ -35,7 +36,6 @@ from .change import Change
 _NAME = 200  # characters of a pod's name that its remnant keeps
 ANOTHER_MACHINE = timedelta(hours=24)
 _STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # a kubelet may have started it
-MARK = "~"  # no API server takes it in a name, so no pod is ever mistaken for a remnant
 
 
 class Held(msgspec.Struct, frozen=True):

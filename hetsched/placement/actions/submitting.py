@@ -32,7 +32,8 @@ from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..lifecycle import LIVE, State
 from ..models import IdempotencyKey, Pod, Workload
-from ..topics import cluster_counts, pod_document, workload_head, workload_topic
+from ..topics import cluster_counts, counts_are_due, pod_document, workload_head, workload_topic
+from .claiming import claim_hold
 from .imaging import look_up
 
 MOST_PODS = 100_000
@@ -61,15 +62,16 @@ def submit(
     callback_url: str = "",
     idempotency_key: str = "",
     body_hash: str = "",
+    hold: str = "",
     origin: str = Pod.SUBMITTED,
 ) -> Submission:
     """Accept pods to be placed on a cluster, and wake the scheduler.
 
     `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
-    of a policy is wrong is accepted and will be *misconfigured*.
+    of a policy is wrong is accepted and will be *misconfigured*. The pods get the room of `hold`, if one is named.
     Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
-    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`; Conflict where
-    another writer held a name and let it go meanwhile.
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`;
+    Conflict where another writer held a name and let it go meanwhile.
     """
     check_pods(pods, priority)
     refuse_foreign(callback_url)
@@ -80,7 +82,11 @@ def submit(
     prepared = prepare(cluster, pods, policy, priority, origin)
     try:
         with transaction.atomic():
+            for pod in prepared:
+                pod.hold_id = hold or None
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
+            if hold:
+                claim_hold(hold, workload)
             response = {
                 "id": workload.pk,
                 "state": workload.state,
@@ -262,7 +268,8 @@ def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
 
 
 def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
-    publish_many({**_documents(made), cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}})
+    counts = {cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}}
+    publish_many({**_documents(made), **(counts if counts_are_due(cluster.pk) else {})})
 
 
 def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:

@@ -116,7 +116,7 @@ def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> N
 
 
 def _replace(cluster: Cluster, content: ClusterContent) -> None:
-    held = Reservation.objects.filter(cluster=cluster, active=True, pod__origin=Pod.SUBMITTED)
+    held = Reservation.objects.filter(cluster=cluster, active=True, pod__origin__in=(Pod.SUBMITTED, Pod.HELD))
     ours = list(held.select_related("pod", "node").defer("node__report"))
     names = {report.name for report in content.nodes}
     lost = sorted({reservation.node.name for reservation in ours} - names)
@@ -238,7 +238,7 @@ def export_cluster(cluster: Cluster) -> ClusterContent:
     for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
-            name = pod.spec.name.replace(MARK, ".")  # a file takes no remnants, but their room is taken
+            name = pod.spec.name.replace(MARK, ".")  # a file takes neither remnants nor holds, but their room is taken
             running.append(msgspec.structs.replace(pod.spec, name=name, node_name=node_name, allocation=pod.allocation))
         else:
             pending.append(msgspec.structs.replace(pod.spec, policy=pod.policy, policy_rule="annotation"))
