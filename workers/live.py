@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -51,6 +52,7 @@ LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that i
 WARM_SECONDS = 2.0
 CONFIRM_SECONDS = 0.5  # nobody waits for it: the echo is noted and left out meanwhile
 CONFIRM_AT_ONCE = 200
+GIVE_WAY_SECONDS = 0.0002  # every statement gives the interpreter up, and waits for it as long as this
 LARGE_NODES = 1000  # from here on a state takes seconds to fold
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
 MOST_BINDING = 400
@@ -100,10 +102,14 @@ _echo = msgspec.json.Decoder(_Echo)
 
 
 def _fold(copy: Warm) -> None:
+    """Fold a state beside the events, letting whoever takes them in have the interpreter as soon as it asks for it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(GIVE_WAY_SECONDS)
     try:
         with copy.held():
             pass
     finally:
+        sys.setswitchinterval(before)
         connection.close()
 
 
