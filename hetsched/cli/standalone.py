@@ -116,7 +116,8 @@ def web(host: str, port: int) -> Program:
     """Return the web server: HTTP and WebSockets, small frames, no compression to bomb."""
     where = ("--host", host, "--port", str(port), "--lifespan", "off", "--no-access-log", "--no-server-header")
     sockets = ("--ws", "websockets-sansio", "--ws-max-size", "65536", "--ws-per-message-deflate", "false")
-    end = ("--timeout-graceful-shutdown", "3")
+    # Longer than pauses of a client that comes again: who reuses a connection that is just closed gets no answer.
+    end = ("--timeout-keep-alive", "30", "--timeout-graceful-shutdown", "3")
     return Program(
         "web", (sys.executable, "-m", "uvicorn", "hetsched.project.asgi:application", *where, *sockets, *end)
     )

@@ -11,6 +11,7 @@ Invariants: every event is sent at least once; a receiver drops what it has seen
 from __future__ import annotations
 
 import asyncio
+import atexit
 import queue
 import threading
 import time
@@ -23,7 +24,7 @@ import msgspec
 import structlog
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
-from django.db import connection, transaction
+from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
 from .models import OutboxEvent, Topic
@@ -34,6 +35,7 @@ MESSAGE_TYPE = "live.events"
 _CHUNK = 400
 _MESSAGE_EVENTS = 200
 _TOGETHER_SECONDS = 0.1
+_LAST_SECONDS = 2.0
 
 Patch = dict[str, Any]
 _Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]
@@ -114,6 +116,21 @@ def in_background() -> Iterator[None]:
         thread.join()
 
 
+def keep_in_background() -> None:
+    """Send what is published in this process from a thread of its own, until the process ends."""
+    waiting: _Waiting = queue.SimpleQueue()
+    thread = threading.Thread(target=_send_all, args=(waiting,), name="live events", daemon=True)
+
+    def end() -> None:
+        _background.clear()
+        waiting.put(None)
+        thread.join(_LAST_SECONDS)  # what is not sent by then is relayed
+
+    _background.append(waiting)
+    thread.start()
+    atexit.register(end)
+
+
 def _send_all(waiting: _Waiting) -> None:
     """Send what comes, together what came together, on one connection; until None comes."""
     loop = asyncio.new_event_loop()
@@ -128,6 +145,7 @@ def _send_all(waiting: _Waiting) -> None:
             some = more if more is None else some
         if events:
             _send_and_mark(events, loop.run_until_complete)
+            close_old_connections()
     connection.close()
     loop.close()
 

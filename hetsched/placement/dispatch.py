@@ -7,6 +7,9 @@ hint: when it is lost, a sweep finds the work. A process that does the work itse
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +33,7 @@ COLLECT = "workers.collect.run"
 REPLAY = "workers.replay.run"
 REBALANCE = "workers.rebalance.run"
 
+TOGETHER_SECONDS = 0.02
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}
 
@@ -44,8 +48,33 @@ class _Wake(msgspec.Struct, frozen=True):
         act = _here.get((self.row_id, self.task))
         if act is not None:
             act()
+        elif _background:
+            _background[0].put(self)
         else:
             send(self.row_id, self.task)
+
+
+_background: list[queue.SimpleQueue[_Wake]] = []  # at most one: where a thread of this process takes what it sends
+
+
+def keep_in_background() -> None:
+    """Send the wake-ups of this process from a thread of its own, until the process ends: no request waits for them.
+
+    Equal ones of `TOGETHER_SECONDS` go out once; the first goes out at once.
+    """
+    waiting: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
+    _background.append(waiting)
+    threading.Thread(target=_send_all, args=(waiting,), name="wake-ups", daemon=True).start()
+
+
+def _send_all(waiting: queue.SimpleQueue[_Wake]) -> None:
+    while True:
+        some = {waiting.get()}
+        while not waiting.empty():
+            some.add(waiting.get())
+        for wake_up in some:
+            send(wake_up.row_id, wake_up.task)
+        time.sleep(TOGETHER_SECONDS)
 
 
 def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:

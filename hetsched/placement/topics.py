@@ -12,13 +12,15 @@ Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluste
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db import transaction
+import structlog
+from django.db import close_old_connections, transaction
 from django.db.models import Count
 
 from hetsched.contracts.allocation import Allocation
@@ -44,6 +46,7 @@ COUNTED = LISTED
 COUNT_SECONDS = 1.0
 
 Document = dict[str, Any]
+log = structlog.get_logger(__name__)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -90,6 +93,50 @@ class _Pace:
 
 
 _paces: dict[int, _Pace] = {}
+_everywhere: list[bool] = []
+
+
+def _pace(cluster_id: int) -> _Pace | None:
+    """Return how often the counts of a cluster are told by this process, None for always."""
+    if _everywhere and cluster_id not in _paces:
+        _paces[cluster_id] = _Pace()
+    return _paces.get(cluster_id)
+
+
+def keep_counting_seldom() -> None:
+    """Count pods as `count_seldom` says in every cluster until the process ends, in a thread what is owed."""
+    _everywhere.append(True)
+    threading.Thread(target=_count_what_is_owed, name="counts", daemon=True).start()
+
+
+def _count_what_is_owed() -> None:
+    while True:
+        time.sleep(COUNT_SECONDS)
+        for cluster_id in list(_paces):
+            try:
+                count_up(cluster_id)
+            except Cluster.DoesNotExist:
+                _paces.pop(cluster_id)
+            except Exception as error:  # the database is away: later
+                log.warning("counts not told", cluster=cluster_id, error=repr(error))
+        close_old_connections()
+
+
+def counts_are_due(cluster_id: int) -> bool:
+    """Tell, inside a transaction, whether the counts that it changes shall be told with it; else they are owed."""
+    pace = _pace(cluster_id)
+    if pace is None:
+        return True
+    now = time.monotonic()
+    pace.owed = True
+    if now - pace.at < COUNT_SECONDS:
+        return False
+
+    def told() -> None:
+        pace.at, pace.owed = now, False
+
+    transaction.on_commit(told)
+    return True
 
 
 def count_seldom(cluster_id: int) -> None:
@@ -119,19 +166,7 @@ def count_up(cluster_id: int, *, at_once: bool = False) -> None:
 
 def cluster_figures(cluster: Cluster) -> Document:
     """Return what a change tells of a cluster: its own figures, and the counts unless they were told a moment ago."""
-    pace = _paces.get(cluster.pk)
-    if pace is None:
-        return cluster_counts(cluster)
-    now = time.monotonic()
-    pace.owed = True
-    if now - pace.at < COUNT_SECONDS:
-        return cluster_head(cluster)
-
-    def told() -> None:
-        pace.at, pace.owed = now, False
-
-    transaction.on_commit(told)
-    return cluster_counts(cluster)
+    return cluster_counts(cluster) if counts_are_due(cluster.pk) else cluster_head(cluster)
 
 
 def held_document(reservation: Reservation) -> Document:

@@ -1,0 +1,77 @@
+"""HTTP to Django: each request is answered by one thread, in one turn, on a connection that stays open.
+
+Problem: Django's own ASGI handler gives every request a thread and hence a database connection of its own, and changes
+between loop and thread for each middleware; on SQLite that took more processor time than the request itself.
+Rule: all middleware and views here are synchronous, so a request is one call in a thread of a fixed few, which keep
+their connections (`CONN_MAX_AGE`; PostgreSQL has its pool). A request that may wait for something, and a probe, has
+threads of its own kind: neither waits for the other. An answer is closed in its thread before it is sent; one that is
+streamed is closed after its end, in the thread that made its pieces.
+Invariant: a thread never takes up a second request before the first one gave back its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core import signals
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.base import BaseHandler
+from django.db import close_old_connections
+from django.urls import set_script_prefix
+
+from .middleware import QUIET_PATHS
+
+# More would only take the interpreter from each other.
+WORKING_THREADS = 16
+# More than may wait at once: `?wait=` answers at once when too many do.
+WAITING_THREADS = 320
+
+
+class ThreadedHandler(ASGIHandler):
+    """Django as an ASGI application of threads."""
+
+    def __init__(self) -> None:
+        BaseHandler.__init__(self)  # the parent's own would load the middleware for a loop
+        self.load_middleware()
+        self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        try:
+            threads = self._waiting if _may_wait(scope) else self._working
+            response = await asyncio.get_running_loop().run_in_executor(threads, self._answer, scope, body)
+            if not response.streaming:
+                await self.send_response(response, send)
+                return
+            async with ThreadSensitiveContext():
+                try:
+                    await self.send_response(response, send)
+                finally:
+                    await sync_to_async(response.close)()
+        finally:
+            body.close()
+
+    def _answer(self, scope: Any, body: Any) -> Any:
+        set_script_prefix(get_script_prefix(scope))
+        signals.request_started.send(sender=type(self), scope=scope)
+        request, response = self.create_request(scope, body)
+        if request is not None:
+            response = self.get_response(request)
+            response._handler_class = type(self)
+        if response.streaming:
+            close_old_connections()
+        else:
+            response.close()
+        return response
+
+
+def _may_wait(scope: Any) -> bool:
+    return b"wait=" in scope["query_string"] or scope["path"] in QUIET_PATHS

@@ -1,0 +1,1 @@
+"""Load on a whole control plane from outside: `make load` and `make soak`, and what they report."""

@@ -1,0 +1,122 @@
+"""The control planes that load is put on: started as users start them, by one command each.
+
+Rule: *embedded* is `hetsched standalone` (SQLite and the private Valkey), *served* is `hetsched scheduler` on a private
+PostgreSQL and Redis, with several web and worker processes under its supervisor. Both follow no live cluster; pods go
+to an offline cluster of equal nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hetsched.lab.bench.processes import cpu_of, memory_of
+from tests import parts
+from tests.load.client import Server
+from tests.system.processes import Process, free_port, message_store, plain_environment, postgres, wait_until
+
+CLUSTER = "load"
+_START_SECONDS = 240.0
+_ANNOUNCED = "stop        Ctrl-C"
+# What a run needs that a deployment would not give one person: sockets, and requests of one token.
+_ROOM = {"HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_LOG_LEVEL": "warning", "SECRET_KEY": "load" * 12}
+
+
+class Plane:
+    """A running control plane: `server` is its door, `backend` says what it stands on."""
+
+    def __init__(self, backend: str, process: Process, server: Server, env: dict[str, str]) -> None:
+        self.backend = backend
+        self.process = process
+        self.server = server
+        self.env = env
+
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the seconds of processor time that its programs used so far."""
+        return cpu_of(self.process.popen.pid)
+
+    def memory_mib(self) -> dict[str, float]:
+        """Return what is resident now by program."""
+        return memory_of(self.process.popen.pid)
+
+
+@contextlib.contextmanager
+def embedded(nodes: int, *, webs: int = 1, workers: int = 1) -> Iterator[Plane]:
+    """One command, SQLite."""
+    with _running("embedded: SQLite, Valkey", "standalone", {}, nodes, ["--no-demo", *_many(webs, workers)]) as plane:
+        yield plane
+
+
+@contextlib.contextmanager
+def served(nodes: int, *, webs: int = 2, workers: int = 2) -> Iterator[Plane]:
+    """PostgreSQL and Redis out of Debian's packages, several web and worker processes."""
+    redis = parts.require("redis-server")
+    with postgres() as database, message_store(redis) as store:
+        settings = {
+            "DATABASE_URL": f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched",
+            "REDIS_URL": f"redis://127.0.0.1:{store}/0",
+        }
+        words = _many(webs, workers)
+        with _running("PostgreSQL and Redis", "scheduler", settings, nodes, words) as plane:
+            yield plane
+
+
+BACKENDS = {"embedded": embedded, "served": served}
+
+
+def _many(webs: int, workers: int) -> list[str]:
+    return [f"--web={webs}", f"--workers={workers}"] if (webs, workers) != (1, 1) else []
+
+
+@contextlib.contextmanager
+def _running(backend: str, command: str, settings: dict[str, str], nodes: int, words: list[str]) -> Iterator[Plane]:
+    folder = Path(tempfile.mkdtemp(prefix="hetsched-load-"))
+    data, port = folder / "data", free_port()
+    env = plain_environment() | _ROOM | {"HETSCHED_DATA": str(data), "NO_COLOR": "1"} | settings
+    argv = [sys.executable, "-m", "hetsched.cli", command, f"--port={port}", f"--data={data}", *words]
+    process = Process(argv, env=env, log=folder / "plane.log", cwd=folder)
+    try:
+        wait_until(
+            lambda: _ANNOUNCED in process.said() or not process.running,
+            what=lambda: f"{command}: {_last_words(folder)}", seconds=_START_SECONDS,
+        )  # fmt: skip
+        assert process.running, _last_words(folder)
+        _add_cluster(env, nodes, folder)
+        token = _command(env, "token", "create", "--role=operator", "--name=load")["token"]
+        yield Plane(backend, process, Server("127.0.0.1", port, token), env)
+    except BaseException:
+        sys.stderr.write(_last_words(folder) + "\n")
+        raise
+    finally:
+        process.stop(seconds=60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _add_cluster(env: dict[str, str], nodes: int, folder: Path) -> None:
+    words = [
+        "-c",
+        f"import django; django.setup()\nfrom tests.system.driver import add_cluster\nadd_cluster('{CLUSTER}', {nodes})",
+    ]
+    done = subprocess.run(
+        [sys.executable, *words], env=env | {"DJANGO_SETTINGS_MODULE": "hetsched.project.settings"},
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _command(env: dict[str, str], *words: str) -> Any:
+    """Run one of the product's commands beside the plane and return the document it prints."""
+    done = subprocess.run([sys.executable, "-m", "hetsched.cli", *words, "-o", "json"], env=env, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def _last_words(folder: Path) -> str:
+    return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in folder.rglob("*.log"))
