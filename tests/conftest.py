@@ -70,6 +70,27 @@ def pytest_testnodedown(node: Any) -> None:
     parts.skipped.update(output.get("skipped", {}))
 
 
+class _ToldAtOnce:
+    """A run of half an hour says what failed when it fails, so that one which is ended early has said it too."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    @pytest.hookimpl(trylast=True)  # after its letter
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message.partition("\n")[0] if crash else "see the end of this run"
+            self._reporter.write_line(f"\nFAILED {report.nodeid} ({report.when}): {reason}", red=True)
+
+
+@pytest.hookimpl(trylast=True)  # the reporter is made by then
+def pytest_configure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if parts.in_ci() and reporter is not None:
+        config.pluginmanager.register(_ToldAtOnce(reporter))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _figures:
         terminalreporter.section("figures")
