@@ -11,11 +11,7 @@ from channels.sessions import CookieMiddleware
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 django.setup(set_prefix=False)
 
-# What follows imports models, which exist only once Django is set up.
-from django.conf import settings  # noqa: E402
-
-from hetsched.journal import publish  # noqa: E402
-from hetsched.placement import dispatch, topics  # noqa: E402
+# The sockets import models, which exist only once Django is set up.
 from web.live.routing import websocket_urlpatterns  # noqa: E402
 
 from .doors import BodyCap, SameOrigin  # noqa: E402
@@ -27,9 +23,3 @@ application = ProtocolTypeRouter(
         "websocket": SameOrigin(CookieMiddleware(URLRouter(websocket_urlpatterns))),
     }
 )
-
-if not settings.CHANNEL.in_memory:
-    # No request waits for messages to others, nor for counts that the next one changes again.
-    publish.keep_in_background()
-    dispatch.keep_in_background()
-    topics.keep_counting_seldom()

@@ -5,7 +5,8 @@ between loop and thread for each middleware; on SQLite that took more processor 
 Rule: all middleware and views here are synchronous, so a request is one call in a thread of a fixed few, which keep
 their connections (`CONN_MAX_AGE`; PostgreSQL has its pool). A request that may wait for something, and a probe, has
 threads of its own kind: neither waits for the other. An answer is closed in its thread before it is sent; one that is
-streamed is closed after its end, in the thread that made its pieces.
+streamed is closed after its end, in the thread that made its pieces. From the first request on, messages to others and
+counts that the next change alters again are told by threads beside: no request waits for them.
 Invariant: a thread never takes up a second request before the first one gave back its connection.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -22,6 +24,9 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
 from django.db import close_old_connections
 from django.urls import set_script_prefix
+
+from hetsched.journal import publish
+from hetsched.placement import dispatch, topics
 
 from .middleware import QUIET_PATHS
 
@@ -41,6 +46,7 @@ class ThreadedHandler(ASGIHandler):
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        _begin()
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -71,6 +77,13 @@ class ThreadedHandler(ASGIHandler):
         else:
             response.close()
         return response
+
+
+@cache
+def _begin() -> None:
+    publish.keep_in_background()
+    dispatch.keep_in_background()
+    topics.keep_counting_seldom()
 
 
 def _may_wait(scope: Any) -> bool:
