@@ -40,7 +40,10 @@ def run(host: str) -> int:
     arrived, answered = 0, None
     until = time.monotonic() + ROUND_SECONDS
     try:
-        for delivery in due(host)[:_AT_ONCE]:
+        for _ in range(_AT_ONCE):
+            delivery = due(host).first()  # each time: what came of one may pause what else is due
+            if delivery is None:
+                break
             outcome = _attempt(delivery)
             note(delivery, outcome)
             arrived += outcome.arrived

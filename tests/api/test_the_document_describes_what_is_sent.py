@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
-from hetsched.placement.models import Decision, Rebalance, RebalanceMove, Shadow
+from hetsched.placement.models import Decision, Delivery, Rebalance, RebalanceMove, Shadow, Webhook
 from hetsched.policies.models import PolicyRevision, Preview
 from hetsched.policies.planned import Asked
 from tests.builders import a_pod
@@ -58,6 +58,8 @@ def test_every_reference_leads_somewhere(document: Any) -> None:
 
 ADDRESSES = {
     "audit/": "audit/", "audit/chain/": "audit/chain/",
+    "callback-secret/": "callback-secret/", "webhooks/": "webhooks/", "webhooks/{webhook_id}/": "webhooks/wh-1/",
+    "deliveries/": "deliveries/", "deliveries/{delivery_id}/": "deliveries/d-1/",
     "clusters/": "clusters/", "clusters/{name}/": "clusters/lab/", "decisions/": "decisions/",
     "clusters/{name}/collectors/": "clusters/lab/collectors/", "collectors/": "collectors/",
     "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
@@ -115,6 +117,18 @@ def a_plan_of_moves() -> None:
     )
 
 
+def a_webhook_that_was_told() -> None:
+    """Note a webhook and a delivery of it, with one attempt."""
+    now = timezone.now()
+    to = {"url": "https://ci.example/", "host": "ci.example", "owner": "user:1", "created_at": now}
+    Webhook.objects.create(id="wh-1", name="ci", created_by="ada", **to)
+    made = Delivery.objects.create(
+        id="d-1", webhook_id="wh-1", workload="w-1", event="workload.placed", body='{"state":"placed"}', attempts=1,
+        not_before=now, began_at=now, status=503, code="Answer503", **to,
+    )  # fmt: skip
+    made.log.create(at=now, took_millis=12, status=503, code="Answer503")
+
+
 def things_of_the_policy_desk(admin: Api) -> None:
     """Have one of each thing that people keep beside policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
@@ -138,6 +152,7 @@ def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, deci
     a_comparison()
     things_of_the_policy_desk(api("policy-admin"))
     a_plan_of_moves()
+    a_webhook_that_was_told()
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}

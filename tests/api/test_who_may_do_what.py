@@ -49,6 +49,19 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/clusters/<str:name>/import/", "POST"): OPERATE,
     ("api/v1/clusters/<str:name>/export/", "GET"): OPERATE,
     ("api/v1/collectors/", "GET"): LOOK,
+    ("api/v1/callback-secret/", "GET"): SUBMIT,
+    ("api/v1/callback-secret/", "POST"): SUBMIT,
+    ("api/v1/callback-secret/", "DELETE"): SUBMIT,
+    ("api/v1/deliveries/", "GET"): SUBMIT,
+    ("api/v1/deliveries/<str:delivery_id>/", "GET"): SUBMIT,
+    ("api/v1/deliveries/<str:delivery_id>/redeliver/", "POST"): SUBMIT,
+    ("api/v1/webhooks/", "GET"): SUBMIT,
+    ("api/v1/webhooks/", "POST"): SUBMIT,
+    ("api/v1/webhooks/<str:webhook_id>/", "GET"): SUBMIT,
+    ("api/v1/webhooks/<str:webhook_id>/", "PUT"): SUBMIT,
+    ("api/v1/webhooks/<str:webhook_id>/", "DELETE"): SUBMIT,
+    ("api/v1/webhooks/<str:webhook_id>/secret/", "POST"): SUBMIT,
+    ("api/v1/webhooks/<str:webhook_id>/test/", "POST"): SUBMIT,
     ("api/v1/decisions/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/", "GET"): LOOK,
     ("api/v1/decisions/<int:decision_id>/again/", "GET"): LOOK,
@@ -146,7 +159,7 @@ def address_of(route: str, workload: str) -> str:
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
     filled = filled.replace("<str:collector>", "racks")
-    filled = filled.replace("<int:number>", "1")
+    filled = filled.replace("<int:number>", "1").replace("<str:webhook_id>", "wh-1").replace("<str:delivery_id>", "d-1")
     for number in (
         "<int:decision_id>",
         "<int:version>",

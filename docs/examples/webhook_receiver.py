@@ -1,0 +1,52 @@
+"""Receive what hetsched tells, and believe nothing that it did not sign: `python webhook_receiver.py 8080`.
+
+The secret is what `POST /api/v1/webhooks/` gave, in the environment as WEBHOOK_SECRET.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+OLDEST_SECONDS = 300
+seen = set()  # in real life: where it outlives this process, for three days
+
+
+def verified(secret, headers, body, now=None):
+    """Return the message, or None where it is not signed with the secret, is not whole, or is not of now."""
+    message_id, sent_at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not sent_at.isdecimal() or abs((now or time.time()) - int(sent_at)) > OLDEST_SECONDS:
+        return None
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = hmac.new(key, f"{message_id}.{sent_at}.".encode() + body, hashlib.sha256).digest()
+    wanted = f"v1,{base64.b64encode(signed).decode()}"
+    # While a secret is being changed there are two signatures; one that fits is enough.
+    given = headers.get("webhook-signature", "").split(" ")
+    if not any(hmac.compare_digest(wanted.encode(), one.encode()) for one in given):
+        return None
+    return json.loads(body)
+
+
+class Receiver(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        message = verified(os.environ["WEBHOOK_SECRET"], self.headers, body)
+        if message is None:
+            self.send_response(401)
+        else:
+            if self.headers["webhook-id"] not in seen:  # the same message may come more than once
+                seen.add(self.headers["webhook-id"])
+                print(message["type"], message.get("id", ""), flush=True)  # noqa: T201
+            self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+if __name__ == "__main__":
+    HTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver).serve_forever()

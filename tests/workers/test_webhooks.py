@@ -1,0 +1,255 @@
+"""A webhook is told of the workloads that it is for, signed, for as long as its owner may see them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from hetsched.access.models import Token
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import create_token, revoke_token
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import deliveries
+from hetsched.placement.actions import cancel
+from hetsched.placement.actions.hooking import (
+    Wanted,
+    add_webhook,
+    change_callback_secret,
+    change_webhook,
+    change_webhook_secret,
+    tell_again,
+    try_webhook,
+)
+from hetsched.placement.models import CallbackHost, Delivery, SigningSecret, Webhook
+from tests.builders import a_pod
+from tests.receiving import Heard, Receiver, receiving
+from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
+from workers import callback
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    settings.SECRET_KEY_GIVEN = True
+    with receiving() as listening:
+        settings.HETSCHED_CALLBACK_HOSTS = [listening.host]
+        yield listening
+
+
+@pytest.fixture
+def ci() -> Token:
+    return create_token(role="submitter", name="ci")[0]
+
+
+def owner_of(token: Token) -> str:
+    return Subject(token.user, token).owner
+
+
+@pytest.fixture
+def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
+    """Return a maker of webhooks of the token `ci`."""
+
+    def make(name: str = "hook", **more: Any) -> tuple[Webhook, str]:
+        wanted = Wanted(name=name, url=receiver.url, **more)
+        return add_webhook(wanted, owner=owner_of(ci), actor=ALICE, reason="for the tests")
+
+    return make
+
+
+def fits(secret: str, one: Heard) -> bool:
+    """Verify as a receiver does."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
+    wanted = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return wanted in one.headers["webhook-signature"].split()
+
+
+def place(*namespaces: str) -> None:
+    cluster = a_cluster()
+    for number, namespace in enumerate(namespaces or ("default",)):
+        submitted(cluster, a_pod(f"p{number}", namespace=namespace))
+    recorded(cluster, placing(cluster, "n1"))
+
+
+def test_every_workload_is_told_and_signed(receiver: Receiver, hooked: Any) -> None:
+    _, secret = hooked()
+    place("default", "team")
+    assert callback.run(receiver.host) == 2
+    assert sorted(told["namespace"] for told in receiver.told) == ["default", "team"]
+    assert all(fits(secret, one) for one in receiver.heard)
+    assert {told["type"] for told in receiver.told} == {"workload.placed"}
+
+
+def test_a_webhook_is_told_what_it_is_for_and_nothing_else(receiver: Receiver, hooked: Any) -> None:
+    hooked("one", namespaces=("team",), states=("cancelled",))
+    hooked("off", enabled=False)
+    cluster = a_cluster()
+    ours, theirs = (submitted(cluster, a_pod("p", namespace=name)) for name in ("team", "rest"))
+    recorded(cluster, placing(cluster, "n1"))
+    for workload in (ours, theirs):
+        cancel(workload, actor=ALICE, reason="enough")
+    assert [(one.workload, one.event) for one in Delivery.objects.all()] == [(ours.pk, "workload.cancelled")]
+
+
+def test_a_webhook_of_another_cluster_is_told_nothing(receiver: Receiver, hooked: Any) -> None:
+    hooked(cluster=a_cluster(name="other"))
+    place()
+    assert not Delivery.objects.exists()
+
+
+def test_an_address_of_a_submission_is_signed_with_its_owners_secret(receiver: Receiver, ci: Token) -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p"), callback_url=receiver.url, owner=owner_of(ci))
+    secret = change_callback_secret(owner_of(ci), overlap=timedelta(0), actor=ALICE, reason="x")
+    recorded(cluster, placing(cluster, "n1"))
+    callback.run(receiver.host)
+    assert fits(secret, receiver.heard[0])
+
+
+def test_without_a_secret_nothing_is_signed(receiver: Receiver, ci: Token) -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("p"), callback_url=receiver.url, owner=owner_of(ci))
+    recorded(cluster, placing(cluster, "n1"))
+    callback.run(receiver.host)
+    assert "webhook-signature" not in receiver.heard[0].headers
+
+
+def test_both_secrets_sign_until_the_one_before_is_over(receiver: Receiver, hooked: Any) -> None:
+    hook, before = hooked()
+    after = change_webhook_secret(hook, overlap=timedelta(hours=1), actor=ALICE, reason="it leaked")
+    try_webhook(hook, actor=ALICE)
+    SigningSecret.objects.update(before_until=timezone.now() + timedelta(hours=1))
+    callback.run(receiver.host)
+    SigningSecret.objects.update(before_until=timezone.now() - timedelta(seconds=1))
+    try_webhook(hook, actor=ALICE)
+    callback.run(receiver.host)
+    assert [(fits(before, one), fits(after, one)) for one in receiver.heard] == [(True, True), (False, True)]
+
+
+def test_a_secret_that_leaked_ends_at_once_where_that_is_asked(receiver: Receiver, hooked: Any) -> None:
+    hook, before = hooked()
+    after = change_webhook_secret(hook, overlap=timedelta(0), actor=ALICE, reason="it leaked")
+    try_webhook(hook, actor=ALICE)
+    callback.run(receiver.host)
+    assert (fits(before, receiver.heard[0]), fits(after, receiver.heard[0])) == (False, True)
+
+
+def test_what_does_not_open_any_more_is_not_sent_unsigned(receiver: Receiver, hooked: Any) -> None:
+    hook, _ = hooked()
+    SigningSecret.objects.update(sealed="gAAAAA")
+    try_webhook(hook, actor=ALICE)
+    assert callback.run(receiver.host) == 0
+    assert receiver.heard == []
+    assert Delivery.objects.get().code == "SecretKeyChanged"
+
+
+def test_secrets_lie_sealed(hooked: Any) -> None:
+    _, secret = hooked()
+    row = SigningSecret.objects.get()
+    assert secret not in row.sealed
+    assert secret.removeprefix("whsec_") not in row.sealed
+
+
+def _revoked(token: Token) -> None:
+    revoke_token(token, actor=None, reason="it leaked")
+
+
+def _over(token: Token) -> None:
+    Token.objects.filter(pk=token.pk).update(expiry=timezone.now() - timedelta(seconds=1))
+
+
+def _closed(token: Token) -> None:
+    User.objects.filter(pk=token.user_id).update(is_active=False)
+
+
+def _without_role(token: Token) -> None:
+    token.user.groups.remove(*Group.objects.all())
+
+
+def _limited(token: Token) -> None:
+    Token.objects.filter(pk=token.pk).update(namespaces=["other"])
+
+
+@pytest.mark.parametrize("lose", [_revoked, _over, _closed, _without_role, _limited])
+def test_who_may_not_see_any_more_is_told_nothing(receiver: Receiver, hooked: Any, ci: Token, lose: Any) -> None:
+    hooked()
+    place()
+    lose(ci)
+    assert callback.run(receiver.host) == 0
+    assert receiver.heard == []
+    row = Delivery.objects.get()
+    assert (row.state, row.code) == (Delivery.DEAD, "OwnerGone")
+
+
+def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: Any) -> None:
+    hook, _ = hooked()
+    receiver.status = 410
+    place("default", "team")
+    callback.run(receiver.host)
+    hook.refresh_from_db()
+    assert (hook.enabled, hook.paused_because) == (False, "its address answers 410 Gone")
+    # What else it had to tell waits until somebody lets it speak.
+    assert len(receiver.heard) == 1
+    assert sorted(Delivery.objects.values_list("state", flat=True)) == ["dead", "due"]
+    assert AuditEntry.objects.filter(action="webhook.pause", object_name=hook.pk).count() == 1
+    receiver.status = 204
+    change_webhook(hook, Wanted(name=hook.name, url=hook.url), actor=ALICE, reason="it is back")
+    assert callback.run(receiver.host) == 1
+
+
+def test_a_webhook_that_nobody_hears_is_paused(receiver: Receiver, hooked: Any) -> None:
+    hook, _ = hooked()
+    Webhook.objects.update(given_up_in_a_row=deliveries.PAUSED_AFTER - 1)
+    receiver.status = 500
+    place()
+    for _ in range(deliveries.MOST_ATTEMPTS):
+        callback.run(receiver.host)
+        Delivery.objects.update(not_before=timezone.now())
+    hook.refresh_from_db()
+    assert (hook.enabled, hook.paused_because) == (False, "20 deliveries in a row were given up")
+
+
+def test_a_delivery_that_arrives_starts_the_count_anew(receiver: Receiver, hooked: Any) -> None:
+    hook, _ = hooked()
+    Webhook.objects.update(given_up_in_a_row=7)
+    place()
+    callback.run(receiver.host)
+    hook.refresh_from_db()
+    assert hook.given_up_in_a_row == 0
+
+
+def test_what_was_given_up_is_told_again_with_the_same_id_and_a_new_moment(receiver: Receiver, hooked: Any) -> None:
+    _, secret = hooked()
+    receiver.statuses = [500]
+    place()
+    callback.run(receiver.host)
+    Delivery.objects.update(state=Delivery.DEAD, attempts=10, not_before=timezone.now() + timedelta(hours=3))
+    tell_again(Delivery.objects.get(), actor=ALICE, reason="mended")
+    assert callback.run(receiver.host) == 1
+    first, second = receiver.heard
+    assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
+    assert fits(secret, second)
+    row = Delivery.objects.get()
+    assert (row.state, row.attempts, row.log.count()) == (Delivery.DELIVERED, 1, 2)
+
+
+def test_one_dead_host_holds_up_no_other(receiver: Receiver, hooked: Any, settings: Any) -> None:
+    settings.HETSCHED_CALLBACK_HOSTS = [receiver.host, "127.0.0.1:9"]
+    hooked()
+    cluster = a_cluster()
+    for number in range(5):
+        submitted(cluster, a_pod(f"p{number}"), callback_url="http://127.0.0.1:9/")
+    recorded(cluster, placing(cluster, "n1"))
+    callback.run("127.0.0.1:9")
+    assert callback.run(receiver.host) == 5
+    assert Delivery.objects.filter(host="127.0.0.1:9", attempts__gt=0).count() == 1
+    assert CallbackHost.objects.get(host=receiver.host).failures == 0

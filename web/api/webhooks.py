@@ -1,0 +1,279 @@
+"""`webhooks/` and `callback-secret/`: who is told how workloads fare, and under which signature.
+
+Rule: one sees and changes one's own; operators that no namespace limits see and change all. A secret is in the answer
+that made it and nowhere else. A token that is limited to namespaces makes webhooks for these alone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import check_namespaces
+from hetsched.placement.actions.hooking import (
+    Wanted,
+    add_webhook,
+    change_callback_secret,
+    change_webhook,
+    change_webhook_secret,
+    end_callback_secret,
+    remove_webhook,
+    try_webhook,
+)
+from hetsched.placement.deliveries import webhook_holder
+from hetsched.placement.models import SigningSecret, Webhook
+
+from . import bodies, reach
+from .deliveries import DeliveryRow, delivery_row
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked
+from .paging import LIST_QUERIES, page
+from .problems import not_found
+from .views import ApiView, answer
+
+
+class WebhookWanted(Request, frozen=True):
+    """What a webhook is to be: empty `states` and `namespaces`, and no `cluster`, mean all that its owner sees."""
+
+    name: str
+    url: str
+    reason: str
+    cluster: str = ""
+    namespaces: list[str] = []
+    states: list[str] = []
+    enabled: bool = True
+
+
+class SecretWanted(Request, frozen=True):
+    """A new secret; for `overlapSeconds`, a day if not given, the one before signs as well."""
+
+    reason: str
+    overlap_seconds: int = 86_400
+
+
+class SecretShown(Document, frozen=True):
+    """How what is sent is signed, without the secret; `beforeUntil`: until then the one before signs as well."""
+
+    signed: bool
+    made_at: datetime | None = None
+    before_until: datetime | None = None
+
+
+class SecretMade(SecretShown, frozen=True, kw_only=True):
+    """A new secret, this once."""
+
+    secret: str
+
+
+class WebhookDetail(Document, frozen=True):
+    """A webhook; `pausedBecause` says why the product itself paused it."""
+
+    id: str
+    name: str
+    url: str
+    cluster: str | None
+    namespaces: list[str]
+    states: list[str]
+    enabled: bool
+    paused_because: str
+    created_by: str
+    created_at: datetime
+    secret_made_at: datetime | None
+
+
+class WebhookMade(WebhookDetail, frozen=True, kw_only=True):
+    """A new webhook with its secret, this once."""
+
+    secret: str
+
+
+class Webhooks(ApiView):
+    actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(WebhookDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List webhooks, the latest first."""
+        found, following = page(request, visible(self.subject).select_related("cluster"), "id", descending=True)
+        return answer(request, Rows([detail(row) for row in found], following))
+
+    @extend_schema(request=WebhookWanted, responses={201: WebhookMade})
+    def post(self, request: Any) -> HttpResponse:
+        """Make a webhook; its secret is in this answer and nowhere else."""
+        asked = bodies.read(request, WebhookWanted)
+        wanted = _wanted(asked, self.subject)
+        hook, secret = add_webhook(wanted, owner=self.subject.owner, actor=self.subject, reason=asked.reason)
+        made = WebhookMade(secret=secret, **_fields(hook))
+        headers = {"Location": f"{request.path}{hook.pk}/", "ETag": tag(hook), "Cache-Control": "no-store"}
+        return answer(request, made, status=201, headers=headers)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.SUBMIT, "PUT": Action.SUBMIT, "DELETE": Action.SUBMIT}
+    matched: ClassVar = {"PUT": True, "DELETE": True}
+    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+
+    @extend_schema(responses=WebhookDetail)
+    def get(self, request: Any, webhook_id: str) -> HttpResponse:
+        """Show a webhook."""
+        hook = find(self.subject, webhook_id)
+        return answer(request, detail(hook), etag=tag(hook))
+
+    @extend_schema(request=WebhookWanted, responses=WebhookDetail)
+    def put(self, request: Any, webhook_id: str) -> HttpResponse:
+        """Change a webhook, or let one speak again that was paused; needs If-Match."""
+        asked = bodies.read(request, WebhookWanted)
+        hook = find(self.subject, webhook_id)
+        with locked(hook):
+            hook = find(self.subject, webhook_id)
+            check_match(request, tag(hook), required=True)
+            change_webhook(hook, _wanted(asked, self.subject), actor=self.subject, reason=asked.reason)
+        return answer(request, detail(hook), headers={"ETag": tag(hook)})
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, webhook_id: str) -> HttpResponse:
+        """End a webhook, with all it told or had still to tell; needs If-Match."""
+        hook = find(self.subject, webhook_id)
+        with locked(hook):
+            hook = find(self.subject, webhook_id)
+            check_match(request, tag(hook), required=True)
+            remove_webhook(hook, actor=self.subject, reason=request.GET.get("reason", ""))
+        return HttpResponse(status=204)
+
+
+class Secret(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+
+    @extend_schema(request=SecretWanted, responses=SecretMade)
+    def post(self, request: Any, webhook_id: str) -> HttpResponse:
+        """Give a webhook a new secret; it is in this answer and nowhere else."""
+        asked = bodies.read(request, SecretWanted)
+        hook = find(self.subject, webhook_id)
+        secret = change_webhook_secret(hook, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
+        return _made(request, webhook_holder(hook.pk), secret)
+
+
+class Test(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+
+    @extend_schema(request=None, responses={202: DeliveryRow})
+    def post(self, request: Any, webhook_id: str) -> HttpResponse:
+        """Send a webhook a message that says it is being tried."""
+        made = try_webhook(find(self.subject, webhook_id), actor=self.subject)
+        location = {"Location": f"/api/v1/deliveries/{made.pk}/"}
+        return answer(request, delivery_row(made), status=202, headers=location)
+
+
+class CallbackSecret(ApiView):
+    actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT, "DELETE": Action.SUBMIT}
+    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+
+    @extend_schema(responses=SecretShown)
+    def get(self, request: Any) -> HttpResponse:
+        """Say whether what is told to the addresses of your submissions is signed."""
+        return answer(request, _shown(self.subject.owner))
+
+    @extend_schema(request=SecretWanted, responses=SecretMade)
+    def post(self, request: Any) -> HttpResponse:
+        """Make the secret that signs what is told to the addresses of your submissions, or a new one."""
+        asked = bodies.read(request, SecretWanted)
+        owner = self.subject.owner
+        secret = change_callback_secret(owner, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
+        return _made(request, owner, secret)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any) -> HttpResponse:
+        """Sign nothing any more that is told to the addresses of your submissions."""
+        if not end_callback_secret(self.subject.owner, actor=self.subject, reason=request.GET.get("reason", "")):
+            raise not_found("callback secret", self.subject.name)
+        return HttpResponse(status=204)
+
+
+def visible(subject: Subject) -> QuerySet[Webhook]:
+    """Return the webhooks that the asker sees, and may change."""
+    rows = Webhook.objects.all()
+    sees_all = subject.may(Action.OPERATE) and subject.namespaces is None
+    return rows if sees_all else rows.filter(owner=subject.owner)
+
+
+def find(subject: Subject, webhook_id: str) -> Webhook:
+    """Return one of them. Raises: Refused 404."""
+    hook = visible(subject).select_related("cluster").filter(pk=webhook_id).first()
+    if hook is None:
+        raise not_found("webhook", webhook_id)
+    return hook
+
+
+def detail(hook: Webhook) -> WebhookDetail:
+    return WebhookDetail(**_fields(hook))
+
+
+def tag(hook: Webhook) -> str:
+    return etag_of(hook.pk, hook.version)
+
+
+def _fields(hook: Webhook) -> dict[str, Any]:
+    made = SigningSecret.objects.filter(holder=webhook_holder(hook.pk)).values_list("made_at", flat=True).first()
+    return {
+        "id": hook.pk,
+        "name": hook.name,
+        "url": hook.url,
+        "cluster": hook.cluster.name if hook.cluster is not None else None,
+        "namespaces": hook.namespaces,
+        "states": hook.states,
+        "enabled": hook.enabled,
+        "paused_because": hook.paused_because,
+        "created_by": hook.created_by,
+        "created_at": hook.created_at,
+        "secret_made_at": made,
+    }
+
+
+def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
+    """Return what is asked for, no wider than the asker reaches.
+
+    Raises: Refused 403, 404; InputError `NamespaceInvalid`.
+    """
+    namespaces = check_namespaces(asked.namespaces)
+    reach.check_namespaces(subject, namespaces)
+    if not namespaces and subject.namespaces is not None:
+        namespaces = sorted(subject.namespaces)
+    return Wanted(
+        name=asked.name,
+        url=asked.url,
+        cluster=reach.cluster_of(asked.cluster) if asked.cluster else None,
+        namespaces=namespaces,
+        states=asked.states,
+        enabled=asked.enabled,
+    )
+
+
+def _overlap(asked: SecretWanted) -> timedelta:
+    return timedelta(seconds=max(min(asked.overlap_seconds, 10**9), -1))
+
+
+def _shown(holder: str) -> SecretShown:
+    row = SigningSecret.objects.filter(holder=holder).first()
+    return SecretShown(False) if row is None else SecretShown(True, row.made_at, row.before_until)
+
+
+def _made(request: Any, holder: str, secret: str) -> HttpResponse:
+    shown = _shown(holder)
+    made = SecretMade(shown.signed, shown.made_at, shown.before_until, secret=secret)
+    return answer(request, made, headers={"Cache-Control": "no-store"})
+
+
+routes = [
+    path("callback-secret/", CallbackSecret.as_view()),
+    path("webhooks/", Webhooks.as_view()),
+    path("webhooks/<str:webhook_id>/", One.as_view()),
+    path("webhooks/<str:webhook_id>/secret/", Secret.as_view()),
+    path("webhooks/<str:webhook_id>/test/", Test.as_view()),
+]
