@@ -1,102 +1,193 @@
 """`hetsched explain`: why a pod is where it is, or why it is nowhere.
 
-Rule: an id of a decision shows that one with the nodes it weighed; an id of a workload shows the latest decisions about
-its pods, the worst first. Exit codes are those of the verdict.
+Rule: a workload is explained by the latest decisions about its pods, the worst first; a pod by its latest decision; a
+decision by itself. The first few are worked out further: what would place the pod now, where its time went. Exit codes
+are those of the verdict.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-from urllib.parse import quote
+import io
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
-from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, Tipping, Verdict
+from hetsched.client import Decision, PodRow, PodWhy
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.errors import InputError
 
-from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .explained import eviction_lines, margin_lines, nearest_lines, use_text
-from .output import Output, OutputFormat, console, note, print_json, table
+from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
+from .completing import a_cluster, a_workload
+from .decision_view import show_decision
+from .live import Watch, follow
+from .output import Output, OutputFormat, console, note, print_json
 
 _MOST_SHOWN = 20
 _MOST_WORKED_OUT = 3  # each costs the server a fold of the whole cluster
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
+_EVERY_SECONDS = 2.0
+
+
+class Explained(NamedTuple):
+    """A decision and, where it was worked out, why its pod is where it is."""
+
+    decision: Decision
+    why: PodWhy | None
+
+    def document(self) -> dict[str, Any]:
+        return {**self.decision.document, **({"why": self.why.document} if self.why else {})}
+
+
+class Found(NamedTuple):
+    """What there is to explain: decisions, and pods about which nobody decided yet."""
+
+    explained: tuple[Explained, ...]
+    undecided: tuple[PodRow, ...] = ()
+    left_out: int = 0
 
 
 def explain(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of a workload (w-…) or of a decision.")],
+    identity: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A workload (w-…), a pod (NAMESPACE/NAME) or a decision.", autocompletion=a_workload
+        ),
+    ],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
+    cluster: Annotated[str, typer.Option(help="Cluster of the pod.", autocompletion=a_cluster)] = "",
+    all_nodes: Annotated[
+        bool, typer.Option("--all-nodes", help="Work out every node with every plugin's score.")
+    ] = False,
+    watch: Watch = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say why: the verdict, the reasons with numbers, and the nodes that were weighed."""
+    """Say why: the verdict, the reasons with numbers, the nodes that were weighed, and what would help.
+
+    Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 there is none, 3 server unreachable.
+    """
     with connect(server, token) as client:
-        decisions = _decisions(client, identity)
+        if watch and identity.isdecimal():  # a decision never changes; its pod gets others
+            decided = client.decision(identity)
+            identity, cluster = decided.pod, decided.cluster
+        found = (
+            _watched(client, identity, cluster, all_nodes)
+            if watch
+            else _found(client, identity, cluster, all_nodes=all_nodes)
+        )
     if output is OutputFormat.JSON:
-        print_json({"items": decisions} if identity.startswith("w-") else decisions[0])
+        documents = [one.document() for one in found.explained]
+        print_json({"items": documents} if identity.startswith("w-") else documents[0])
     else:
-        out = console()
-        for decision in decisions:
-            _show(out, decision)
-    verdicts = [Verdict(decision["verdict"]) for decision in decisions]
+        _show(console(), found)
+    if found.left_out:
+        note(f"{_MOST_SHOWN} of {_MOST_SHOWN + found.left_out} decisions, the worst first; see all with get decisions")
+    verdicts = [one.decision.verdict for one in found.explained]
     raise typer.Exit(Verdict.worst(verdicts).exit_code)
 
 
-def _decisions(client: Client, identity: str) -> list[dict[str, Any]]:
+def _show(out: Console, found: Found) -> None:
+    for at, one in enumerate(found.explained):
+        if at:
+            out.print()
+        show_decision(out, one.decision, one.why)
+    for pod in found.undecided:
+        out.print(Text(f"{pod.pod}: {pod.state}, nobody decided about it yet"), soft_wrap=True)
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> Found:
     if not identity.startswith("w-"):
-        return [_decision(client, identity)]
-    workload = client.get(f"workloads/{quote(identity, safe='')}/")
-    decided = sorted((pod for pod in workload["pods"] if pod.get("decision")), key=_severity)
-    if len(decided) > _MOST_SHOWN:
-        note(f"{_MOST_SHOWN} of {len(decided)} decisions, the worst first; see all with get decisions")
-    shown = enumerate(decided[:_MOST_SHOWN])
-    return [_decision(client, str(pod["decision"]), further=position < _MOST_WORKED_OUT) for position, pod in shown]
+        number = _latest(client, identity, cluster) if "/" in identity else identity
+        return Found((_explained(client, number, all_nodes=all_nodes),))
+    pods = client.workload(identity).pods
+    decided = sorted((pod for pod in pods if pod.decision), key=_severity)
+    explained = tuple(
+        _explained(client, str(pod.decision), further=at < _MOST_WORKED_OUT, all_nodes=all_nodes)
+        for at, pod in enumerate(decided[:_MOST_SHOWN])
+    )
+    undecided = tuple(pod for pod in pods if not pod.decision)[:_MOST_SHOWN]
+    return Found(explained, undecided, max(len(decided) - _MOST_SHOWN, 0))
 
 
-def _decision(client: Client, identity: str, *, further: bool = True) -> dict[str, Any]:
-    query = {"nearestFit": "true"} if further else {}
-    found: dict[str, Any] = client.get(f"decisions/{quote(identity, safe='')}/", **query)
-    return found
+def _latest(client: Client, pod: str, cluster: str) -> str:
+    """Return the latest decision about a pod."""
+    namespace, _, name = pod.partition("/")
+    query = {"namespace": namespace, "pod": name, **({"cluster": cluster} if cluster else {})}
+    found = next(client.decisions(most=1, **query), None)
+    if found is None:
+        hint = "It may wait still: hetsched get queue"
+        raise InputError("NotFound", f"nobody decided about a pod {pod!r}", place="ID", hint=hint)
+    return str(found.id)
 
 
-class _Further(msgspec.Struct, rename="camel"):
-    """What a server says of evictions, and works out again where it still can."""
-
-    evictions: tuple[Evicted, ...] = ()
-    nominated_node: str | None = None
-    nearest_fit: tuple[NearestFit, ...] | None = None
-    tipping: Tipping | None = None
-    expected_use: ExpectedUse | None = None
-
-
-def _severity(pod: dict[str, Any]) -> int:
-    return _WORST_FIRST.index(pod["state"]) if pod["state"] in _WORST_FIRST else len(_WORST_FIRST)
+def _explained(client: Client, number: str, *, further: bool = True, all_nodes: bool = False) -> Explained:
+    decision = client.decision(number, further=further, all_nodes=all_nodes)
+    if not further or decision.pod_id is None:
+        return Explained(decision, None)
+    try:
+        return Explained(decision, client.why(decision.pod_id, outlook=decision.verdict is not Verdict.PLACED))
+    except (InputError, ServerUnavailable):  # the pod is forgotten, or the server is busy: the decision is there
+        return Explained(decision, None)
 
 
-def _show(out: Console, decision: dict[str, Any]) -> None:
-    out.print(f"[bold]{escape(decision['verdict'])}[/]  {escape(decision['summary'])}", soft_wrap=True)
-    reasons = table("nodes", "plugin", "code", "reason", right=("nodes",))
-    for reason in decision.get("reasons", ()):
-        reasons.add_row(str(reason["nodes"] or "-"), reason["plugin"], reason["code"], escape(reason["message"]))
-    if reasons.row_count:
-        out.print(reasons)
-    weighed = [node for node in decision.get("nodes") or () if node["feasible"]]
-    if weighed:
-        shown = table("rank", "node", "total", "scores", right=("rank", "total"))
-        for node in weighed:
-            scores = ", ".join(f"{score['plugin']} {score['weighted']:.2f}" for score in node["scores"])
-            shown.add_row(str(node["rank"]), escape(node["name"]), f"{node['total']:.2f}", scores)
-        out.print(shown)
-    waits = [one["text"] for one in decision.get("waitsFor") or () if one["text"]]
-    if waits:
-        tried = f"; last tried at {decision['triedAt']}" if decision.get("triedAt") else ""
-        out.print(escape(f"waits for: {', or '.join(waits)}{tried}"), soft_wrap=True)
-    told = msgspec.convert(decision, _Further)
-    lines = [*eviction_lines(told.evictions, told.nominated_node), *nearest_lines(told.nearest_fit or ())]
-    lines += margin_lines(told.tipping) if told.tipping else ()
-    lines += [f"expected use: {use_text(told.expected_use)}"] if told.expected_use else ()
-    for line in lines:
-        out.print(escape(line), soft_wrap=True)
-    out.print()
+def _severity(pod: PodRow) -> int:
+    return _WORST_FIRST.index(Verdict(pod.state)) if pod.state in _WORST_FIRST else len(_WORST_FIRST)
+
+
+# -- while it changes --------------------------------------------------------------------------------------------------
+
+
+def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Found:
+    """Follow until everything is placed, and return it as it is then."""
+
+    def changes() -> Iterator[Found]:
+        last: Sequence[object] | None = None
+        while True:
+            now = _key(client, identity, cluster)
+            if now != last:
+                yield _found(client, identity, cluster, all_nodes=all_nodes)
+            last = now
+            time.sleep(_EVERY_SECONDS)
+
+    def over(found: Found) -> bool:
+        return not found.undecided and all(one.decision.verdict is Verdict.PLACED for one in found.explained)
+
+    last = follow(changes(), _drawn, _told, over=over, stream=sys.stderr)
+    if last is None:
+        raise AssertionError("it is seen at least once")
+    return last
+
+
+def _key(client: Client, identity: str, cluster: str) -> Sequence[object]:
+    """Return what changes when there is something new to explain; it costs the server little."""
+    if identity.startswith("w-"):
+        return [(pod.pod, pod.decision, pod.state) for pod in client.workload(identity).pods]
+    return [_latest(client, identity, cluster)]
+
+
+def _drawn(found: Found, height: int) -> list[Text]:
+    width = console(sys.stderr).size.width
+    page = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, force_terminal=True)
+    _show(page, found)
+    text = page.file.getvalue()  # type: ignore[attr-defined]
+    lines = [Text.from_ansi(line) for line in text.splitlines()]
+    if len(lines) <= height:
+        return lines
+    return [*lines[: height - 1], Text(f"and {len(lines) - height + 1} more lines", style="dim")]
+
+
+def _told(before: Found | None, now: Found) -> Iterator[str]:
+    known = {one.decision.id for one in before.explained} if before else set()
+    for one in now.explained:
+        if one.decision.id not in known:
+            yield one.decision.summary
+    if before is None:
+        yield from (f"{pod.pod}: {pod.state}, nobody decided about it yet" for pod in now.undecided)

@@ -6,8 +6,10 @@ server or a refused token as exit code 3, with Ctrl-C as 130. Commands say their
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +27,7 @@ from . import (
     certs,
     check,
     cluster,
+    completion,
     decisions,
     docs,
     experiment,
@@ -41,9 +44,11 @@ from . import (
     workloads,
 )
 from .client import EXIT_UNREACHABLE, ServerUnavailable
+from .examples import examples
 from .output import console, print_error
 
 EXIT_INPUT = 2
+_NO_CHOICE = re.compile(r"'([^']*)' is not one of (.+)\.")
 _USAGE_CODES = {
     "NoSuchOption": "OptionUnknown",
     "MissingParameter": "OptionMissing",
@@ -89,7 +94,14 @@ def _usage(error: typer.TyperException) -> InputError:
     command = context.command_path if context is not None else "hetsched"
     code = _USAGE_CODES.get(type(error).__name__, "UsageWrong")
     message = " ".join(error.format_message().replace("Value error, ", "").split())
-    return InputError(code, message, place=command, hint=f"See {command} --help")
+    return InputError(code, message, place=command, hint=f"{_meant(message)}See {command} --help")
+
+
+def _meant(message: str) -> str:
+    """Return which of the choices was meant, if one is near."""
+    found = _NO_CHOICE.search(message)
+    near = difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1) if found else []
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 app = typer.Typer(
@@ -119,32 +131,34 @@ def root(
     """Place workloads on a mixed Kubernetes fleet, say why, and try a change before it is made."""
 
 
-app.command(rich_help_panel=_OFFLINE)(whatif.whatif)
-app.command(rich_help_panel=_OFFLINE)(advise.advise)
-app.command(rich_help_panel=_OFFLINE)(check.check)
-app.command(rich_help_panel=_OFFLINE)(simulate.simulate)
-app.command(rich_help_panel=_OFFLINE)(experiment.experiment)
-app.command(rich_help_panel=_OFFLINE)(bench.bench)
-app.add_typer(isa.app, name="isa", rich_help_panel=_OFFLINE)
-app.command(rich_help_panel=_OFFLINE)(docs.docs)
-app.command(rich_help_panel=_SERVER)(workloads.submit)
-app.command(rich_help_panel=_SERVER)(workloads.wait)
-app.command(rich_help_panel=_SERVER)(resources.get)
-app.command(rich_help_panel=_SERVER)(decisions.explain)
-app.add_typer(cluster.app, name="cluster", rich_help_panel=_SERVER)
-app.add_typer(policy.app, name="policy", rich_help_panel=_SERVER)
-app.add_typer(shadow.app, name="shadow", rich_help_panel=_SERVER)
-app.command(rich_help_panel=_HERE)(standalone.standalone)
-app.command(rich_help_panel=_HERE)(scheduler.scheduler)
-app.command(rich_help_panel=_HERE, context_settings=agent.SETTINGS, add_help_option=False)(agent.agent)
-app.command(rich_help_panel=_HERE)(certs.certs)
-app.command(rich_help_panel=_HERE)(backup.backup)
-app.command(rich_help_panel=_HERE)(backup.restore)
-app.command(rich_help_panel=_HERE)(health.health)
-app.add_typer(token.app, name="token", rich_help_panel=_HERE)
-app.add_typer(audit.app, name="audit", rich_help_panel=_HERE)
+_COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
+    _OFFLINE: (
+        whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench, isa.app,
+        docs.docs, completion.completion,
+    ),
+    _SERVER: (
+        workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
+        cluster.app, policy.app, shadow.app,
+    ),
+    _HERE: (
+        standalone.standalone, scheduler.scheduler, agent.agent, certs.certs, backup.backup, backup.restore,
+        health.health, token.app, audit.app,
+    ),
+}  # fmt: skip
+_GROUPS = {isa.app: "isa", cluster.app: "cluster", policy.app: "policy", shadow.app: "shadow", token.app: "token"}
+_GROUPS |= {audit.app: "audit"}
+
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        if isinstance(_command, typer.Typer):
+            _name = _GROUPS[_command]
+            app.add_typer(_command, name=_name, rich_help_panel=_panel, epilog=examples(_name))
+        elif _command is agent.agent:  # it reads its own options
+            app.command(rich_help_panel=_panel, context_settings=agent.SETTINGS, add_help_option=False)(_command)
+        else:
+            app.command(rich_help_panel=_panel, epilog=examples(_command.__name__))(_command)
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="hetsched")

@@ -69,6 +69,18 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     return made
 
 
+def duration(seconds: float) -> str:
+    """Write a time in the one or two units that matter."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, below, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {unit} {rest} {name}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
 class Track:
     """Tell how far a long run is: a bar on a terminal, else a line each time two more seconds have passed."""
 

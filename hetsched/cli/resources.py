@@ -1,83 +1,213 @@
-"""`hetsched get`: what a server has, as a table or as its own JSON."""
+"""`hetsched get`: what a server has, as a table or as its own JSON, once or while it changes.
+
+Rule: kinds are named as in REST; the singular and a short form do as well. A filter goes to the server as it is, which
+says what it knows.
+"""
 
 from __future__ import annotations
 
-import enum
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 import typer
-from rich.markup import escape
+from rich.text import Text
 
-from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from hetsched.client.documents import Decision, Workload, read
+from hetsched.contracts.errors import InputError
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .completing import a_cluster, a_kind, a_name
+from .decision_view import show_decision
+from .kinds import Kind, kind_of, known
+from .live import Watch, follow
 from .output import Output, OutputFormat, console, note, print_json, table
+from .workload_view import COLOURS, coloured, show
 
-
-class Kind(enum.StrEnum):
-    CLUSTERS = "clusters"
-    NODES = "nodes"
-    WORKLOADS = "workloads"
-    DECISIONS = "decisions"
-    POLICIES = "policies"
-    PLUGINS = "plugins"
-    QUEUE = "queue"
-
-
-_COLUMNS = {
-    Kind.CLUSTERS: ("name", "kind", "policy", "nodeCount", "readyCount", "cardCount", "cpu", "memory", "gpu"),
-    Kind.NODES: ("name", "family", "isa", "pool", "ready", "cordoned", "cpu", "memory", "gpu", "cards", "pods"),
-    Kind.WORKLOADS: ("id", "cluster", "namespace", "name", "state", "podCount", "priority", "createdAt"),
-    Kind.DECISIONS: ("id", "pod", "verdict", "node", "policy", "score", "createdAt", "summary"),
-    Kind.POLICIES: ("name", "activeVersion", "description"),
-    Kind.PLUGINS: ("name", "points", "summary"),
-    Kind.QUEUE: ("position", "standing", "pod", "priority", "gang", "policy", "state", "attempts", "workload"),
-}
+_EVERY_SECONDS = 2.0
+Row = dict[str, Any]
 
 
 def get(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    name: Annotated[str, typer.Argument(help="Name or id of one of them.", show_default=False)] = "",
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {known()}.", autocompletion=a_kind)],
+    name: Annotated[
+        str, typer.Argument(help="Name or id of one of them.", show_default=False, autocompletion=a_name)
+    ] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Only what belongs to this cluster.")] = "",
+    cluster: Annotated[str, typer.Option(help="Only what belongs to this cluster.", autocompletion=a_cluster)] = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only what is in this namespace.")] = "",
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="FIELD=VALUE", help="Filter by any field that the server knows; repeat."),
+    ] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=100_000)] = 100,
+    watch: Watch = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List what a server has, or show one of it; `queue` lists who is decided next."""
-    query = {"cluster": cluster} if cluster else {}
+    """List what a server has, or show one of it; `queue` lists who is decided next.
+
+    With --watch and -o json each change is one document on a line of its own.
+    """
+    found = kind_of(kind)
+    query = {**({"cluster": cluster} if cluster else {}), **({"namespace": namespace} if namespace else {})}
+    query |= _filters(where or ())
     with connect(server, token) as client:
         if name:
-            _show_one(client.get(f"{kind.value}/{quote(name, safe='')}/", **query), output)
-            return
-        if kind is Kind.PLUGINS:  # all of them at once
-            items = client.get("plugins/", **query)["items"][:limit]
+            path = f"{found.path}{quote(name, safe='')}/"
+            if watch:
+                _watch_one(client, found, path, query, output)
+            else:
+                _show_one(found, client.get(path, **query), output)
+        elif watch:
+            _watch_all(client, found, limit, query, output)
         else:
-            items = list(client.items(f"{kind.value}/", most=limit, **query))
+            _show_all(found, _rows(client, found, limit, query), limit, output)
+
+
+def _filters(where: Iterable[str]) -> dict[str, str]:
+    """Read FIELD=VALUE options. Raises: InputError."""
+    query = {}
+    for text in where:
+        field, equals, value = text.partition("=")
+        if not equals or not field:
+            raise InputError("OptionInvalid", f"{text!r} is not FIELD=VALUE", place="--where")
+        query[field] = value
+    return query
+
+
+def _rows(client: Client, kind: Kind, limit: int, query: dict[str, str]) -> list[Row]:
+    if kind.whole:
+        items: list[Row] = client.get(kind.path, **query)["items"]
+        return items[:limit]
+    return list(client.items(kind.path, most=limit, **query))
+
+
+def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json({"items": items})
         return
-    columns = _COLUMNS[kind]
-    shown = table(*columns)
+    shown = table(*kind.columns)
     for item in items:
-        shown.add_row(*(escape(_cell(item.get(column))) for column in columns))
+        shown.add_row(*(_coloured(column, item.get(column)) for column in kind.columns))
     console().print(shown)
+    if not items:
+        note(f"there are no {kind.name}")
     if len(items) == limit:
         note(f"the first {limit}; see more with --limit")
 
 
-def _show_one(document: dict[str, Any], output: OutputFormat) -> None:
+def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(document)
-        return
-    shown = table("", "")
-    shown.show_header = False
-    for name, value in document.items():
-        shown.add_row(escape(name), escape(_cell(value)))
-    console().print(shown)
+    elif kind.name == "workloads":
+        show(read(document, Workload))
+    elif kind.name == "decisions":
+        show_decision(console(), read(document, Decision))
+    else:
+        shown = table("", "")
+        shown.show_header = False
+        for name, value in document.items():
+            shown.add_row(Text(name), _coloured(name, value))
+        console().print(shown)
 
 
-def _cell(value: Any) -> str:
+# -- while it changes --------------------------------------------------------------------------------------------------
+
+
+def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], output: OutputFormat) -> None:
+    def changes() -> Iterator[list[Row]]:
+        last: list[Row] | None = None
+        while True:
+            items = _rows(client, kind, limit, query)
+            if items != last:
+                yield items
+            last = items
+            time.sleep(_EVERY_SECONDS)
+
+    if output is OutputFormat.JSON:
+        for items in changes():
+            _print_line({"items": items})
+
+    def draw(items: list[Row], height: int) -> list[Text]:
+        return list(_lines(kind.columns, items, height))
+
+    def tell(before: list[Row] | None, now: list[Row]) -> Iterator[str]:
+        return _told(kind.columns, before, now)
+
+    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout)
+
+
+def _watch_one(client: Client, kind: Kind, path: str, query: dict[str, str], output: OutputFormat) -> None:
+    def changes() -> Iterator[Row]:
+        seen = ""
+        while True:
+            seen, document = client.changed(path, seen, **query)
+            if document is not None:
+                yield document
+            time.sleep(_EVERY_SECONDS)
+
+    if output is OutputFormat.JSON:
+        for document in changes():
+            _print_line(document)
+
+    def draw(document: Row, height: int) -> list[Text]:
+        return list(_lines(("field", "value"), _fields(document), height))
+
+    def tell(before: Row | None, now: Row) -> Iterator[str]:
+        return _told(("field", "value"), None if before is None else _fields(before), _fields(now))
+
+    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout)
+
+
+def _fields(document: Row) -> list[Row]:
+    return [{"field": name, "value": cell(value)} for name, value in document.items()]
+
+
+def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
+    """Yield a table as lines, at most `height`."""
+    cells = [[cell(item.get(column)) for column in columns] for item in items]
+    widths = [max([len(column), *(len(row[at]) for row in cells)]) for at, column in enumerate(columns)]
+    yield Text("  ".join(f"{column:<{width}}" for column, width in zip(columns, widths, strict=True)), style="bold")
+    room = height - 1 if len(cells) < height else height - 2
+    for row in cells[:room]:
+        line = Text()
+        for text, width in zip(row, widths, strict=True):
+            line.append(f"{text:<{width}}  ", style=COLOURS.get(text, ""))
+        yield line
+    if len(cells) > room:
+        yield Text(f"and {len(cells) - room} more", style="dim")
+
+
+def _told(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each row that came or changed, and for each that went."""
+
+    def named(rows: Iterable[Row]) -> dict[str, str]:
+        texts = ([cell(row.get(column)) for column in columns] for row in rows)
+        return {words[0]: "  ".join(words) for words in texts}
+
+    seen, shown = named(before or ()), named(now)
+    yield from (text for name, text in shown.items() if seen.get(name) != text)
+    yield from (f"{name}  gone" for name in seen if name not in shown)
+
+
+def _print_line(document: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    sys.stdout.flush()
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
+
+
+def _coloured(column: str, value: Any) -> Text:
+    text = cell(value)
+    return coloured(text) if column in ("state", "verdict") else Text(text)
+
+
+def cell(value: Any) -> str:
     """Write one value: scalars as they are, lists of words side by side, the rest as JSON."""
     if value is None or value == "":
         return "-"

@@ -1,4 +1,4 @@
-"""`hetsched submit` and `hetsched wait`: what a CI pipeline needs.
+"""`hetsched submit`, `wait`, `cancel` and `retry`: what a CI pipeline needs.
 
 Rule: one submission, one idempotency key, so that repeating it is safe; without `--idempotency-key` each run of the
 command is a submission of its own. The exit code is the truth about the workload: 0 reached, 10 not now, 11 never
@@ -8,145 +8,187 @@ now*, unless `--patient` says to wait for room.
 
 from __future__ import annotations
 
-import enum
-import math
-import time
-import uuid
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
-import msgspec
 import typer
-from rich.markup import escape
+from rich.text import Text
+
+from hetsched.client import Accepted, End, Goal, Waited, Workload
+from hetsched.client.documents import REFUSED
+from hetsched.client.waiting import end_of
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .completing import a_cluster, a_policy, a_workload
+from .live import Watch, follow
 from .options import PodFiles, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, table
+from .workload_view import coloured, show, told, view
 
-EXIT_TIMEOUT = 13
-EXIT_FAILED = 14
-_EXITS = {"not-now": 10, "never-fits": 11, "misconfigured": 12, "failed": EXIT_FAILED, "cancelled": EXIT_FAILED}
-_LONGEST_POLL_SECONDS = 30
-_PAUSE_SECONDS = 0.5
-
-
-class Goal(enum.StrEnum):
-    PLACED = "placed"
-    RUNNING = "running"
-    FINISHED = "finished"
-
-
-_REACHED = {
-    Goal.FINISHED: {"succeeded"},
-    Goal.RUNNING: {"running", "succeeded"},
-    Goal.PLACED: {"placed", "binding", "bound", "running", "succeeded"},
-}
-
+Identity = Annotated[
+    str, typer.Argument(metavar="ID", help="Workload id, as submit printed it.", autocompletion=a_workload)
+]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait at most; then exit code 13.", min=0, max=86400)]
 Patient = Annotated[bool, typer.Option("--patient", help="Go on waiting while the answer is not now.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 
 
 def submit(
     filename: PodFiles,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Cluster to place on; the server's only one if left out.")] = "",
-    policy: Annotated[str, typer.Option(help="Policy to decide by; goes before what the pods say.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Cluster to place on; the server's only one if left out.", autocompletion=a_cluster)
+    ] = "",
+    policy: Annotated[
+        str, typer.Option(help="Policy to decide by; goes before what the pods say.", autocompletion=a_policy)
+    ] = "",
     priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
+    name: Annotated[str, typer.Option(help="Name to find it by.")] = "",
     callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once it is decided.")] = "",
     idempotency_key: Annotated[
         str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the first answer again.")
     ] = "",
     wait_for: Annotated[bool, typer.Option("--wait", help="Wait until it is decided.")] = False,
+    goal: Annotated[
+        Goal | None, typer.Option("--for", help="Wait until it is so far; with --wait: placed.", show_default=False)
+    ] = None,
+    watch: Watch = False,
     timeout: Timeout = 300.0,
     patient: Patient = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Submit pods to a server.
 
-    Exit codes: 0 accepted (with --wait: placed), 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 the run
-    failed, 2 wrong files or options, 3 server unreachable or token refused.
+    Exit codes: 0 accepted (waiting: placed, or as far as --for), 10 not now, 11 never fits, 12 misconfigured, 13
+    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused.
     """
-    asked = {
-        "manifest": read_manifest(filename),
-        "cluster": cluster,
-        "policy": policy,
-        "priority": priority,
-        "callbackUrl": callback_url,
-    }
-    body = msgspec.json.encode({name: value for name, value in asked.items() if value not in ("", None)})
-    headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    manifest = read_manifest(filename)
     with connect(server, token) as client:
-        accepted = client.send("POST", "workloads/", body=body, headers=headers, repeat=True).json()
-        if not wait_for:
-            _show(accepted, output)
+        accepted = client.submit(
+            manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
+            key=idempotency_key,
+        )  # fmt: skip
+        if not (wait_for or watch or goal):
+            _show_accepted(accepted, output)
             return
         if output is OutputFormat.TEXT:
-            note(f"{accepted['id']}: accepted, {len(accepted['pods'])} pods")
-        _finish(client, accepted["id"], Goal.PLACED, timeout, output, patient=patient)
+            note(f"{accepted.id}: accepted{' before' * accepted.replayed}, {_pods(len(accepted.pods))}")
+        _finish(client, accepted.id, goal or Goal.PLACED, timeout, output, patient=patient, watch=watch)
 
 
 def wait(
-    workload: Annotated[str, typer.Argument(metavar="ID", help="Workload id, as submit printed it.")],
+    workload: Identity,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     goal: Annotated[Goal, typer.Option("--for", help="What to wait for.")] = Goal.PLACED,
+    watch: Watch = False,
     timeout: Timeout = 300.0,
     patient: Patient = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Wait for a workload, and say by exit code how it came out."""
+    """Wait for a workload, and say by exit code how it came out.
+
+    Exit codes: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 the run failed or was
+    cancelled, 3 server unreachable or token refused.
+    """
     with connect(server, token) as client:
-        _finish(client, workload, goal, timeout, output, patient=patient)
+        _finish(client, workload, goal, timeout, output, patient=patient, watch=watch)
+
+
+def cancel(
+    workload: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    reason: Reason = "cancelled by command",
+    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until a live cluster has deleted it.")] = False,
+    timeout: Timeout = 300.0,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Cancel a workload: what it holds is freed, what it brought to a live cluster is deleted.
+
+    Exit codes: 0 cancelled or over before, 13 not gone in time, 2 there is none, 3 server unreachable.
+    """
+    with connect(server, token) as client:
+        found = client.cancel(workload, reason)
+        if wait_for and not _gone(found):
+            found = client.wait(workload, Goal.FINISHED, timeout_seconds=timeout, patient=True).workload
+    _show(found, output)
+    if wait_for and not _gone(found):
+        note(f"{workload}: not gone after {timeout:g} s")
+        raise typer.Exit(End.TIMED_OUT.exit_code)
+
+
+def retry(
+    workload: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    reason: Reason = "retried by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Try the pods of a workload again that found no node."""
+    with connect(server, token) as client:
+        found = client.act(workload, "retry", reason)
+    _show(found, output)
+
+
+def _gone(workload: Workload) -> bool:
+    return workload.state in ("cancelled", "succeeded", "failed")
 
 
 def _finish(
-    client: Client, workload: str, goal: Goal, timeout_seconds: float, output: OutputFormat, *, patient: bool
-) -> None:
+    client: Client, workload: str, goal: Goal, timeout_seconds: float, output: OutputFormat, *, patient: bool,
+    watch: bool,
+) -> None:  # fmt: skip
     """Wait, print the workload as it is then, and leave with the exit code."""
-    document, code = await_goal(client, workload, goal, timeout_seconds, patient=patient)
-    _show(document, output)
-    if code == EXIT_TIMEOUT:
+    try:
+        found = (
+            _watched(client, workload, goal, timeout_seconds, patient=patient)
+            if watch
+            else client.wait(workload, goal, timeout_seconds=timeout_seconds, patient=patient)
+        )
+    except KeyboardInterrupt:
+        note(f"the workload goes on; wait for it again: hetsched wait {workload} --for {goal.value}")
+        raise
+    _show(found.workload, output)
+    if found.end is End.TIMED_OUT:
         note(f"{workload}: not {goal.value} after {timeout_seconds:g} s")
-    raise typer.Exit(code)
+    raise typer.Exit(found.end.exit_code)
 
 
-def await_goal(
-    client: Client, workload: str, goal: Goal, timeout_seconds: float, *, patient: bool
-) -> tuple[dict[str, Any], int]:
-    """Return the workload once it reached `goal`, cannot any more, or time is over, and the exit code."""
-    end = time.monotonic() + timeout_seconds
-    # The server holds its answer until the workload is that far; a decision is the first thing to know.
-    awaited = goal if patient else Goal.PLACED
-    while True:
-        began = time.monotonic()
-        seconds = max(0, min(_LONGEST_POLL_SECONDS, math.ceil(end - began)))
-        document = client.get(f"workloads/{quote(workload, safe='')}/", wait=seconds, **{"for": awaited.value})
-        state = document["state"]
-        if state in _REACHED[goal]:
-            return document, 0
-        if state in _EXITS and not (patient and state == "not-now"):
-            return document, _EXITS[state]
-        now = time.monotonic()
-        if now >= end:
-            return document, EXIT_TIMEOUT
-        if awaited is goal:
-            time.sleep(max(0.0, min(began + _PAUSE_SECONDS, end) - now))
-        awaited = goal
+def _watched(client: Client, workload: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
+    def over(now: Workload) -> bool:
+        return end_of(now.state, goal, patient=patient) is not None
+
+    last = follow(client.watch(workload, timeout_seconds=timeout_seconds), view, told, over=over)
+    if last is None:
+        raise AssertionError("a workload is seen at least once")
+    return Waited(last, end_of(last.state, goal, patient=patient) or End.TIMED_OUT)
 
 
-def _show(document: dict[str, Any], output: OutputFormat) -> None:
+def _show(workload: Workload, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        print_json(document)
+        print_json(workload.document)
+    else:
+        show(workload)
+
+
+def _show_accepted(accepted: Accepted, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(accepted.document)
         return
     out = console()
-    out.print(f"[bold]{escape(document['id'])}[/]  {escape(document['state'])}", soft_wrap=True)
-    shown = table("pod", "state", "node", "message")
-    for pod in document["pods"]:
-        cells = (pod["pod"], pod["state"], pod.get("node") or "-", pod.get("message") or "")
-        shown.add_row(*(escape(cell) for cell in cells))
+    out.print(Text.assemble((accepted.id, "bold"), "  ", coloured(accepted.state)), soft_wrap=True)
+    shown = table("pod", "state")
+    for pod in accepted.pods:
+        shown.add_row(Text(pod.pod), coloured(pod.state))
     out.print(shown)
-    if document.get("podsNext"):
-        note(f"the first {len(document['pods'])} of {document['podCount']} pods")
-    if any(pod["state"] in ("not-now", "never-fits", "misconfigured") for pod in document["pods"]):
-        note(f"why: hetsched explain {document['id']}")
+    if accepted.replayed:
+        note("the same submission was accepted before; this is its answer again")
+    if any(pod.state in REFUSED for pod in accepted.pods):
+        note(f"why: hetsched explain {accepted.id}")
+    else:
+        note(f"follow it: hetsched wait {accepted.id} --watch")
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"

@@ -7,6 +7,7 @@ repetition after a lost answer submits nothing twice.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -94,9 +95,11 @@ class Client(Transport):
         """Return the workload once it reached `goal`, cannot any more, or time is over; `patient` waits for room."""
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
-    def watch(self, workload_id: str, *, every_seconds: float = 1.0) -> Iterator[Workload]:
-        """Yield the workload as it is, then again each time that something of it changed, for ever."""
-        return waiting.watch(self, workload_id, every_seconds=every_seconds)
+    def watch(
+        self, workload_id: str, *, every_seconds: float = 1.0, timeout_seconds: float = math.inf
+    ) -> Iterator[Workload]:
+        """Yield the workload as it is, then again each time that something of it changed, until time is over."""
+        return waiting.watch(self, workload_id, every_seconds=every_seconds, timeout_seconds=timeout_seconds)
 
     def cancel(self, workload_id: str, reason: str) -> Workload:
         """Cancel a workload: what it holds is freed, what it brought to a live cluster is deleted."""

@@ -44,12 +44,14 @@ class Transport:
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         timeout_seconds: float = _TIMEOUT_SECONDS,
+        attempts: int = _ATTEMPTS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         import httpx
 
         self.server = checked_address(server)
         self.patience_seconds = patience_seconds
+        self.attempts = attempts
         headers = {"Accept": "application/json", "User-Agent": f"hetsched/{__version__}"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -146,7 +148,7 @@ class Transport:
     ) -> httpx.Response:  # fmt: skip
         import httpx
 
-        attempts = _ATTEMPTS if repeat else 1
+        attempts = self.attempts if repeat else 1
         for attempt in range(1, attempts + 1):
             try:
                 return self._http.request(method, url, params=query or None, content=body, headers=headers)

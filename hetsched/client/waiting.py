@@ -105,20 +105,24 @@ def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *
         awaited = goal
 
 
-def watch(client: Client, workload_id: str, *, every_seconds: float) -> Iterator[Workload]:
-    """Yield the workload as it is, then again each time that something of it changed, for ever."""
+def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_seconds: float) -> Iterator[Workload]:
+    """Yield the workload as it is, then again each time that something of it changed, until time is over."""
     path, seen, known = client.workload_path(workload_id), "", False
+    end = time.monotonic() + timeout_seconds
 
     def ask() -> tuple[str, Workload | None]:
         tag, document = client.changed(path, seen)
         return tag, None if document is None else client.read_workload(document)
 
     while True:
-        seen, found = _patiently(ask, math.inf) if known else ask()
+        seen, found = _patiently(ask, end) if known else ask()
         known = True
         if found is not None:
             yield found
-        time.sleep(every_seconds)
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(every_seconds, left))
 
 
 def _patiently(ask: Callable[[], Asked], end: float) -> Asked:

@@ -48,7 +48,7 @@ class DecisionRow(Document, frozen=True):
 
 
 class DecisionDetail(Document, frozen=True):
-    """A decision with everything it rests on.
+    """A decision with everything it rests on; `podId` is what `pods/{id}/why/` takes.
 
     `nominatedNode` is kept for a pod that waits until `evictions` have left.
     `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
@@ -59,6 +59,7 @@ class DecisionDetail(Document, frozen=True):
     cluster: str
     workload: str | None
     pod: str
+    pod_id: int
     verdict: str
     node: str | None
     policy: PolicyRef
@@ -172,6 +173,7 @@ def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further |
         cluster=decision.cluster.name,
         workload=decision.workload_id,
         pod=f"{decision.namespace}/{decision.pod_name}",
+        pod_id=decision.pod_id,
         verdict=decision.verdict,
         node=decision.node_name or None,
         policy=PolicyRef(decision.policy_name, decision.policy_version),

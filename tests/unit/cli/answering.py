@@ -9,6 +9,32 @@ import pytest
 
 from hetsched.cli.client import Client
 
+_CREATED = "2026-11-22T10:00:00Z"
+
+
+def a_workload(state: str, *pods: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a workload as a server sends it, by default with one pod in the same state."""
+    node = "n1" if state in ("placed", "running", "succeeded") else None
+    pods = pods or ({"pod": "default/web", "state": state, "node": node, "message": None},)
+    return {
+        "id": "w-1", "cluster": "demo", "namespace": "default", "name": "web", "state": state, "policy": "",
+        "priority": 0, "podCount": len(pods), "submittedBy": "ci", "callbackUrl": "", "createdAt": _CREATED,
+        "decidedAt": None, "finishedAt": None, "states": [{"state": state, "since": _CREATED, "seconds": None}],
+        "objects": [], "images": [], "pods": list(pods), "podsNext": None, **more,
+    }  # fmt: skip
+
+
+def a_decision(number: int, verdict: str = "placed", **more: Any) -> dict[str, Any]:
+    """Return a decision as a server sends it."""
+    node = "n1" if verdict == "placed" else None
+    return {
+        "id": number, "cluster": "demo", "workload": "w-1", "pod": "default/web", "podId": 70 + number,
+        "verdict": verdict, "node": node, "policy": {"name": "hetsched", "version": 1}, "policyRule": "cluster default",
+        "score": None, "summary": f"default/web is {verdict}", "reasons": [], "nodes": [], "createdAt": _CREATED,
+        **more,
+    }  # fmt: skip
+
+
 Answer = Callable[[httpx.Request], httpx.Response]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.cli.answering import Server
+from tests.unit.cli.answering import Server, a_decision, a_workload
 from tests.unit.cli.calling import document, run
 
 API = "/api/v1"
@@ -13,31 +13,18 @@ def node(name: str) -> dict[str, Any]:
     return {"name": name, **facts, "cpu": 0.60251, "memory": None, "gpu": None, "cards": 0, "pods": 3}
 
 
-DECISION = {
-    "id": 7,
+SCORED = {
+    "name": "n1",
     "pod": "default/web",
-    "verdict": "placed",
-    "summary": "default/web fits on n1",
-    "reasons": [],
-    "nodes": [
-        {
-            "name": "n1",
-            "pod": "default/web",
-            "feasible": True,
-            "refused": None,
-            "scores": [{"plugin": "least-allocated", "raw": 50.0, "normalized": 50.0, "weight": 1.0, "weighted": 50.0}],
-            "total": 50.0,
-            "rank": 1,
-        }
-    ],
+    "feasible": True,
+    "refused": None,
+    "scores": [{"plugin": "least-allocated", "raw": 50.0, "normalized": 50.0, "weight": 1.0, "weighted": 50.0}],
+    "total": 50.0,
+    "rank": 1,
 }
-REFUSED = {
-    **DECISION,
-    "id": 8,
-    "verdict": "never-fits",
-    "nodes": [],
-    "reasons": [{"code": "IsaMissingExtension", "plugin": "isa-match", "nodes": 4, "message": "the node lacks v"}],
-}
+DECISION = a_decision(7, summary="default/web fits on n1", nodes=[SCORED])
+LACKS_V = {"code": "IsaMissingExtension", "plugin": "isa-match", "nodes": 4, "message": "the node lacks v"}
+REFUSED = a_decision(8, "never-fits", reasons=[{**LACKS_V, "missing": ["v"], "before": 4, "after": 0}])
 
 
 def test_pages_are_followed_up_to_the_limit(server: Server) -> None:
@@ -79,7 +66,9 @@ def test_a_decision_is_explained_with_the_nodes_it_weighed(server: Server) -> No
     result = run("explain", "7")
     assert result.exit_code == 0
     assert "default/web fits on n1" in result.stdout
-    assert "least-allocated 50.00" in result.stdout
+    header, row = (line.split() for line in result.stdout.splitlines()[-2:])
+    assert header == ["rank", "node", "least-allocated", "×1", "total"]
+    assert row == ["1", "n1", "50.00", "50.00"]
 
 
 def test_a_refusal_is_explained_with_what_would_have_done(server: Server) -> None:
@@ -112,7 +101,7 @@ def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Serve
         {"pod": "default/b", "state": "never-fits", "decision": 8},
         {"pod": "default/c", "state": "pending", "decision": None},
     ]
-    server.answers("GET", f"{API}/workloads/w-1/", {"id": "w-1", "state": "never-fits", "pods": pods})
+    server.answers("GET", f"{API}/workloads/w-1/", a_workload("never-fits", *pods))
     server.answers("GET", f"{API}/decisions/7/", DECISION)
     server.answers("GET", f"{API}/decisions/8/", REFUSED)
     result = run("explain", "w-1", "-o", "json")
@@ -123,7 +112,7 @@ def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Serve
 def test_a_large_workload_shows_its_worst_decisions_only(server: Server) -> None:
     pods = [{"pod": f"default/p{number}", "state": "placed", "decision": 7} for number in range(30)]
     pods.append({"pod": "default/last", "state": "never-fits", "decision": 8})
-    server.answers("GET", f"{API}/workloads/w-1/", {"id": "w-1", "state": "never-fits", "pods": pods})
+    server.answers("GET", f"{API}/workloads/w-1/", a_workload("never-fits", *pods))
     server.answers("GET", f"{API}/decisions/7/", DECISION)
     server.answers("GET", f"{API}/decisions/8/", REFUSED)
     result = run("explain", "w-1")
@@ -158,3 +147,99 @@ def test_the_queue_is_listed_by_place(server: Server) -> None:
     assert header.split()[:3] == ["position", "standing", "pod"]
     assert row.split() == ["1", "due", "ml/train-0", "5", "ml/train", "hetsched", "pending", "0", "w-1"]
     assert server.asked[0].url.params["cluster"] == "lab"
+
+
+def test_kinds_have_singulars_and_a_near_miss_is_told(server: Server) -> None:
+    server.answers("GET", f"{API}/nodes/", {"items": [node("a")], "next": None})
+    assert run("get", "node").stdout == run("get", "no").stdout == run("get", "nodes").stdout
+    missed = run("get", "nodez")
+    assert missed.exit_code == 2
+    assert "Did you mean nodes?" in missed.stderr
+
+
+def test_filters_go_to_the_server(server: Server) -> None:
+    server.answers("GET", f"{API}/workloads/", {"items": [], "next": None})
+    result = run("get", "workloads", "-n", "ci", "--where", "state=not-now")
+    assert (result.exit_code, result.stderr) == (0, "there are no workloads\n")
+    assert dict(server.asked[0].url.params) == {"limit": "100", "namespace": "ci", "state": "not-now"}
+    assert run("get", "workloads", "--where", "state").exit_code == 2
+
+
+def test_one_workload_is_shown_with_its_pods_and_times(server: Server) -> None:
+    spans = [{"state": "pending", "since": "2026-11-22T10:00:00Z", "seconds": 75.0}]
+    server.answers("GET", f"{API}/workloads/w-1/", a_workload("running", states=spans))
+    first, second, *_ = run("get", "workload", "w-1").stdout.splitlines()
+    assert first == "w-1  running  web, on demo"
+    assert second == "pending 1 min 15 s"
+
+
+WHY = {
+    "id": 78, "pod": "default/web", "cluster": "demo", "workload": "w-1", "state": "never-fits", "node": None,
+    "decision": 8, "summary": "", "message": "", "pendingSeconds": 90.0,
+    "spans": [
+        {"code": "Queued", "plugin": "", "message": "", "pending": True, "since": "2026-11-22T10:00:00Z",
+         "until": "2026-11-22T10:00:30Z", "seconds": 30.0, "decision": None},
+        {"code": "IsaMissingExtension", "plugin": "isa-match", "message": "the node lacks v", "pending": True,
+         "since": "2026-11-22T10:00:30Z", "until": None, "seconds": 60.0, "decision": 8},
+    ],
+    "changed": {"decision": 6, "verdicts": ["not-now", "never-fits"], "policies": ["spread v1", "spread v1"],
+                "nodes": [5, 4], "revisions": 3, "inventory": True, "reasons": []},
+    "gang": {"name": "ml/train", "placed": 1, "needed": 2, "brokenBy": "ml/train-1 found no node",
+             "members": [{"id": 1, "pod": "ml/train-1", "state": "not-now", "decision": 5}]},
+    "outlook": {"evaluatedAt": "2026-11-22T10:02:00Z", "revision": 4, "policy": "spread v1", "verdict": "never-fits",
+                "summary": "default/web never fits this cluster", "reasons": [], "nextSteps": [],
+                "blockers": [[{"pod": "", "node": "n3", "priority": 0, "pdb": None}]]},
+    "manifest": {},
+}  # fmt: skip
+
+
+def test_a_refusal_is_explained_as_on_its_page(server: Server) -> None:
+    server.answers("GET", f"{API}/decisions/8/", REFUSED)
+    server.answers("GET", f"{API}/pods/78/why/", WHY)
+    result = run("explain", "8")
+    assert result.exit_code == 11
+    lines = result.stdout.splitlines()
+    assert lines[0] == "never-fits  default/web  on demo"
+    assert "decision 8 at 2026-11-22 10:00:00 UTC by hetsched v1, by cluster default" in lines
+    assert "gang ml/train: 1 of 2 members have a place" in lines
+    assert "left after each rule: 4 nodes > isa-match 0  (as if every node were empty)" in lines
+    assert "it would fit on n3 without a pod of another namespace" in lines
+    times = [line.split() for line in lines if " %" in line]
+    assert times == [
+        ["1", "min", "67", "%", "1", "the", "node", "lacks", "v", "isa-match"],
+        ["30", "s", "33", "%", "1", "in", "the", "queue,", "not", "looked", "at", "yet", "-"],
+    ]
+    assert (
+        "since decision 6: not-now -> never-fits; 3 changes of what runs in between, facts of nodes changed too"
+        in lines
+    )
+
+
+def test_a_pod_is_explained_by_its_latest_decision(server: Server) -> None:
+    server.answers("GET", f"{API}/decisions/", {"items": [a_decision(7)], "next": None})
+    server.answers("GET", f"{API}/decisions/7/", DECISION)
+    assert run("explain", "default/web", "--cluster", "demo").exit_code == 0
+    assert dict(server.asked[0].url.params) == {"limit": "1", "namespace": "default", "pod": "web", "cluster": "demo"}
+    server.answers("GET", f"{API}/decisions/", {"items": [], "next": None})
+    assert run("explain", "default/none").exit_code == 2
+
+
+def test_pods_that_nobody_looked_at_are_told(server: Server) -> None:
+    server.answers("GET", f"{API}/workloads/w-1/", a_workload("pending"))
+    result = run("explain", "w-1")
+    assert (result.exit_code, result.stdout) == (0, "default/web: pending, nobody decided about it yet\n")
+
+
+def test_explain_follows_until_there_is_a_place(server: Server) -> None:
+    refused = {"pod": "default/web", "state": "not-now", "decision": 8}
+    placed = {"pod": "default/web", "state": "placed", "node": "n1", "decision": 7}
+    answers = [a_workload("not-now", refused)] * 2 + [a_workload("placed", placed)]
+    server.answers("GET", f"{API}/workloads/w-1/", *answers)
+    server.answers("GET", f"{API}/decisions/7/", DECISION)
+    server.answers("GET", f"{API}/decisions/8/", a_decision(8, "not-now"))
+    result = run("explain", "w-1", "--watch")
+    assert result.exit_code == 0
+    assert [line.split("  ", 1)[1] for line in result.stderr.splitlines()] == [
+        "default/web is not-now",
+        "default/web fits on n1",
+    ]

@@ -6,20 +6,11 @@ import httpx
 import pytest
 
 from tests.builders import a_pod
-from tests.unit.cli.answering import Server
+from tests.unit.cli.answering import Server, a_workload
 from tests.unit.cli.calling import document, run, workload_file
 
 ACCEPTED = {"id": "w-1", "state": "pending", "pods": [{"pod": "default/web", "state": "pending"}]}
 WORKLOADS, ONE = "/api/v1/workloads/", "/api/v1/workloads/w-1/"
-
-
-def at(state: str) -> dict[str, object]:
-    node = "n1" if state in ("placed", "running", "succeeded") else None
-    return {
-        "id": "w-1",
-        "state": state,
-        "pods": [{"pod": "default/web", "state": state, "node": node, "message": None}],
-    }
 
 
 def test_submit_sends_the_files_as_they_are_and_prints_the_id(server: Server, tmp_path: Path) -> None:
@@ -76,7 +67,7 @@ def test_several_files_are_one_submission(server: Server, tmp_path: Path) -> Non
 )
 def test_submit_and_wait_give_the_verdict(server: Server, tmp_path: Path, state: str, code: int) -> None:
     server.answers("POST", WORKLOADS, ACCEPTED, status=202)
-    server.answers("GET", ONE, at("pending"), at(state))
+    server.answers("GET", ONE, a_workload("pending"), a_workload(state))
     result = run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--wait", "-o", "json")
     assert result.exit_code == code
     assert document(result)["state"] == state
@@ -92,19 +83,19 @@ def test_submit_and_wait_give_the_verdict(server: Server, tmp_path: Path, state:
     ],
 )
 def test_wait_goes_on_until_the_goal(server: Server, goal: str, states: list[str], code: int) -> None:
-    server.answers("GET", ONE, *(at(state) for state in states))
+    server.answers("GET", ONE, *(a_workload(state) for state in states))
     assert run("wait", "w-1", "--for", goal).exit_code == code
 
 
 def test_patience_waits_for_room(server: Server) -> None:
-    server.answers("GET", ONE, at("not-now"), at("not-now"), at("placed"))
+    server.answers("GET", ONE, a_workload("not-now"), a_workload("not-now"), a_workload("placed"))
     assert run("wait", "w-1").exit_code == 10
-    server.answers("GET", ONE, at("not-now"), at("not-now"), at("placed"))
+    server.answers("GET", ONE, a_workload("not-now"), a_workload("not-now"), a_workload("placed"))
     assert run("wait", "w-1", "--patient").exit_code == 0
 
 
 def test_time_out_is_13_and_shows_how_far_it_came(server: Server) -> None:
-    server.answers("GET", ONE, at("pending"))
+    server.answers("GET", ONE, a_workload("pending"))
     result = run("wait", "w-1", "--timeout", "0", "-o", "json")
     assert result.exit_code == 13
     assert document(result)["state"] == "pending"
@@ -112,7 +103,63 @@ def test_time_out_is_13_and_shows_how_far_it_came(server: Server) -> None:
 
 
 def test_the_server_is_asked_to_hold_its_answer(server: Server) -> None:
-    server.answers("GET", ONE, at("placed"), at("running"))
+    server.answers("GET", ONE, a_workload("placed"), a_workload("running"))
     run("wait", "w-1", "--for", "running", "--timeout", "300")
     asked = [(request.url.params["for"], request.url.params["wait"]) for request in server.asked]
     assert asked == [("placed", "30"), ("running", "30")]
+
+
+def test_a_goal_beyond_placed_may_be_waited_for_at_once(server: Server, tmp_path: Path) -> None:
+    server.answers("POST", WORKLOADS, ACCEPTED, status=202)
+    server.answers("GET", ONE, a_workload("placed"), a_workload("running"), a_workload("failed"))
+    assert run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--for", "finished").exit_code == 14
+
+
+def test_a_server_that_restarts_meanwhile_is_waited_for(server: Server) -> None:
+    away = httpx.ConnectError("refused")
+    server.answers("GET", ONE, a_workload("pending"), *[away] * 7, a_workload("placed"))
+    assert run("wait", "w-1").exit_code == 0
+
+
+def test_a_server_that_was_never_there_is_not(server: Server) -> None:
+    server.answers("GET", ONE, httpx.ConnectError("refused"))
+    assert run("wait", "w-1").exit_code == 3
+
+
+def test_the_watch_of_a_pipeline_says_what_changed_and_when(server: Server) -> None:
+    server.answers("GET", ONE, a_workload("pending"), a_workload("placed"), a_workload("running"))
+    result = run("wait", "w-1", "--for", "running", "--watch", "-o", "json")
+    assert result.exit_code == 0
+    assert document(result)["state"] == "running"
+    said = [line.split("  ", 1)[1] for line in result.stderr.splitlines()]
+    assert said == [
+        "w-1: pending",
+        "default/web: pending",
+        "w-1: pending -> placed",
+        "default/web: pending -> placed on n1",
+        "w-1: placed -> running",
+        "default/web: placed -> running on n1",
+    ]
+
+
+def test_cancel_says_why_and_waits_until_it_is_gone(server: Server) -> None:
+    server.answers("DELETE", ONE, a_workload("running"))
+    server.answers("GET", ONE, a_workload("running"), a_workload("cancelled"))
+    result = run("cancel", "w-1", "--reason", "superseded", "--wait")
+    assert result.exit_code == 0
+    assert "cancelled" in result.stdout
+    assert server.asked[0].url.params["reason"] == "superseded"
+
+
+def test_cancel_that_is_not_seen_through_in_time_is_13(server: Server) -> None:
+    server.answers("DELETE", ONE, a_workload("running"))
+    server.answers("GET", ONE, a_workload("running"))
+    assert run("cancel", "w-1", "--wait", "--timeout", "0").exit_code == 13
+
+
+def test_retry_names_what_it_saw(server: Server) -> None:
+    server.answers("GET", ONE, a_workload("not-now"), ETag='"seen"')
+    server.answers("POST", f"{ONE}actions/", a_workload("pending"))
+    assert run("retry", "w-1", "--reason", "a node came back").exit_code == 0
+    assert server.body() == {"action": "retry", "reason": "a node came back"}
+    assert server.asked[-1].headers["If-Match"] == '"seen"'

@@ -1,0 +1,212 @@
+"""A decision, and why its pod is where it is, for people: what the page says, in the page's order.
+
+Rule: nodes are charged to the filters in their order (the funnel); the time a pod waited is told by reason, the longest
+first, and the shares add up to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, ReasonSpan
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, funnel
+
+from .explained import eviction_lines, margin_lines, nearest_lines, use_text
+from .output import duration, table
+from .workload_view import coloured
+
+_SHOWN_NODES = 10
+_SHOWN_MEMBERS = 10
+_WAITING = {"not-now": "why it does not fit", "never-fits": "why it never fits", "misconfigured": "what is wrong"}
+
+
+def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -> None:
+    """Print a decision, and with `why` what became of the pod over time."""
+    title = Text.assemble(coloured(decision.verdict.value), "  ", (decision.pod, "bold"))
+    out.print(title.append(f"  on {decision.cluster}", style="dim"), soft_wrap=True)
+    _say(out, decision.summary)
+    if why is not None and why.message:
+        _say(out, why.message)
+    rule = f", by {decision.policy_rule}" if decision.policy_rule else ""
+    by = f"decision {decision.id} at {_at(decision.created_at)} by {decision.policy.name} v{decision.policy.version}"
+    _say(out, f"{by}{rule}", "dim")
+    waits = [one.text for one in decision.waits_for if one.text]
+    if waits and not decision.node:
+        tried = f"; last tried at {_at(decision.tried_at)}" if decision.tried_at else ""
+        _say(out, f"waits for: {', or '.join(waits)}{tried}")
+    if decision.node:
+        score = "" if decision.score is None else f", score {decision.score:.2f}"
+        _say(out, f"node: {decision.node}{score}")
+        for line in _held(decision.allocation):
+            _say(out, line)
+    if why is not None and why.gang is not None:
+        _show_gang(out, why.gang)
+    _show_reasons(out, decision)
+    _show_nodes(out, decision.nodes)
+    lines = [*eviction_lines(decision.evictions, decision.nominated_node)]
+    if why is None or why.outlook is None:
+        lines += nearest_lines(decision.nearest_fit or ())
+    lines += margin_lines(decision.tipping) if decision.tipping else ()
+    lines += [f"expected use: {use_text(decision.expected_use)}"] if decision.expected_use else ()
+    for line in lines:
+        _say(out, line)
+    if why is not None:
+        _show_why(out, why, decision)
+
+
+def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
+    """Print what would place a pod now, where its time went, and what changed since the attempt before."""
+    if why.decision is not None and why.decision != decision.id:
+        _say(out, f"it was decided again since: hetsched explain {why.decision}", "bold")
+    if why.outlook is not None:
+        _show_outlook(out, why.outlook)
+    _show_time(out, why)
+    if why.changed is not None and why.decision == decision.id:
+        _show_changed(out, why.changed)
+
+
+def _say(out: Console, text: str, style: str = "") -> None:
+    out.print(Text(text, style=style), soft_wrap=True)
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _held(held: Allocation | None) -> Iterator[str]:
+    """Yield what a placed pod holds."""
+    if held is None:
+        return
+    if held.isa is not None and held.isa.mode != "any":
+        slower = f", {held.isa.slowdown:g} x slower" if held.isa.slowdown else ""
+        yield f"instructions: {held.isa.mode}, {held.isa.required} offered by {held.isa.offered or '-'}{slower}"
+    if held.gpus:
+        cards = (f"#{card.index} ({card.milli} ‰, {card.memory_mib} MiB)" for card in held.gpus)
+        yield f"cards: {', '.join(cards)}"
+    if held.zones:
+        zones = (f"{zone.name} [{zone.cpus}]" if zone.cpus else zone.name for zone in held.zones)
+        yield f"zones: {', '.join(zones)}"
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def _show_reasons(out: Console, decision: Decision) -> None:
+    reasons = decision.reasons
+    if not reasons:
+        return
+    out.print()
+    steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(reasons)]
+    if steps:
+        empty = "  (as if every node were empty)" if decision.verdict.value == "never-fits" else ""
+        _say(out, f"left after each rule: {' > '.join(steps)}{empty}", "dim")
+    title = _WAITING.get(decision.verdict.value, "why others do not fit")
+    shown = table("nodes", "", title, "plugin", "code", right=("nodes",))
+    most = max((reason.nodes for reason in reasons), default=0)
+    for reason in reasons:
+        bar = "▇" * max(round(8 * reason.nodes / most), 1) if reason.nodes and most else ""
+        shown.add_row(
+            str(reason.nodes or "-"), Text(bar, style="cyan"), Text(_reason(reason)), reason.plugin,
+            Text(reason.code, style="dim"),
+        )  # fmt: skip
+    out.print(shown)
+
+
+def _reason(reason: Reason) -> str:
+    field = f"{reason.field}: " if reason.field and reason.field not in reason.message else ""
+    missing = [name for name in reason.missing if name not in reason.message]
+    return f"{field}{reason.message}" + (f" (missing: {', '.join(missing)})" if missing else "")
+
+
+def _show_nodes(out: Console, nodes: Sequence[NodeOutcome]) -> None:
+    """Print the best nodes with each plugin's score."""
+    weighed = [node for node in nodes if node.feasible]
+    if not weighed:
+        return
+    weights = {score.plugin: score.weight for node in weighed for score in node.scores}
+    names = [f"{plugin} ×{weight:g}" for plugin, weight in weights.items()]
+    shown = table("rank", "node", *names, "total", right=("rank", *names, "total"))
+    for node in weighed[:_SHOWN_NODES]:
+        scores = {score.plugin: f"{score.weighted:.2f}" for score in node.scores}
+        cells = (scores.get(plugin, "-") for plugin in weights)
+        shown.add_row(str(node.rank or "-"), Text(node.name), *cells, f"{node.total or 0.0:.2f}")
+    out.print()
+    out.print(shown)
+    if len(weighed) > _SHOWN_NODES:
+        _say(out, f"and {len(weighed) - _SHOWN_NODES} more; -o json lists all", "dim")
+
+
+# -- over time ---------------------------------------------------------------------------------------------------------
+
+
+def _show_gang(out: Console, gang: Gang) -> None:
+    _say(out, f"gang {gang.name}: {gang.placed} of {gang.needed} members have a place")
+    if gang.broken_by:
+        _say(out, f"  {gang.broken_by}")
+    lacking = [member for member in gang.members if member.state not in ("placed", "binding", "bound", "running")]
+    for member in lacking[:_SHOWN_MEMBERS]:
+        _say(out, f"  {member.pod}: {member.state}", "dim")
+    if len(lacking) > _SHOWN_MEMBERS:
+        _say(out, f"  and {len(lacking) - _SHOWN_MEMBERS} more", "dim")
+
+
+def _show_outlook(out: Console, outlook: Outlook) -> None:
+    out.print()
+    _say(out, "what would place it now", "bold")
+    _say(out, outlook.summary)
+    for line in nearest_lines(step.fit for step in outlook.next_steps):
+        _say(out, line)
+    for blockers in outlook.blockers:
+        if blockers:
+            _say(out, f"it would fit on {blockers[0].node} without {_named(blockers)}")
+    if not outlook.next_steps and not outlook.blockers and outlook.verdict != "placed":
+        _say(out, "no change of one or two of its fields would", "dim")
+
+
+def _named(pods: Sequence[Evicted]) -> str:
+    named = [f"{pod.pod} (priority {pod.priority})" for pod in pods if pod.pod]
+    hidden = len(pods) - len(named)
+    others = "a pod of another namespace" if hidden == 1 else f"{hidden} pods of other namespaces"
+    return ", ".join([*named, *([others] if hidden else [])])
+
+
+def _show_time(out: Console, why: PodWhy) -> None:
+    waited = [span for span in why.spans if span.pending]
+    if not waited:
+        return
+    grouped: dict[tuple[str, str], list[ReasonSpan]] = {}
+    for span in waited:
+        grouped.setdefault((span.plugin, _words(span)), []).append(span)
+    total = sum(span.seconds for span in waited)
+    rows = sorted(grouped.items(), key=lambda item: -sum(span.seconds for span in item[1]))
+    shown = table("time", "share", "times", f"waited {duration(why.pending_seconds)} in all", "plugin",
+                  right=("time", "share", "times"))  # fmt: skip
+    for (plugin, words), spans in rows:
+        seconds = sum(span.seconds for span in spans)
+        share = f"{100 * seconds / total:.0f} %" if total else "-"
+        shown.add_row(duration(seconds), share, str(len(spans)), Text(words), plugin or "-")
+    out.print()
+    out.print(shown)
+
+
+def _words(span: ReasonSpan) -> str:
+    if span.code == "Queued":
+        return "in the queue, not looked at yet"
+    return span.message or span.code
+
+
+def _show_changed(out: Console, changed: Changed) -> None:
+    before, now = changed.verdicts
+    verdict = "the verdict is the same" if before == now else f"{before} -> {now}"
+    policy = f", policy {changed.policies[0]} -> {changed.policies[1]}" * (changed.policies[0] != changed.policies[1])
+    facts = ", facts of nodes changed too" if changed.inventory else ""
+    times = "1 change" if changed.revisions == 1 else f"{changed.revisions} changes"
+    out.print()
+    _say(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of what runs in between{facts}")
+    for one in changed.reasons:
+        _say(out, f"  {one.before} -> {one.now} nodes: {one.message}", "dim")

@@ -1,0 +1,77 @@
+"""Help with examples that work, and a word to whoever misspelled something."""
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer.main
+
+from hetsched.cli.examples import EXAMPLES
+from hetsched.cli.kinds import KINDS, kind_of
+from hetsched.cli.main import app
+from hetsched.contracts.errors import InputError
+from tests.unit.cli.calling import run
+
+LINES = [(command, line) for command, lines in EXAMPLES.items() for line in lines]
+OWN_OPTIONS = {"agent", "docs", "certs"}  # the agent reads its own; the others need no example
+
+
+def program() -> Any:
+    return typer.main.get_command(app)
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words after `hetsched` up to where its part of a shell's line ends."""
+    words = shlex.split(line.replace("<(", "").replace(")", ""))
+    found = words[words.index("hetsched") + 1 :]
+    ends = [at for at, word in enumerate(found) if word in ("|", ">")]
+    return found[: ends[0]] if ends else found
+
+
+def test_every_command_has_examples() -> None:
+    assert set(program().commands) - OWN_OPTIONS == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(("command", "line"), LINES)
+def test_an_example_is_understood_as_it_is_written(command: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HETSCHED_SERVER", raising=False)
+    words = words_of(line)
+    assert words[0] == command
+    context = program().make_context("hetsched", words)
+    while getattr(context.command, "commands", None):
+        name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        context = inner.make_context(name, rest, parent=context)
+    if "kind" in context.params and command == "get":
+        kind_of(context.params["kind"])
+
+
+@pytest.mark.parametrize("command", ["submit", "wait", "get", "explain", "cancel"])
+def test_help_ends_with_examples(command: str) -> None:
+    text = run(command, "--help", env={"COLUMNS": "100", "TERM": "dumb"}).stdout
+    assert "Examples" in text
+    assert EXAMPLES[command][0] in text
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["submitt"], "submit"),
+        (["wait", "w-1", "--for", "runing"], "running"),
+        (["get", "decisons"], "decisions"),
+        (["submit", "--filname", "x"], "--filename"),
+        (["completion", "bahs"], "bash"),
+    ],
+)
+def test_a_misspelled_word_is_answered_with_the_right_one(words: list[str], meant: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert re.search(rf"(Did you mean|Possible options:)[^\n]*{meant}", result.stderr), result.stderr
+
+
+def test_each_kind_has_names_of_its_own() -> None:
+    names = [name for kind in KINDS for name in (kind.name, *kind.also)]
+    assert len(names) == len(set(names))
+    assert all(kind_of(name.upper()).name for name in names)
+    with pytest.raises(InputError, match="Known: clusters"):
+        kind_of("zzz")
