@@ -1,0 +1,85 @@
+"""The typed client against the OpenAPI document and the real views: what it reads is what is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from hetsched.client import Client, Refused
+from hetsched.client import documents as typed
+from hetsched.inventory.models import Cluster
+
+from .conftest import POD, Api
+
+# Where the server's type has another name than the client's.
+THERE = {"Decision": "DecisionDetail", "Workload": "WorkloadDetail", "ClusterRow": "ClusterDetail"}
+KEPT_BY_THE_CLIENT = {"document", "replayed"}
+TYPES = [
+    kind
+    for kind in vars(typed).values()
+    if isinstance(kind, type) and issubclass(kind, typed.Part) and kind not in (typed.Part, typed.Answer)
+]
+
+
+@pytest.fixture
+def talk(operator: Api) -> Client:
+    """Return a client whose requests the views of this process answer."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        answer: Any = operator.client.generic(
+            request.method, request.url.raw_path.decode(), request.content, headers.pop("content-type", "text/plain"),
+            headers=headers,
+        )  # fmt: skip
+        return httpx.Response(answer.status_code, content=answer.content, headers=dict(answer.items()))
+
+    return Client("http://hetsched.test", transport=httpx.MockTransport(handle), patience_seconds=0)
+
+
+def test_every_field_that_the_client_reads_is_described_by_the_server(operator: Api) -> None:
+    schemas = operator("GET", "schema", status=200).json()["components"]["schemas"]
+    for kind in TYPES:
+        described = schemas[THERE.get(kind.__name__, kind.__name__)]["properties"]
+        read = {field.encode_name for field in msgspec.structs.fields(kind)} - KEPT_BY_THE_CLIENT
+        assert read <= set(described), kind.__name__
+
+
+def test_a_submission_is_followed_from_its_key_to_its_end(talk: Client, cluster: Cluster) -> None:
+    accepted = talk.submit(POD, key="build-1", name="tests")
+    again = talk.submit(POD, key="build-1", name="tests")
+    assert (accepted.replayed, again.replayed, again.id) == (False, True, accepted.id)
+    with pytest.raises(Refused, match="IdempotencyKeyReused") as caught:
+        talk.submit(POD.replace("web", "other"), key="build-1")
+    assert caught.value.status == 422
+    found = talk.workload(accepted.id)
+    assert (found.name, found.state, [pod.pod for pod in found.pods]) == ("tests", "pending", ["default/web"])
+    assert [row.id for row in talk.workloads(name="tests")] == [accepted.id]
+    assert [pod.pod for pod in talk.pods(accepted.id)] == ["default/web"]
+    assert [pod.pod for pod in talk.queue()] == ["default/web"]
+    assert talk.wait(accepted.id, timeout_seconds=0).end.exit_code == 13
+    assert talk.cancel(accepted.id, "not needed").state == "cancelled"
+    assert talk.cancel(accepted.id, "said again").state == "cancelled"
+    assert talk.wait(accepted.id).end.exit_code == 14
+
+
+def test_the_fleet_and_an_answer_without_writing(talk: Client, cluster: Cluster) -> None:
+    assert [cluster.name for cluster in talk.clusters()] == ["lab"]
+    assert [node.name for node in talk.nodes(cluster="lab")] == ["n1", "n2"]
+    answer = talk.what_if(POD, cluster="lab", explain=True)
+    assert answer.verdict.exit_code == 0
+    assert answer.nodes
+    assert not list(talk.workloads())
+
+
+def test_decisions_are_read_with_what_led_to_them(talk: Client, decided: str) -> None:
+    rows = {row.pod: row for row in talk.decisions(workload=decided)}
+    assert {pod: row.verdict.exit_code for pod, row in rows.items()} == {"default/web": 0, "default/big": 11}
+    refused = talk.decision(rows["default/big"].id, further=True, all_nodes=True)
+    assert refused.nearest_fit is not None
+    assert {node.name for node in refused.nodes} == {"n1", "n2"}
+    why = talk.why(refused.pod_id or 0, outlook=True)
+    assert (why.pod, why.decision, why.outlook is not None) == ("default/big", refused.id, True)
+    assert [pod.id for pod in talk.workload(decided).pods if pod.pod == "default/big"] == [refused.pod_id]

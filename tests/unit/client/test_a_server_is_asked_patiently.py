@@ -1,0 +1,118 @@
+"""The client's requests: what is repeated, what is put off, what is refused, and with which words."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from hetsched.client import Client, Refused, ServerUnavailable
+from hetsched.contracts.errors import InputError
+
+Answers = list[httpx.Response | Exception]
+
+
+def client(*answers: httpx.Response | Exception, **options: Any) -> tuple[Client, list[httpx.Request]]:
+    """Return a client that gets these answers in turn, and the requests that it will have sent."""
+    waiting, asked = list(answers), []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return Client("http://hetsched.test", "hs_x", transport=httpx.MockTransport(handle), **options), asked
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let pauses pass at once, and keep how long they would have been."""
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    return pauses
+
+
+ROWS = httpx.Response(200, json={"items": [], "next": None})
+ACCEPTED = httpx.Response(202, json={"id": "w-1", "state": "pending", "pods": [{"pod": "a/b", "state": "pending"}]})
+
+
+def too_many(after: str = "5") -> httpx.Response:
+    headers = {"Retry-After": after} if after else {}
+    return httpx.Response(429, json={"code": "RateLimited", "detail": "too many"}, headers=headers)
+
+
+def test_who_is_put_off_comes_back_when_told_a_little_later_at_random(slept: list[float]) -> None:
+    talk, asked = client(too_many("5"), ROWS)
+    assert list(talk.nodes()) == []
+    assert len(asked) == 2
+    assert 5 <= slept[0] <= 6  # Retry-After and up to a fifth of it
+
+
+def test_what_was_put_off_was_not_done_so_any_request_is_repeated() -> None:
+    talk, asked = client(too_many("1"), httpx.Response(201, json={}))
+    talk.send("POST", "clusters/", body=b"{}")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("after", ["31", "", "soon"])
+def test_patience_ends(after: str, slept: list[float]) -> None:
+    talk, asked = client(too_many(after))
+    with pytest.raises(ServerUnavailable, match="RateLimited") as caught:
+        list(talk.nodes())
+    assert (len(asked), slept, caught.value.passing) == (1, [], True)
+
+
+def test_patience_is_spent_in_all_and_not_each_time(slept: list[float]) -> None:
+    # 12 s and up to a fifth more, twice, is within 30 s; a third time is not.
+    talk, asked = client(too_many("12"))
+    with pytest.raises(ServerUnavailable):
+        list(talk.nodes())
+    assert len(asked) == 3
+
+
+def test_a_write_whose_answer_was_lost_is_not_repeated_unless_it_has_a_key() -> None:
+    talk, asked = client(httpx.ReadError("reset"), ACCEPTED)
+    with pytest.raises(ServerUnavailable, match="ServerUnreachable"):
+        talk.send("POST", "clusters/", body=b"{}")
+    assert len(asked) == 1
+    talk, asked = client(httpx.ReadError("reset"), ACCEPTED)
+    assert talk.submit("kind: Pod").id == "w-1"
+    keys = {request.headers["Idempotency-Key"] for request in asked}
+    assert (len(asked), len(keys)) == (2, 1)
+
+
+def test_a_refusal_has_the_whole_problem_document() -> None:
+    problem = {"code": "PlanOutdated", "detail": "it moved", "place": "plan", "hint": "Look again", "whatIf": {"a": 1}}
+    talk, _ = client(httpx.Response(412, json=problem))
+    with pytest.raises(Refused) as caught:
+        talk.submit("kind: Pod")
+    assert (caught.value.status, caught.value.code, caught.value.problem["whatIf"]) == (412, "PlanOutdated", {"a": 1})
+    assert isinstance(caught.value, InputError)
+    assert str(caught.value) == "plan: it moved [PlanOutdated]. Look again"
+
+
+def test_a_refused_token_does_not_pass_by_itself() -> None:
+    talk, _ = client(httpx.Response(401, json={"code": "NotAuthenticated", "detail": "no"}))
+    with pytest.raises(ServerUnavailable) as caught:
+        list(talk.nodes())
+    assert not caught.value.passing
+
+
+def test_an_answer_of_something_else_is_told_as_that() -> None:
+    talk, _ = client(httpx.Response(200, json={"hello": "world"}))
+    with pytest.raises(InputError, match="AnswerUnreadable"):
+        talk.workload("w-1")
+
+
+def test_what_a_newer_server_says_is_kept() -> None:
+    talk, _ = client(httpx.Response(202, json={**ACCEPTED.json(), "colour": "red"}))
+    assert talk.submit("kind: Pod").document["colour"] == "red"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "hetsched", "ftp://x", "http://u:p@x", "http://x?y", "http://[::1", "http://x:0"]
+)
+def test_only_an_address_of_a_server_is_taken(address: str) -> None:
+    with pytest.raises(InputError, match="ServerUrlInvalid"):
+        Client(address)
