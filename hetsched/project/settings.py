@@ -271,6 +271,18 @@ HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=2
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
 # Pods that may wait in one cluster; above that, submissions are told to come back later.
 HETSCHED_MOST_WAITING_PODS = ENV.number("HETSCHED_MOST_WAITING_PODS", 200_000, least=1, most=10_000_000)
+# The same for pods of one namespace, so that one team's flood leaves room for the others.
+HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE = ENV.number(
+    "HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE", 50_000, least=1, most=10_000_000
+)
+# How often one token or person may ask, a minute and at once; 0 a minute: as often as they like.
+HETSCHED_SUBMITS_PER_MINUTE = ENV.number("HETSCHED_SUBMITS_PER_MINUTE", 12_000, least=0, most=10_000_000)
+HETSCHED_SUBMITS_AT_ONCE = ENV.number("HETSCHED_SUBMITS_AT_ONCE", 2_000, least=1, most=10_000_000)
+HETSCHED_WRITES_PER_MINUTE = ENV.number("HETSCHED_WRITES_PER_MINUTE", 3_000, least=0, most=10_000_000)
+HETSCHED_WRITES_AT_ONCE = ENV.number("HETSCHED_WRITES_AT_ONCE", 500, least=1, most=10_000_000)
+# The same for what writes nothing, in each web process.
+HETSCHED_READS_PER_MINUTE = ENV.number("HETSCHED_READS_PER_MINUTE", 30_000, least=0, most=10_000_000)
+HETSCHED_READS_AT_ONCE = ENV.number("HETSCHED_READS_AT_ONCE", 5_000, least=1, most=10_000_000)
 # Which cluster a request means that names none, where there are several.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 

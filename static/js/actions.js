@@ -6,6 +6,7 @@
 import { act, token } from "./dialog.js";
 import { fill } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
+import { localized } from "./told.js";
 
 document.addEventListener(
   "click",
@@ -44,7 +45,7 @@ async function read(id) {
   const answer = await fetch(`/api/v1/workloads/${id}/`, { headers: { Accept: "application/json" } }).catch(() => null);
   if (!answer) throw new Error(unreachable());
   const told = await answer.json();
-  if (!answer.ok) throw new Error(told.detail);
+  if (!answer.ok) throw new Error(localized(told.detail));
   // What is compressed on its way has a weak tag, which a write must not name; it is the same tag.
   const tag = answer.headers.get("ETag").replace(/^W\//, "");
   return { id, tag, name: [told.namespace, told.name].filter(Boolean).join("/"), pods: told.podCount };
@@ -58,7 +59,7 @@ async function send(row, body) {
   if (!answer) return unreachable();
   if (answer.ok) return null;
   const told = await answer.json().catch(() => ({}));
-  return answer.status === 412 ? bar.dataset.outdated : (told.detail ?? answer.statusText);
+  return answer.status === 412 ? bar.dataset.outdated : (localized(told.detail) ?? answer.statusText);
 }
 
 async function bulk(button) {

@@ -2,6 +2,7 @@
 import { token } from "./dialog.js";
 import { element } from "./draw.js";
 import { tell } from "./notes.js";
+import { localized } from "./told.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
 
@@ -19,7 +20,7 @@ async function test(button) {
     const answer = await fetch(button.dataset.test, { method: "POST", headers: { "X-CSRFToken": token() } });
     const told = await answer.json();
     place.replaceChildren(answer.ok ? panel(told) : "");
-    if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
+    if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
   } catch {
     place.replaceChildren();
     tell(words.unreachable, "bad");
@@ -34,7 +35,7 @@ function panel({ cluster, ok, checks }) {
       {},
       element("th", { scope: "row" }, one.check),
       element("td", {}, element("span", { class: `chip ${one.ok ? "good" : "bad"}` }, one.ok ? words.well : words.wrong)),
-      element("td", { class: "wrap" }, one.detail),
+      element("td", { class: "wrap" }, localized(one.detail)),
     ),
   );
   const title = (checks.length ? (ok ? words.allWell : words.someWrong) : words.nothing).replace("{name}", cluster);

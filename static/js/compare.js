@@ -1,5 +1,6 @@
 // Two answers side by side, row by row; rows that differ are marked by colour and by a sign.
 import { element, fill, keeping, stateChip } from "./draw.js";
+import { localized } from "./told.js";
 
 const MOST = 8;
 const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));
@@ -36,7 +37,7 @@ function row(words, key, columns) {
 const plain = (text) => ({ text });
 
 function wrong(words, problem) {
-  return { verdict: plain(`${problem.code}: ${problem.detail}`) };
+  return { verdict: plain(`${problem.code}: ${localized(problem.detail)}`) };
 }
 
 function tell(words, question, answer) {
@@ -51,14 +52,14 @@ function tell(words, question, answer) {
     fleet: fleet ? plain(fleet) : undefined,
     policy: plain(`${answer.policy.name} v${answer.policy.version}`),
     verdict: { text: answer.verdict, shown: [stateChip(answer.verdict, words[answer.verdict])] },
-    summary: plain(answer.summary),
+    summary: plain(localized(answer.summary)),
     placements: places(words, answer.placements),
     score: answer.placements.length ? plain(number(mean(answer.placements.map(({ score }) => score)), 2)) : undefined,
     evictions: answer.evictions.length ? plain(answer.evictions.map(({ pod }) => pod).join(", ")) : undefined,
     displaced: answer.displaced.length
       ? plain(answer.displaced.map(({ pod, to }) => `${pod} → ${to ?? words.nowhere}`).join(", "))
       : undefined,
-    nearest: answer.unplaced[0]?.nearestFit.length ? plain(answer.unplaced[0].nearestFit[0].change) : undefined,
+    nearest: answer.unplaced[0]?.nearestFit.length ? plain(localized(answer.unplaced[0].nearestFit[0].change)) : undefined,
     balance: plain(`${number(answer.balance.before, 4)} → ${number(answer.balance.after, 4)}`),
   };
 }

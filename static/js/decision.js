@@ -2,6 +2,7 @@
 import { element, fill, keeping, stateChip, words as readWords } from "./draw.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawProblem } from "./result.js";
+import { localized } from "./told.js";
 
 const words = readWords();
 const button = document.getElementById("matrix");
@@ -46,7 +47,7 @@ function tell(found) {
   const head = element(
     "p", { class: `note ${found.same ? "" : "wait"}` },
     stateChip(found.verdict, words[found.verdict]), " ",
-    element("strong", {}, fill(words[found.same ? "again-same" : "again-other"], { summary: found.summary })),
+    element("strong", {}, fill(words[found.same ? "again-same" : "again-other"], { summary: localized(found.summary) })),
     found.node ? element("a", { href: keeping(`/nodes/${encodeURIComponent(found.node)}/`) }, ` ${found.node}`) : null,
   );
   const by = element("p", { class: "small muted" }, fill(words.by, found.policy));

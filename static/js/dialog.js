@@ -19,6 +19,7 @@
 // `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
 import { tell, tellAndReload } from "./notes.js";
+import { localized } from "./told.js";
 
 const dialog = document.getElementById("act");
 const form = dialog.querySelector("form");
@@ -101,7 +102,7 @@ async function send() {
     const told = await answer.json().catch(() => ({}));
     if (answer.ok) finish(told);
     else if (answer.status === 412) refuse(said.outdated, { code: told.code, id: told.requestId, outdated: true });
-    else refuse([told.detail ?? told.title ?? answer.statusText, told.hint].filter(Boolean).join(" "), { code: told.code ?? answer.status, id: told.requestId });
+    else refuse([told.detail ?? told.title ?? answer.statusText, told.hint].filter(Boolean).map(localized).join(" "), { code: told.code ?? answer.status, id: told.requestId });
   } catch {
     refuse(said.unreachable);
   }

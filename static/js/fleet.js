@@ -7,6 +7,7 @@ import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
 import { showHeadroom } from "./headroom.js";
 import { liveOfPage, showStatus } from "./live.js";
+import { localized } from "./told.js";
 
 const FEED_LENGTH = 10;
 const BALANCE_SECONDS = 15;
@@ -198,8 +199,8 @@ const feedRow = (decision, id, fresh) =>
     decision.verdict === "placed" ? null : stateChip(decision.verdict, words[decision.verdict]),
     element(
       "a",
-      { href: keeping(`/decisions/${id}/`), title: decision.summary },
-      element("b", {}, decision.pod), " ", sentence(decision),
+      { href: keeping(`/decisions/${id}/`), title: localized(decision.summary) },
+      element("b", {}, decision.pod), " ", localized(sentence(decision)),
     ),
     element("time", { datetime: decision.createdAt }),
   );

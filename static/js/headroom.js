@@ -4,6 +4,7 @@
 // seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
 import { ago, element, fill, keeping, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
+import { localized } from "./told.js";
 
 const PAUSE_SECONDS = 5;
 const WAIT_SECONDS = 3;
@@ -81,7 +82,7 @@ export function showHeadroom(panel, words, cluster) {
     cell.className = count ? "" : "none";
     const told = count
       ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: count.toLocaleString(), pool: pool.name })
-      : fill(words["headroom-none"], { pool: pool.name, reason: reason ?? "" });
+      : fill(words["headroom-none"], { pool: pool.name, reason: localized(reason) ?? "" });
     cell.dataset.says = visible(`${inWords(shape)}: ${told}`);
     cell.setAttribute("aria-label", cell.dataset.says);
   }

@@ -3,6 +3,7 @@
 // Names, what they bring and on how many nodes they are come from the server (`isa/`), and what a whole text means too
 // (`isa/parse/`), so the rules of the lattice stand in one place.
 import { element, fill } from "./draw.js";
+import { localized } from "./told.js";
 
 const MOST_CHIPS = 48;
 const PAUSE_MILLISECONDS = 200;
@@ -68,7 +69,7 @@ export class IsaPicker {
         this.means = found;
         this.family = found.arch;
         this.said.textContent = fill(this.words["isa-means"], { name: found.canonical, count: found.extensions.length });
-      } else if (found) this.said.textContent = [found.detail, found.hint].filter(Boolean).join(". ");
+      } else if (found) this.said.textContent = [found.detail, found.hint].filter(Boolean).map(localized).join(". ");
     }
     this.draw();
   }

@@ -1,6 +1,7 @@
 // Every node of one pod: what refused it, or its rank and every plugin's score. Grouped by reason, sorted and in pages,
 // so that five thousand rows stay readable; as CSV and JSON the whole of it.
 import { element, fill, keeping } from "./draw.js";
+import { localized } from "./told.js";
 
 const PAGE = 50;
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
@@ -71,8 +72,8 @@ export class NodeMatrix {
     const refused = shown.some((node) => !node.feasible);
     const heads = [
       ["rank", this.words.rank, true], ["name", this.words.node],
-      ...(scored ? this.plugins.map(({ plugin, weight }) => [plugin, `${plugin} ×${weight}`, true]) : []),
       ...(scored ? [["total", this.words.total, true]] : []),
+      ...(scored ? this.plugins.map(({ plugin, weight }) => [plugin, `${plugin} ×${weight}`, true]) : []),
       ...(refused ? [["reason", this.words.reason]] : []),
     ];
     this.container.replaceChildren(
@@ -102,7 +103,7 @@ export class NodeMatrix {
       chip("", this.words["all-nodes"], all),
       ...sizes.map(([key, members]) => {
         const [first] = members;
-        return chip(key, first.feasible ? this.words.feasible : `${first.refused?.plugin}: ${first.refused?.message}`, members.length);
+        return chip(key, first.feasible ? this.words.feasible : `${first.refused?.plugin}: ${localized(first.refused?.message)}`, members.length);
       }),
     );
   }
@@ -123,10 +124,10 @@ export class NodeMatrix {
       "tr", {},
       element("td", { class: "number" }, node.rank ?? "–"),
       element("th", { scope: "row" }, nodeLink(node.name)),
-      ...(scored ? this.plugins.map(({ plugin }) => element("td", { class: "number" }, number(scores.get(plugin)))) : []),
       ...(scored ? [element("td", { class: "number strong" }, number(node.total))] : []),
+      ...(scored ? this.plugins.map(({ plugin }) => element("td", { class: "number" }, number(scores.get(plugin)))) : []),
       ...(refused
-        ? [element("td", {}, node.refused ? `${node.refused.plugin}: ${node.refused.message}` : "–", missing.length ? ` (${missing.join(", ")})` : "")]
+        ? [element("td", {}, node.refused ? `${node.refused.plugin}: ${localized(node.refused.message)}` : "–", missing.length ? ` (${missing.join(", ")})` : "")]
         : []),
     );
   }

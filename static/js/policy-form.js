@@ -1,5 +1,6 @@
 // The form of a policy: reads the draft that stands in it, writes one into it, and keeps rows, sliders and places in step.
 import { element, fill } from "./draw.js";
+import { localized } from "./told.js";
 
 // What a slider stands for: weights are compared as ratios, so its steps grow. The number beside it takes any value.
 const STOPS = [
@@ -245,7 +246,7 @@ export class PolicyForm {
     const row = problem.plugin ? this.rowOf(problem.plugin) : at && this.rows.filter((one) => this.isOn(one))[Number(at[1])];
     const place = row?.querySelector(":scope > .problem");
     if (!place) return null;
-    place.replaceChildren(element("span", {}, problem.message), problem.hint ? ` ${problem.hint}` : "");
+    place.replaceChildren(element("span", {}, localized(problem.message)), problem.hint ? ` ${localized(problem.hint)}` : "");
     place.hidden = false;
     return row;
   }

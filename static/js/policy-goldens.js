@@ -2,6 +2,7 @@
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
+import { localized } from "./told.js";
 
 const API = "/api/v1/golden-placements/";
 const PAUSE_MILLISECONDS = 600;
@@ -40,7 +41,7 @@ export class Goldens {
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
-    if (!answer.ok) return tell(now.detail, "bad");
+    if (!answer.ok) return tell(localized(now.detail), "bad");
     const body = {};
     const done = await act({
       act: `${API}${name}/`,
@@ -56,7 +57,7 @@ export class Goldens {
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return tell((await answer.json()).detail, "bad");
+    if (!answer.ok) return tell(localized((await answer.json()).detail), "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",
@@ -143,7 +144,7 @@ export class Goldens {
       const tone = { kept: "good", broken: "bad", unknown: "wait" }[found?.state];
       row.querySelector("[data-under-draft]").replaceChildren(
         ...(found
-          ? [element("span", { class: `chip ${tone}` }, this.words[`golden-${found.state}`]), element("span", { class: "small" }, ` ${found.got}`)]
+          ? [element("span", { class: `chip ${tone}` }, this.words[`golden-${found.state}`]), element("span", { class: "small" }, ` ${localized(found.got)}`)]
           : [element("span", { class: "muted" }, "–")]),
       );
     }

@@ -2,6 +2,7 @@
 import { act, token } from "./dialog.js";
 import { element, fill } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
+import { localized } from "./told.js";
 
 const API = "/api/v1/policy-plans/";
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 3 });
@@ -31,7 +32,7 @@ export class Plans {
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
-    if (!answer.ok) return tell(now.detail, "bad");
+    if (!answer.ok) return tell(localized(now.detail), "bad");
     const body = { policy: this.name };
     const wish = { title: fill(this.words["plan-change"], { name }), confirm: this.words["plan-save"], etag: answer.headers.get("ETag") };
     const done = await act({ ...wish, act: `${API}${name}/`, method: "PUT", body, more: this.form(body, now) });
@@ -40,7 +41,7 @@ export class Plans {
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return tell((await answer.json()).detail, "bad");
+    if (!answer.ok) return tell(localized((await answer.json()).detail), "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",
@@ -114,7 +115,7 @@ export class Plans {
     const answer = await fetch(`${API}preview/`, { method: "POST", headers, body: asked });
     const told = await answer.json();
     if (!answer.ok || !told.known) {
-      place.textContent = told.detail ?? told.note;
+      place.textContent = localized(told.detail ?? told.note);
       return;
     }
     const count = told.switches.length;

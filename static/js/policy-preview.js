@@ -3,6 +3,7 @@ import { token } from "./dialog.js";
 import { element, fill } from "./draw.js";
 import { download } from "./matrix.js";
 import { tell } from "./notes.js";
+import { localized } from "./told.js";
 
 const WAIT_SECONDS = 10;
 const PAUSE_MILLISECONDS = 500;
@@ -61,7 +62,7 @@ export class Preview {
     this.start.disabled = false;
     if (answer?.ok) this.follow(told);
     else if (!answer) tell(this.words.unreachable, "bad");
-    else tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
+    else tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
   }
 
   async follow(preview) {
@@ -99,7 +100,7 @@ export class Preview {
     if (this.stop) this.stop.hidden = true;
     if (this.start) this.start.disabled = false;
     if (preview.state !== "done") {
-      const message = preview.problem?.message ?? this.words[`state-${preview.state}`] ?? "";
+      const message = localized(preview.problem?.message) ?? this.words[`state-${preview.state}`] ?? "";
       this.said.textContent = preview.state === "failed" ? fill(this.words["replay-failed"], { message }) : message;
       return;
     }
@@ -157,7 +158,7 @@ export class Preview {
   notes(result) {
     const told = [];
     if (result.fidelity?.compared) told.push(fill(this.words.fidelity, result.fidelity));
-    for (const note of result.notes ?? []) told.push(note.message);
+    for (const note of result.notes ?? []) told.push(localized(note.message));
     return told.map((text) => element("p", { class: "small muted" }, text));
   }
 

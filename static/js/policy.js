@@ -9,6 +9,7 @@ import { PolicyForm } from "./policy-form.js";
 import { Plans } from "./policy-plans.js";
 import { Preview } from "./policy-preview.js";
 import { Try } from "./policy-try.js";
+import { localized } from "./told.js";
 
 const PAUSE_MILLISECONDS = 300;
 const words = readWords();
@@ -56,7 +57,7 @@ async function check(text = null) {
     if (asked !== mine) return;
     const told = await answer.json();
     if (answer.ok) understood(told, text !== null);
-    else byId("draft-text").textContent = told.detail;
+    else byId("draft-text").textContent = localized(told.detail);
   } catch (error) {
     if (error.name !== "AbortError") byId("draft-text").textContent = words.unreachable;
   }
@@ -73,10 +74,10 @@ function understood(told, fromText) {
   const row = form.fault(told.problem);
   const fault = byId("draft-fault");
   fault.hidden = !told.problem;
-  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, told.problem.message));
-  else fault.textContent = told.problem ? [told.problem.message, told.problem.hint].filter(Boolean).join(" ") : "";
+  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, localized(told.problem.message)));
+  else fault.textContent = told.problem ? [told.problem.message, told.problem.hint].filter(Boolean).map(localized).join(" ") : "";
   yaml.setAttribute("aria-invalid", String(Boolean(told.problem)));
-  byId("manifest-said").textContent = told.problem ? told.problem.message : words["yaml-alike"];
+  byId("manifest-said").textContent = told.problem ? localized(told.problem.message) : words["yaml-alike"];
   const right = dirty() ? words.draft : `v${desk.shown}`;
   if (told.diff) byId("changes").replaceChildren(drawDiff(told.diff, words, `v${told.against}`, right));
   else byId("changes").replaceChildren(element("p", { class: "muted" }, told.valid ? words["nothing-to-compare"] : words["compare-later"]));
@@ -146,7 +147,7 @@ async function save() {
     return null;
   }
   if (answer.status === 412) await conflict();
-  else if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).join(" "), "bad");
+  else if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
   if (!answer.ok) return null;
   await adopt(told, JSON.stringify(sent));
   return told;
@@ -254,7 +255,7 @@ async function goldens(version) {
 }
 
 const goldenLine = (one) =>
-  element("li", {}, element("strong", {}, one.golden), `: ${fill(words["expected-got"], { expected: one.expected, got: one.got })}`);
+  element("li", {}, element("strong", {}, one.golden), `: ${fill(words["expected-got"], { expected: localized(one.expected), got: localized(one.got) })}`);
 
 async function decide(address, version, wish) {
   const [differs, golden] = await Promise.all([desk.active ? comparison(desk.active, version) : null, goldens(version)]);

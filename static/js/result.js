@@ -1,5 +1,6 @@
 // The answer of a what-if as panels: the verdict, who goes where, who does not and why, and the best nodes.
 import { bar, element, fill, keeping, stateChip } from "./draw.js";
+import { localized } from "./told.js";
 
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;
@@ -60,8 +61,8 @@ export function drawAnswer(container, words, answer, nodes, { margin = null, att
 export function drawProblem(container, words, problem) {
   const said = problem
     ? [
-        element("p", { class: "strong" }, [problem.place, problem.detail].filter(Boolean).join(": ")),
-        problem.hint ? element("p", {}, problem.hint) : null,
+        element("p", { class: "strong" }, [problem.place, localized(problem.detail)].filter(Boolean).join(": ")),
+        problem.hint ? element("p", {}, localized(problem.hint)) : null,
         element("p", { class: "small muted" }, fill(words["code-of"], { code: problem.code, id: problem.requestId ?? "–" })),
       ]
     : [element("p", {}, words.unreachable)];
@@ -73,7 +74,7 @@ export function marksOf(words, answer, nodes) {
   const marks = new Map();
   for (const node of nodes) {
     if (!node.feasible) {
-      marks.set(node.name, { kind: "out", words: fill(words.refused, { reason: node.refused?.message ?? "–" }) });
+      marks.set(node.name, { kind: "out", words: fill(words.refused, { reason: localized(node.refused?.message) ?? "–" }) });
     }
   }
   const chosen = new Map();
@@ -98,7 +99,7 @@ function nearest(words, fits, attempt = () => null) {
     const button = ask && element("button", { type: "button" }, words.try);
     button?.addEventListener("click", ask);
     return [
-      element("b", {}, fit.change),
+      element("b", {}, localized(fit.change)),
       more > 0 ? [...nodes, ` ${fill(words.more, { count: more })}`] : nodes,
       element("span", { class: "mono small muted" }, fields),
       button ?? "",
@@ -133,7 +134,7 @@ function verdict(words, answer) {
       "div",
       { class: "verdict-line" },
       stateChip(answer.verdict, words[answer.verdict]),
-      element("p", { id: "sentence" }, answer.summary),
+      element("p", { id: "sentence" }, localized(answer.summary)),
     ),
     element(
       "p",
@@ -177,7 +178,7 @@ const expected = ({ amounts, basis }) =>
   `${Object.entries(amounts).map((pair) => pair.join(" ")).join(", ")} · ${basis}`;
 
 const instructions = ({ mode, required, offered }) =>
-  element("span", { title: offered }, `${mode} `, element("span", { class: "mono" }, required));
+  element("span", { title: offered }, `${localized(mode)} `, element("span", { class: "mono" }, required));
 
 // "#0, #1 · 32,510 MiB each": cards of one pod are charged alike.
 function cards(words, held) {
@@ -207,7 +208,7 @@ function refusals(words, answer, attempt) {
       reason.nodes ? bar("", reason.nodes / most) : "",
       [
         reason.field ? `${reason.field}: ` : "",
-        reason.message,
+        localized(reason.message),
         missing(words, reason),
       ],
       reason.plugin,
@@ -260,19 +261,20 @@ function bestNodes(words, nodes, pods, most = MOST_NODES) {
   const rows = feasible.slice(0, most).map((node) => [
     String(node.rank),
     nodeLink(node.name),
-    ...node.scores.map((score) => number(score.weighted)),
     element("b", {}, number(node.total)),
+    ...node.scores.map((score) => number(score.weighted)),
   ]);
   const heads = [
     right(words.rank),
     words.node,
-    ...plugins.map((score) => right([score.plugin, element("span", { class: "muted" }, ` ×${score.weight}`)])),
     right(words.total),
+    ...plugins.map((score) => right([score.plugin, element("span", { class: "muted" }, ` ×${score.weight}`)])),
   ];
   const title = fill(words["best-nodes-of"], { pod, feasible: feasible.length, all: own.length });
   return panel(
     title,
     pods > 1 ? element("p", { class: "small muted" }, fill(words["first-pod"], { count: pods })) : null,
     table(heads, rows, "fit"),
+    element("p", { class: "small muted" }, fill(words["score-of-total"], { weights: plugins.reduce((sum, { weight }) => sum + weight, 0) })),
   );
 }

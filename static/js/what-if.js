@@ -7,6 +7,7 @@ import { changedText, commandOf, curlOf, yamlText } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { Question, WISHES } from "./question.js";
 import { drawAnswer, drawProblem, marksOf } from "./result.js";
+import { localized } from "./told.js";
 
 const PAUSE_MILLISECONDS = 300;
 const LONGEST_ADDRESS = 6000;
@@ -342,7 +343,7 @@ document.getElementById("binary").addEventListener("change", async (event) => {
     });
     const found = await response.json();
     if (response.ok) tellNeed(file.name, found);
-    else binarySaid.textContent = `${found.detail} (${found.code})`;
+    else binarySaid.textContent = `${localized(found.detail)} (${found.code})`;
   } catch {
     binarySaid.textContent = words.unreachable;
   }

@@ -3,6 +3,7 @@ import { element, fill, keeping, words as readWords } from "./draw.js";
 import { whatIfAddress, yamlText } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawFurther } from "./result.js";
+import { localized } from "./told.js";
 
 const words = readWords();
 const page = document.getElementById("why");
@@ -31,7 +32,7 @@ async function load() {
   next.setAttribute("aria-busy", "false");
   const [head] = next.children;
   if (!answer?.ok || !document_) {
-    const said = document_ ? `${document_.detail} (${document_.code}, ${document_.requestId ?? "–"})` : words.unreachable;
+    const said = document_ ? `${localized(document_.detail)} (${document_.code}, ${document_.requestId ?? "–"})` : words.unreachable;
     next.replaceChildren(head, element("p", { class: "note bad" }, said));
     return;
   }
@@ -43,17 +44,17 @@ function outlook({ outlook: now, pod: name, manifest }) {
   const again = ask(manifest, words["ask-again"]);
   const time = new Date(now.evaluatedAt).toLocaleTimeString();
   const banner = element("p", { class: "small muted" }, fill(words.banner, { time }), " ", fill(words["by-policy"], { name: now.policy }));
-  if (now.verdict === "placed") return [element("p", {}, now.summary), banner, again];
+  if (now.verdict === "placed") return [element("p", {}, localized(now.summary)), banner, again];
   const steps = now.nextSteps.map(({ fit, manifest: changed }) => {
     const count = fit.count || fit.nodes.length;
     const nodes = fill(words[count === 1 ? "would-do-one" : "would-do"], { count, node: fit.nodes[0] ?? "–" });
     const address = whatIfAddress(changed, cluster);
     const tried = address ? ` · ${words["try-it"]} →` : "";
-    const inside = [element("b", {}, fit.change), element("small", {}, nodes + tried)];
+    const inside = [element("b", {}, localized(fit.change)), element("small", {}, nodes + tried)];
     return element("li", {}, address ? element("a", { class: "button", href: address }, ...inside) : element("div", { class: "button" }, ...inside));
   });
   return [
-    now.summary === found.summary ? null : element("p", {}, now.summary),
+    now.summary === found.summary ? null : element("p", {}, localized(now.summary)),
     steps.length ? element("ul", { class: "next-steps" }, ...steps) : element("p", { class: "muted" }, fill(words["no-step"], { pod: name })),
     blockers(now.blockers),
     element("div", { class: "row" }, again),
@@ -102,7 +103,7 @@ async function nodesOf() {
     return document_.nodes;
   }
   if (!found?.outlook) {
-    said.textContent = `${document_.detail} (${document_.code})`;
+    said.textContent = `${localized(document_.detail)} (${document_.code})`;
     return null;
   }
   const answer = await fetch("/api/v1/what-if/", {
@@ -114,7 +115,7 @@ async function nodesOf() {
     body: JSON.stringify({ manifest: found.manifest, cluster, explain: true, noPreempt: true }),
   });
   const now = await answer.json();
-  said.textContent = answer.ok ? words["as-now"] : `${now.detail} (${now.code})`;
+  said.textContent = answer.ok ? words["as-now"] : `${localized(now.detail)} (${now.code})`;
   return answer.ok ? now.nodes : null;
 }
 

@@ -33,6 +33,7 @@ from web.api.problems import Refused
 from .acting import Act
 from .amounts import amount_words
 from .shell import Shell, page
+from .told import told
 
 LATEST = 5
 MOST_WORKLOADS = 100
@@ -128,9 +129,9 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     try:
         found = advice_for(cluster, msgspec.convert(question, AdviceQuestion))
     except InputError as error:
-        return {"problem": {"code": error.code, "detail": error.message, "hint": error.hint}}
+        return {"problem": {"code": error.code, "detail": told(error.message), "hint": told(error.hint)}}
     except Refused as refused:
-        return {"problem": {"code": refused.code, "detail": refused.detail, "hint": refused.hint}}
+        return {"problem": {"code": refused.code, "detail": told(refused.detail), "hint": told(refused.hint)}}
     moves = [_move(shell, found, step, move) for step, move in enumerate(found.moves)]
     context: dict[str, Any] = {
         "found": found,

@@ -21,6 +21,7 @@ from .lists.kinds import Age, Choice, Kind, Number
 from .lists.reasons import Code, codes_of, with_codes
 from .lists.view import Listing, View
 from .shell import Shell, page
+from .told import told
 from .words import after_name, state_tone
 
 SENTENCE_CHARACTERS = 140
@@ -49,7 +50,7 @@ def _sentence(row: Decision) -> str:
 
 
 def _why_cell(row: Decision) -> Cell:
-    return Cell(Truncator(_sentence(row)).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
+    return Cell(Truncator(told(_sentence(row))).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
 
 
 def _verdict_cell(row: Decision) -> Cell:

@@ -14,13 +14,14 @@ from hetsched.placement.why import changed
 from hetsched.policies.models import Policy
 
 from .shell import Shell, page
+from .told import told
 from .why import why
 from .words import after_name, again_words, matrix_words, result_words, state_words
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
     """Return decisions with what their rows say beside the pod's name."""
-    return [(row, after_name(f"{row.namespace}/{row.pod_name}", row.summary)) for row in decisions]
+    return [(row, told(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
 
 
 @page("decisions")
@@ -73,19 +74,20 @@ def _before(decision: Decision) -> int | None:
 
 def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
     """Return what two decisions say, row by row."""
+    words = state_words()
     rows = [
         (_("Pod"), _pod(one), _pod(other)),
-        (_("Verdict"), one.verdict, other.verdict),
+        (_("Verdict"), words[one.verdict], words[other.verdict]),
         (_("Node"), one.node_name, other.node_name),
         (_("Score"), _score(one), _score(other)),
         (_("Policy"), _policy(one), _policy(other)),
-        (_("In a sentence"), one.summary, other.summary),
+        (_("In a sentence"), told(one.summary), told(other.summary)),
         (_("Snapshot"), one.snapshot, other.snapshot),
         (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
         (_("Inventory of revision"), str(one.inventory_revision), str(other.inventory_revision)),
     ]
     for row in changed(other, one).reasons:
-        rows.append((f"{row.plugin}: {row.message}", str(row.now), str(row.before)))
+        rows.append((f"{row.plugin}: {told(row.message)}", str(row.now), str(row.before)))
     return [{"what": what, "one": a or "–", "other": b or "–", "differs": a != b} for what, a, b in rows]
 
 

@@ -34,6 +34,7 @@ from web.api.health import LATE_CANARY_SECONDS, Component, components
 
 from .amounts import percent
 from .shell import Shell, page
+from .told import told
 
 _BAD, _WAIT = "bad", "wait"
 # Parts of the installation stop without a word.
@@ -292,7 +293,7 @@ def _of_connection(
     for policy in connection.policies:
         if not policy.accepted:
             said = _("Policy %(policy)s of %(cluster)s is not accepted: %(why)s") % {
-                **name, "policy": policy.name, "why": f"{policy.place} {policy.message}".strip(),
+                **name, "policy": policy.name, "why": f"{policy.place} {told(policy.message)}".strip(),
             }  # fmt: skip
             yield Problem(
                 _WAIT, said, _("Mend it in the cluster; the version before counts meanwhile."), here, _("look")

@@ -19,6 +19,7 @@ from hetsched.placement.why import PLACED_CODE, QUEUED_CODE, ReasonSpan, changed
 
 from .amounts import duration
 from .shell import Shell, page
+from .told import told
 from .why import why
 from .words import matrix_words, result_words, state_words, why_words
 
@@ -74,7 +75,7 @@ def _words(span: ReasonSpan) -> str:
         return _("in the queue, not looked at yet")
     if span.code == PLACED_CODE:
         return _("placed on %(node)s") % {"node": span.message} if span.message else _("running")
-    return span.message or span.code
+    return told(span.message) or span.code
 
 
 def _by_reason(spans: Sequence[ReasonSpan]) -> list[dict[str, Any]]:

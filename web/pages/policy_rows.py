@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from django.utils import translation
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from hetsched.contracts.params import default_params, params_schema
 from hetsched.contracts.policy import PluginUse, PolicySpec
@@ -32,7 +33,7 @@ class Field(msgspec.Struct, frozen=True):
     default: str
     shown: str
     unit: str = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
     least: float | None = None
     most: float | None = None
 
@@ -93,13 +94,13 @@ def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
 
 
 def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Field:
-    choices = tuple(str(choice) for choice in schema.get("enum", ()))
+    choices = tuple((choice, _choice(choice)) for choice in map(str, schema.get("enum", ())))
     kind = "choice" if choices else _KINDS.get(schema.get("type", ""), "json")
     text = _json(value)
     return Field(
         name=name,
-        title=schema.get("title", name),
-        help=schema.get("description", ""),
+        title=_declared(schema.get("title", name)),
+        help=_declared(schema.get("description", "")),
         kind=kind,
         value=text,
         default=_json(default),
@@ -109,6 +110,17 @@ def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Field
         least=schema.get("minimum"),
         most=schema.get("maximum"),
     )
+
+
+def _declared(text: str) -> str:
+    """Return what a plugin says of its parameters in the reader's language."""
+    return pgettext("parameter", text) if text else ""
+
+
+def _choice(value: str) -> str:
+    """Name a choice; where it has another name in the reader's language, with the word that stands in the policy."""
+    said = _declared(value)
+    return said if said == value else _("%(said)s (%(word)s)") % {"said": said, "word": value}
 
 
 def _json(value: Any) -> str:

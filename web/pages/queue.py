@@ -21,6 +21,7 @@ from .lists.kinds import Age, Choice, Kind, Number
 from .lists.view import Listing, View
 from .picking import pickable
 from .shell import Shell, page
+from .told import told
 from .words import state_words
 
 # More than anybody reads; what stands behind is counted, and found by the list of workloads.
@@ -58,7 +59,7 @@ def _standing_cell(one: InLine) -> Cell:
 
 def _waits_cell(one: InLine) -> Cell:
     url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
-    return Cell(waits(one), url=url, look="text")
+    return Cell(told(waits(one)), url=url, look="text")
 
 
 def _again_cell(one: InLine) -> Cell:

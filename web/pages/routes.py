@@ -16,6 +16,7 @@ from .policies import policies
 from .policy import policy
 from .queue import queue
 from .search import search
+from .sentences_document import sentences
 from .shadow import shadow, shadow_of_pod
 from .tokens import tokens
 from .what_if import what_if
@@ -39,6 +40,7 @@ urlpatterns = [
     re_path(r"^balance/$", balance, name="balance"),
     re_path(r"^advice/$", advice, name="advice"),
     re_path(r"^search/$", search, name="search"),
+    re_path(r"^sentences/(?P<language>[a-z-]{2,12})/(?P<digest>[0-9a-f]{8})\.json$", sentences, name="sentences"),
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),

@@ -26,6 +26,7 @@ from hetsched.policies.models import Policy
 
 from .extensions import find
 from .shell import Shell, page, places_for
+from .told import told
 from .words import after_name
 
 MOST = 6
@@ -117,7 +118,7 @@ def _decisions(shell: Shell, query: str) -> Group:
         Hit(
             f"{pk} {space}/{pod}",
             _address(shell, "decision", pk),
-            Truncator(after_name(f"{space}/{pod}", summary)).chars(NOTE_CHARACTERS),
+            Truncator(told(after_name(f"{space}/{pod}", summary))).chars(NOTE_CHARACTERS),
         )
         for pk, space, pod, summary in found
     ]

@@ -32,6 +32,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
 
+from .sentences_document import address as sentences
 from .visible import visible
 
 MOST_QUERY_CHARACTERS = 200
@@ -150,6 +151,7 @@ class Shell:
             "clusters": self.clusters,
             "keep": keep,
             "keep_more": f"&{keep[1:]}" if keep else "",
+            "sentences": sentences(),
             "topic": self.topic,
             "topic_revision": self._revision,
             "live": bool(self.topic),

@@ -14,10 +14,13 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from web.api.facts import HandedCards, handed_cards
 
+from .told import told
+
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
     """Return what the template `why.html` shows of a decision about a pod; of its latest one, what it waits for."""
     latest = pod.decision_id == decision.pk and pod.state == decision.verdict
+    top = [row for row in decision.top if row.feasible]
     most = max((reason.nodes for reason in decision.reasons), default=0)
     return {
         "decision": decision,
@@ -31,9 +34,10 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             for reason in decision.reasons
         ],
         "funnel": funnel(decision.reasons),
-        "waits": in_words(pod.waits_for if latest else decision.waits_for),
+        "waits": told(in_words(pod.waits_for if latest else decision.waits_for)),
         "tried_at": pod.tried_at if latest else None,
-        "top": [row for row in decision.top if row.feasible],
+        "top": top,
+        "weights": sum(score.weight for score in top[0].scores) if top else 0.0,
         "doubts": _doubts(decision),
         "handed": _handed(decision, pod),
     }

@@ -64,6 +64,7 @@ def result_words() -> dict[str, str]:
         "zones": _("Zones"),
         "score": _("Score"),
         "total": _("Total"),
+        "score-of-total": _("The score is the total divided by the sum of the weights, {weights}."),
         "rank": _("Rank"),
         "nodes": _("Nodes"),
         "reason": _("Reason"),

@@ -25,6 +25,7 @@ from .lists.reasons import Code, codes_of, with_codes
 from .lists.view import Listing, View
 from .picking import pickable
 from .shell import Shell, page
+from .told import told
 from .words import after_name, state_tone, state_words
 
 SENTENCE_CHARACTERS = 140
@@ -74,8 +75,8 @@ def _why_cell(pod: Pod) -> Cell:
     if pod.decision is None:
         return Cell(_("not looked at yet") if pod.workload_id else _("was here at the import"), look="muted")
     waits = in_words(pod.waits_for)
-    note = _("Waits for: %(events)s") % {"events": waits} if waits else ""
-    short = Truncator(_sentence(pod)).chars(SENTENCE_CHARACTERS)
+    note = _("Waits for: %(events)s") % {"events": told(waits)} if waits else ""
+    short = Truncator(told(_sentence(pod))).chars(SENTENCE_CHARACTERS)
     return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
 
 

@@ -27,6 +27,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
 
+from ..told import told
+
 Test = Callable[[Any], bool]
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -154,7 +156,7 @@ class Quantity(Number):
             return parse_amount(self.resource, wanted)
         except InputError as error:
             digits = "".join(re.findall(r"^[0-9.]+[kKMGTPEmi]{0,2}", wanted))
-            raise Wrong(error.message, digits) from None
+            raise Wrong(told(error.message), digits) from None
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -204,7 +206,7 @@ class IsaKind(Kind):
             asked = parse(wanted)
         except InputError as error:
             nearest = get_close_matches(wanted.lower(), self.values(), 1, 0.5)
-            said = f"{error.message}. {error.hint}" if error.hint else error.message
+            said = ". ".join(filter(None, (told(error.message), told(error.hint))))
             raise Wrong(said, "".join(nearest)) from None
         as_node = _offered(wanted) or asked
         decide = _ISA_TESTS[operation]

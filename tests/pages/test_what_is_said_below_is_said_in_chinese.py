@@ -1,0 +1,167 @@
+"""What the floors below word in English is read by patterns and said in Chinese: refusals, waits, parameters, policies.
+
+Problem: the engine has no languages, so nothing but a test finds a new sentence that no pattern reads.
+Rule: the sentences are found in the source, an f-string's parts become words, and each has to be said in Chinese.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import translation
+
+from hetsched.contracts.params import params_schema
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.registry import load_registry
+from web.pages.told import SENTENCES, catalogue, told
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = sorted((ROOT / "hetsched/engine").rglob("*.py"))
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+# Beginnings and sums of sentences: what comes of them is said by patterns of its own, and has its example below.
+PARTS = (
+    "3: no other place",
+    "a node that n1",
+    "gang n1 needs room for 3 members at once, the cluster has room for",
+    "gang n1: its members have different n1",
+    "it would fit if n1",
+    "kubelet of n1 refused",
+    "kubelets everywhere refused",
+)
+
+
+@pytest.fixture
+def chinese() -> Iterator[None]:
+    with translation.override("zh-hans"):
+        yield
+
+
+def text_of(node: ast.expr) -> str | None:
+    """Return a literal, with a word for each part that is put in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else _word(ast.unparse(part)) for part in node.values
+        )
+    return None
+
+
+def _word(code: str) -> str:
+    """Return a number for what counts, nothing for what is only sometimes put in, else a word."""
+    if "if " in code or "_gap" in code:
+        return ""
+    if re.search(
+        r"len\(|nodes|pods|skew|MOST|members|booked|existing|lacking|milli|count|least|min_available|most_moves", code
+    ):
+        return "3"
+    return "n1"
+
+
+def said_by_refusals() -> Iterator[str]:
+    for path in ENGINE:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
+                yield from filter(None, map(text_of, node.args[1:2]))
+            elif isinstance(node, ast.FunctionDef) and node.name == "waits":
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Return) and inner.value is not None:
+                        yield from filter(None, [text_of(inner.value)])
+            elif isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == "message" for target in node.targets
+            ):
+                yield from filter(None, [text_of(node.value)])
+
+
+def test_every_refusal_and_every_wait_of_the_engine_is_said_in_chinese(chinese: None) -> None:
+    found = sorted(set(said_by_refusals()))
+    assert len(found) > 80
+    assert [
+        text for text in found if " " in text and not CHINESE.search(told(text)) and not text.startswith(PARTS)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("english", "said"),
+    [
+        (
+            "hpc/solver-1 does not fit now: 0 of 48 nodes fit (20 the node runs x86, armv8.2-a is needed; 4 the node "
+            "lacks asimdrdm, dcpop)",
+            "hpc/solver-1 目前放不下：48 个节点中有 0 个可行"
+            "（20 个：节点运行 x86，需要 armv8.2-a；4 个：节点缺少 asimdrdm、dcpop）",
+        ),
+        (
+            "a node to be Ready and not cordoned, or a node with cpu 32, memory 32Gi free",
+            "有节点就绪且未被封锁，或有空闲 cpu 32、memory 32Gi 的节点",
+        ),
+        (
+            "placed on t4-0 with 250/1000 of card 3, score 57.2, in the place of ml/a and 2 more",
+            "放置到 t4-0，使用卡 3 的 250/1000，得分 57.2，取代 ml/a 及另外 2 个",
+        ),
+        ("a node that has rv64gcv", "具备 rv64gcv 的节点"),
+        (
+            "kubelet of n1 refused 2 pods of this owner: UnexpectedAdmissionError; tried again at 10:00",
+            "n1 的 kubelet 拒绝过此属主的 2 个 Pod：UnexpectedAdmissionError；10:00 再试",
+        ),
+        (
+            "gang ml/g needs room for 4 members at once, the cluster has room for 2 at most",
+            "Pod 组 ml/g 需要同时放下 4 个成员，而集群最多只能放 2 个",
+        ),
+        # Somebody else's words behind a colon stay as they are.
+        ("no connection: [Errno 111] refused", "无法连接：[Errno 111] refused"),
+        # Of two sentences the one that nobody knows stays.
+        ("the node is cordoned; its owner is on holiday", "节点已封锁；its owner is on holiday"),
+        ("what nobody ever said here", "what nobody ever said here"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_is_said_in_chinese(chinese: None, english: str, said: str) -> None:
+    assert told(english) == said
+
+
+def test_in_english_all_stays_as_it_was_said() -> None:
+    with translation.override("en"):
+        assert told("the node is cordoned") == "the node is cordoned"
+
+
+def test_every_sentence_has_its_translation(chinese: None) -> None:
+    patterns = catalogue().patterns
+    assert {source for source, _ in patterns} == set(SENTENCES)
+    assert [source for source, said in patterns if said == source] == []
+
+
+def test_every_parameter_and_choice_of_every_plugin_has_a_chinese_name(chinese: None) -> None:
+    texts = {
+        text
+        for info in load_registry()
+        for schema in params_schema(info.params).get("properties", {}).values()
+        for text in (schema.get("title", ""), schema.get("description", ""), *map(str, schema.get("enum", ())))
+        if text
+    }
+    assert len(texts) > 100
+    assert {text for text in texts if translation.pgettext("parameter", text) == text} <= {"fp32", "cpu", "gpu"}
+
+
+def test_every_policy_of_the_product_is_described_in_chinese(chinese: None) -> None:
+    texts = {spec.description for spec in BUILTIN.values()}
+    assert {text for text in texts if translation.pgettext("policy", text) == text} == set()
+
+
+@pytest.mark.django_db
+def test_scripts_get_the_same_sentences_once(viewer: Client, client: Client) -> None:
+    page = viewer.get("/policies/", headers={"accept-language": "zh-CN"}).content.decode()
+    address = re.search(r'data-sentences="([^"]+)"', page)
+    assert address is not None
+    answer = viewer.get(address[1])
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert ["the node is cordoned", "节点已封锁"] in answer.json()["patterns"]
+    assert client.get(address[1]).status_code == 302
+    assert viewer.get(reverse("sentences", args=["zh-hans", "00000000"])).status_code == 404
+    assert "data-sentences" not in viewer.get("/policies/").content.decode()

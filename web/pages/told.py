@@ -1,0 +1,139 @@
+"""What the engine, the ledger and the doors say, in the language of the reader.
+
+Problem: a refusal is worded where it is known, in the engine's floor, which has no languages; it is kept in the ledger
+and answered by REST as it was said. A page has to say it in the reader's own language, also a year later.
+Rule: a sentence is read by patterns (`sentences`), each of which stands in the catalogue under the context `told`.
+What a pattern's holes take follows from their names:
+    n, m, k         a whole number
+    names...        words between commas, taken over
+    text...         any text, taken over
+    said, told      a sentence, said in turn; behind a colon it may be one that nobody knows
+    each            sentences between semicolons, each behind a number of nodes
+    any other       one word without spaces, taken over
+The pattern with the most fixed letters counts, one that begins with any text last. Sentences between semicolons, what
+is waited for between `, or` and changes between `and` are said one by one; a pod's name in front is kept. What no
+pattern reads stays as it was said.
+Invariant: `static/js/told.js` reads by the same rules, with what `catalogue` gives it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+
+import msgspec
+from django.utils import translation
+from django.utils.translation import pgettext
+
+from .sentences.engine import ENGINE
+from .sentences.ledger import LEDGER
+from .sentences.problems import PROBLEMS
+
+SENTENCES = (*ENGINE, *LEDGER, *PROBLEMS)
+
+_HOLE = re.compile(r"\{(\w+)\}")
+_KEY = re.compile(r"(\S+/\S+?)(:?) (.+)", re.DOTALL)
+_COUNTED = re.compile(r"(\d+) (.+)", re.DOTALL)
+_ANY = ".+?"
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """What a script needs: [source, translation] of every pattern, first one first, and what stands between parts."""
+
+    patterns: list[tuple[str, str]]
+    glue: dict[str, str]
+
+
+def told(text: str) -> str:
+    """Return what was said in English in the language that is active; unknown sentences are returned as they are."""
+    language = translation.get_language() or "en"
+    return text if not text or language.startswith("en") else _say(text, language) or text
+
+
+def catalogue() -> Catalogue:
+    """Return the patterns in the language that is active."""
+    return Catalogue([(source, pgettext("told", source)) for source, *_ in _patterns()], _glue())
+
+
+@lru_cache(maxsize=16384)
+def _say(text: str, language: str) -> str | None:
+    """Return a sentence in the language, which is active; None where nobody knows it. Parts are shorter: it ends."""
+    for between in (", or ", "; ", " and "):
+        if between in text and None not in (parts := [_say(part, language) for part in text.split(between)]):
+            return _glue()[between].join(filter(None, parts))
+    for source, begin, end, pattern in _patterns():
+        if not (text.startswith(begin) and text.endswith(end)):
+            continue
+        found = pattern.fullmatch(text)
+        if found is not None and (said := _filled(source, found.groupdict(), language)) is not None:
+            return said
+    return _in_part(text, language)
+
+
+def _filled(source: str, holes: dict[str, str], language: str) -> str | None:
+    values = {}
+    for name, value in holes.items():
+        inner: str | None = value
+        if name in ("said", "told"):
+            inner = _say(value, language) or (value if f": {{{name}}}" in source else None)
+        elif name == "each":
+            inner = _glue()["; "].join(_counted(part, language) for part in value.split("; "))
+        elif name.startswith("names"):
+            inner = value.replace(", ", _glue()[", "])
+        if inner is None:
+            return None
+        values[name] = inner
+    return _HOLE.sub(lambda hole: values[hole[1]], pgettext("told", source))
+
+
+def _counted(part: str, language: str) -> str:
+    found = _COUNTED.fullmatch(part)
+    if found is None:
+        return _say(part, language) or part
+    return _glue()["counted"].format(count=found[1], said=_say(found[2], language) or found[2])
+
+
+def _in_part(text: str, language: str) -> str | None:
+    """Say what stands behind a pod's name, or those of several sentences that are known."""
+    if (found := _KEY.fullmatch(text)) and (said := _say(found[3], language)) is not None:
+        return f"{found[1]}{_glue()[': '] if found[2] else ' '}{said}"
+    parts = text.split("; ")
+    said_parts = [_say(part, language) for part in parts] if parts[1:] else []
+    if not any(said_parts):
+        return None
+    return _glue()["; "].join(said or part for said, part in zip(said_parts, parts, strict=True))
+
+
+def _glue() -> dict[str, str]:
+    """Return what stands between parts, by what stands there in English."""
+    return {
+        ", ": pgettext("told", ", "),
+        "; ": pgettext("told", "; "),
+        ": ": pgettext("told", ": "),
+        ", or ": pgettext("told", ", or "),
+        " and ": pgettext("told", " and "),
+        "counted": pgettext("told", "{count} {said}"),
+    }
+
+
+@cache
+def _patterns() -> tuple[tuple[str, str, str, re.Pattern[str]], ...]:
+    """Return every sentence with its beginning, its end and its pattern, in the order in which they are tried."""
+    found = []
+    for source in sorted(SENTENCES, key=_order):
+        parts = _HOLE.split(source)
+        groups = (f"(?P<{part}>{_taken(part)})" if at % 2 else re.escape(part) for at, part in enumerate(parts))
+        found.append((source, parts[0], parts[-1], re.compile("".join(groups), re.DOTALL)))
+    return tuple(found)
+
+
+def _order(source: str) -> tuple[bool, int]:
+    """Put those that begin with any text behind the others, and those with more fixed letters first."""
+    hole = _HOLE.match(source)
+    return hole is not None and _taken(hole[1]) == _ANY, -len(_HOLE.sub("", source))
+
+
+def _taken(hole: str) -> str:
+    if hole in ("n", "m", "k"):
+        return r"\d+"
+    return _ANY if hole in ("said", "told", "each") or hole.startswith(("names", "text")) else r"\S+"
