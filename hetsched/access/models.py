@@ -28,6 +28,19 @@ class Token(AbstractAuthToken):
     # By which people who hold it know it again; 16 of its 256 bits.
     ending = models.CharField(_("ends with"), max_length=4, blank=True, default="", editable=False)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
+    # What it may not exceed, whatever its role may; nothing means no bound of its own.
+    most_priority = models.IntegerField(
+        _("highest priority"), null=True, blank=True, help_text=_("Of the pods that it submits.")
+    )
+    submits_per_minute = models.PositiveIntegerField(
+        _("submissions a minute"), null=True, blank=True, help_text=_("Instead of what the server allows everybody.")
+    )
+    quota = models.JSONField(
+        _("quota"),
+        default=dict,
+        blank=True,
+        help_text=_("What its pods may ask for at the same time, as quantities: pods, waiting, cpu, memory and so on."),
+    )
 
     class Meta:
         verbose_name = _("token")
@@ -44,6 +57,16 @@ class Token(AbstractAuthToken):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.token_key}…)"
+
+
+class Bucket(models.Model):
+    """How often one key asked lately: the moment, in microseconds, when all it took has come back; see `limits.py`."""
+
+    key = models.CharField(max_length=300, primary_key=True)
+    full_at = models.BigIntegerField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class LoginFailure(models.Model):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +19,12 @@ from django.utils import timezone
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 
+from hetsched.contracts.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
 
 from .models import Token
-from .roles import Action, Role
+from .roles import MAY, Action, Role
 from .subject import Subject
 
 LIFETIME = timedelta(days=90)
@@ -41,6 +42,9 @@ def create_token(
     cluster: str = "",
     node: str = "",
     lifetime: timedelta = LIFETIME,
+    most_priority: int | None = None,
+    submits_per_minute: int | None = None,
+    quota: Mapping[str, str] | None = None,
     actor: Subject | None = None,
     reason: str = "",
 ) -> tuple[Token, str]:
@@ -48,13 +52,16 @@ def create_token(
 
     Without `user` it belongs to a service account of its role, which cannot log in. `actor` None means the machine's
     own operator, by command line; a person needs the action `admin`. An agent's token needs the `cluster` and `node`
-    that it speaks for; no other has them.
-    Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `PermissionDenied`.
+    that it speaks for; no other has them. `most_priority`, `submits_per_minute` and `quota`, a resource list, bound
+    what it submits.
+    Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `TokenBoundInvalid`,
+    `QuotaInvalid`, `PermissionDenied`.
     """
     if role not in set(Role):
         raise InputError("RoleUnknown", f"{role!r} is not a role", place="role", hint=f"Known: {', '.join(Role)}")
     limited_to = check_namespaces(list(namespaces))
     check_binding(role, cluster, node)
+    bounds = check_bounds(role, most_priority, submits_per_minute, quota or {})
     if not timedelta(0) < lifetime <= LIFETIME:
         raise InputError("TokenLifetimeInvalid", f"a token lives at most {LIFETIME.days} days", place="lifetime")
     if actor is not None and not actor.may(Action.ADMIN):
@@ -62,8 +69,9 @@ def create_token(
     with transaction.atomic():
         owner = user or service_account(Role(role))
         token, plaintext = Token.objects.create(
-            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to, cluster=cluster, node=node
-        )
+            user=owner, expiry=lifetime, name=name or role, role=role, namespaces=limited_to, cluster=cluster,
+            node=node, **bounds,
+        )  # fmt: skip
         token.ending = plaintext[-4:]
         token.save(update_fields=["ending"])
         _record(actor, "token.create", token, reason)
@@ -96,6 +104,24 @@ def check_binding(role: str, cluster: str, node: str) -> None:
         if len(name) > 253 or not _NODE.fullmatch(name):
             message = f"{name[:80]!r} is not the name of a {place}" if name else f"an agent's token needs its {place}"
             raise InputError("NodeInvalid", message, place=place, hint="A token speaks for one node of one cluster")
+
+
+def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: Any) -> dict[str, Any]:
+    """Check what bounds a token's submissions, and return its columns.
+
+    Raises: InputError `TokenBoundInvalid`, `QuotaInvalid`.
+    """
+    for value, range_, place in (
+        (most_priority, range(-(2**31), 2**31), "mostPriority"),
+        (submits_per_minute, range(1_000_001), "submitsPerMinute"),
+    ):
+        if value is not None and value not in range_:
+            text = f"it is not a whole number from {range_.start} to {range_.stop - 1}"
+            raise InputError("TokenBoundInvalid", text, place=place)
+    bounds = {"most_priority": most_priority, "submits_per_minute": submits_per_minute, "quota": read_quota(quota)}
+    if any(value not in (None, {}) for value in bounds.values()) and Action.SUBMIT not in MAY[Role(role)]:
+        raise InputError("TokenBoundInvalid", f"a token for role {role} submits nothing", place="role")
+    return bounds
 
 
 def revoke_token(token: Token, *, actor: Subject | None, reason: str) -> None:
@@ -136,6 +162,21 @@ def service_account(role: str) -> Any:
     return account
 
 
+def bounds_of(token: Token) -> dict[str, Any]:
+    """Return those bounds that a token has."""
+    found = {
+        "mostPriority": token.most_priority, "submitsPerMinute": token.submits_per_minute, "quota": token.quota
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
+def allowance_of(token: Token | None) -> Allowance:
+    """Return what the pods that somebody submits with this token may not exceed; people have no bounds."""
+    if token is None or not (token.quota or token.most_priority is not None):
+        return UNLIMITED
+    return Allowance(amounts(token.quota), token.most_priority)
+
+
 def _record(actor: Subject | None, action: str, token: Token, reason: str) -> None:
     audit.record(
         actor=actor.name if actor else "command line",
@@ -149,5 +190,6 @@ def _record(actor: Subject | None, action: str, token: Token, reason: str) -> No
             "namespaces": token.namespaces,
             "key": token.token_key,
             **({"cluster": token.cluster, "node": token.node} if token.node else {}),
+            **bounds_of(token),
         },
     )

@@ -25,6 +25,7 @@ from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
 from hetsched.journal.rows import new
 
+from .charges import Charge
 from .handouts import HandedOut
 from .holds import Hold
 from .ids import sortable_id
@@ -38,6 +39,7 @@ from .webhooks import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, We
 
 __all__ = [
     "CallbackHost",
+    "Charge",
     "CommitRefusal",
     "Decision",
     "Delivery",

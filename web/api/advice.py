@@ -120,6 +120,7 @@ class Advice(ApiView):
 
 class Rebalances(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
     queries: ClassVar = LIST_QUERIES
 
     @extend_schema(responses=page_of(RebalanceRow))
@@ -161,6 +162,7 @@ class One(ApiView):
 
 class Actions(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
 
     @extend_schema(request=RebalanceAction, responses=RebalanceRow)
     def post(self, request: Any, name: str, number: int) -> HttpResponse:

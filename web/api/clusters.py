@@ -138,6 +138,7 @@ class One(ApiView):
 
 class Import(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
+    matched: ClassVar = {"POST": False}
     queries: ClassVar = {"reason": "Why, for the audit trail."}
 
     @extend_schema(

@@ -140,6 +140,7 @@ class Collectors(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.OPERATE, "DELETE": Action.OPERATE}
+    matched: ClassVar = {"PUT": False, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
 
     @extend_schema(responses=CollectorDetail)
@@ -149,7 +150,7 @@ class One(ApiView):
         row = _found(find(name), collector)
         return answer(request, detail(row), etag=_tag(row))
 
-    @extend_schema(request=NewCollector, responses=CollectorDetail)
+    @extend_schema(request=NewCollector, responses={200: CollectorDetail, 201: CollectorDetail})
     def put(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Add a collector, or change it; a change needs If-Match."""
         reach.check_unlimited(self.subject)

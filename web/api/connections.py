@@ -183,6 +183,7 @@ def _policy(one: PolicyObject) -> PolicyThere:
 
 class Replace(ApiView):
     actions: ClassVar = {"PUT": Action.OPERATE}
+    matched: ClassVar = {"PUT": True}
 
     @extend_schema(request=NewConnection, responses=ConnectionDetail)
     def put(self, request: Any, name: str) -> HttpResponse:

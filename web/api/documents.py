@@ -14,12 +14,15 @@ import msgspec.inspect
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 
 import hetsched.access.schema  # noqa: F401 - it registers how tokens are described
 
 from .problems import CONTENT_TYPE, Problem
+from .queries import kind_of
+
+_TAGS = {"type": "string", "minLength": 1, "examples": ["*"]}
+_KEY = {"type": "string", "pattern": "^[!-~]{1,255}$"}
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,13 +84,24 @@ def page_of(document: type[msgspec.Struct]) -> Any:
 
 
 class ApiSchema(AutoSchema):
-    """What every operation has besides its own: the query parameters of its view, and problems as the other answer."""
+    """What every operation has besides its own: what its view takes beside bodies, and problems as the other answer."""
 
     def get_override_parameters(self) -> list[Any]:
-        return [
-            OpenApiParameter(name, OpenApiTypes.STR, OpenApiParameter.QUERY, description=text)
+        found = [
+            OpenApiParameter(name, kind_of(name), OpenApiParameter.QUERY, description=text)
             for name, text in getattr(self.view, "queries", {}).items()
         ]
+        match = getattr(self.view, "matched", {}).get(self.method)
+        if match is not None:
+            text = "The ETag of what you read, or * for whatever is there; another one is answered with 412."
+            found.append(OpenApiParameter("If-Match", _TAGS, OpenApiParameter.HEADER, required=match, description=text))
+        if self.method in getattr(self.view, "keyed", ()):
+            text = "Makes a repetition safe: the same key and body get the first answer again, another body gets 422."
+            found.append(OpenApiParameter("Idempotency-Key", _KEY, OpenApiParameter.HEADER, description=text))
+        return found
+
+    def map_parsers(self) -> list[str]:
+        return ["application/json"]
 
     def get_operation_id(self) -> str:
         words = re.findall(r"[a-z_]+", self.path.removeprefix("/api/v1/").replace("_id}", "}").replace("-", "_"))

@@ -73,6 +73,7 @@ def _part(asked: NodeAction) -> tuple[str, str]:
 
 class Actions(OfNode):
     actions: ClassVar = {"POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
     get = None  # type: ignore[assignment]
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)

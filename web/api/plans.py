@@ -109,6 +109,7 @@ class Plans(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
+    matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
 
     @extend_schema(responses=PlanDetail)

@@ -145,6 +145,7 @@ class One(ApiView):
 
 class Versions(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": False}
     queries: ClassVar = LIST_QUERIES
 
     @extend_schema(responses=page_of(VersionDetail))
@@ -179,6 +180,7 @@ class OneVersion(ApiView):
 
 class Activation(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
 
     @extend_schema(request=Activate, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
@@ -196,6 +198,7 @@ class Activation(ApiView):
 
 class Return(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
 
     @extend_schema(request=Rollback, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
@@ -226,6 +229,7 @@ class Difference(ApiView):
 
 class Keeper(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
 
     @extend_schema(request=Owner, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:

@@ -36,6 +36,9 @@ REQUESTS = Histogram(
 SOCKETS = Gauge("hetsched_sockets", "Live sockets open in this process.", registry=REGISTRY)
 GAPS = Counter("hetsched_live_gaps", "Live events that the broker lost and a look found.", registry=REGISTRY)
 DROPPED = Counter("hetsched_live_dropped", "Live events not sent because a reader was too slow.", registry=REGISTRY)
+RATE_LIMITED = Counter(
+    "hetsched_rate_limited", "Requests refused because one asker asked too often.", ["kind"], registry=REGISTRY
+)
 REGISTRY.register(Fleet())
 log = structlog.get_logger(__name__)
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")

@@ -6,6 +6,7 @@ named by the first characters, which are no secret.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -26,9 +27,15 @@ from .documents import Document, Request, Rows, page_of
 from .problems import not_found
 from .views import ApiView, answer
 
+_WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+
 
 class NewToken(Request, frozen=True):
-    """A token to make; `namespaces` limit it, none means all. An agent's speaks for one `node` of one `cluster`."""
+    """A token to make; `namespaces` limit it, none means all. An agent's speaks for one `node` of one `cluster`.
+
+    `mostPriority`, `submitsPerMinute` and `quota` bound what it submits; `quota` is a resource list such as
+    `{"pods": "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its workloads that are not over.
+    """
 
     name: str
     role: str
@@ -37,6 +44,9 @@ class NewToken(Request, frozen=True):
     cluster: str = ""
     node: str = ""
     days: int = LIFETIME.days
+    most_priority: int | str | None = None
+    submits_per_minute: int | str | None = None
+    quota: dict[str, str | int | float] | str = {}
 
 
 class Revocation(Request, frozen=True):
@@ -46,7 +56,10 @@ class Revocation(Request, frozen=True):
 
 
 class TokenDetail(Document, frozen=True):
-    """A token, without what makes it one; `key` is how it begins, `ending` how it ends where that is known."""
+    """A token, without what makes it one; `key` is how it begins, `ending` how it ends where that is known.
+
+    `mostPriority`, `submitsPerMinute` null: no bound of its own; `quota` empty: none.
+    """
 
     key: str
     ending: str
@@ -59,6 +72,9 @@ class TokenDetail(Document, frozen=True):
     created: datetime
     expires: datetime | None
     last_used_at: datetime | None
+    most_priority: int | None
+    submits_per_minute: int | None
+    quota: dict[str, str]
 
 
 class MadeToken(TokenDetail, frozen=True, kw_only=True):
@@ -88,6 +104,9 @@ class Tokens(ApiView):
             cluster=asked.cluster,
             node=asked.node,
             lifetime=timedelta(days=max(min(asked.days, 10_000), 0)),
+            most_priority=_number(asked.most_priority, "mostPriority"),
+            submits_per_minute=_number(asked.submits_per_minute, "submitsPerMinute"),
+            quota=_quota(asked.quota),
             actor=self.subject,
             reason=require_reason(asked.reason),
         )
@@ -118,7 +137,7 @@ def token_detail(row: Token) -> TokenDetail:
     """Return a token as it may be shown."""
     return TokenDetail(
         row.token_key, row.ending, row.name, row.user.get_username(), row.role, row.namespaces, row.cluster, row.node,
-        row.created, row.expiry, row.last_used_at,
+        row.created, row.expiry, row.last_used_at, row.most_priority, row.submits_per_minute, row.quota,
     )  # fmt: skip
 
 
@@ -127,6 +146,25 @@ def _name(text: str) -> str:
     if not 0 < len(name) <= 100:
         raise InputError("TokenNameInvalid", "say in 1 to 100 characters what it is for", place="name")
     return name
+
+
+def _number(given: int | str | None, place: str) -> int | None:
+    """Read a number that may come out of a form, where nothing means none."""
+    if given is None or isinstance(given, int):
+        return given
+    if not given.strip():
+        return None
+    if not _WHOLE.fullmatch(given.strip()):
+        raise InputError("TokenBoundInvalid", f"{given[:40]!r} is not a whole number", place=place)
+    return int(given)
+
+
+def _quota(given: dict[str, str | int | float] | str) -> dict[str, str]:
+    """Read a quota that comes as an object, or as people write it into one field: `pods=20 cpu=64`."""
+    if not isinstance(given, str):
+        return {name: str(amount) for name, amount in given.items()}
+    pairs = [part.partition("=") for part in given.replace(",", " ").split()]
+    return {name: amount for name, _, amount in pairs}
 
 
 routes = [path("tokens/", Tokens.as_view()), path("tokens/<str:key>/revoke/", Revoke.as_view())]

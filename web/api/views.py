@@ -23,6 +23,7 @@ from hetsched.contracts.errors import InputError
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
 from .prometheus import REQUESTS
+from .rates import READ, WRITE, take_turn
 
 
 class Unread(BaseParser):
@@ -42,12 +43,17 @@ class ApiView(APIView):
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
     queries: ClassVar[dict[str, str]] = {}
+    matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
+    counted: ClassVar[dict[str, str]] = {}  # methods that are counted otherwise than by what they may do
+    keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         method = "GET" if request.method == "HEAD" else request.method
         if method != "OPTIONS" and method not in self.actions:
             raise MethodNotAllowed(str(request.method))
         super().initial(request, *args, **kwargs)
+        if method in self.actions:
+            self._count(str(method))
         if any("\0" in str(part) for part in kwargs.values()):
             raise Http404
         for name, values in request.GET.lists():
@@ -56,6 +62,13 @@ class ApiView(APIView):
                 raise InputError("QueryUnknown", "there is no such parameter", place=name, hint=f"Known: {known}")
             if len(values) > 1 or "\0" in values[0]:
                 raise InputError("QueryInvalid", "it must be given once and hold no NUL", place=name)
+
+    def _count(self, method: str) -> None:
+        """Take a turn of the asker's; who only looks writes nothing for it, and agents have a pace of their own."""
+        action = self.actions[method]
+        if action != Action.REPORT:
+            looks = method == "GET" or action == Action.VIEW
+            self.headers |= take_turn(self.counted.get(method) or (READ if looks else WRITE), self.subject)
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()

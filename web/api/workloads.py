@@ -31,6 +31,7 @@ from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, integer, page
 from .problems import Refused, not_found
+from .rates import SUBMIT
 from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .views import ApiView, answer
 from .waiting import watch
@@ -73,8 +74,12 @@ class WorkloadRow(Document, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One pod of a workload and what it holds; a refused one waits for something, since it was tried last."""
+    """One pod of a workload and what it holds; a refused one waits for something, since it was tried last.
 
+    `id` is what `pods/{id}/why/` takes.
+    """
+
+    id: int
     pod: str
     state: str
     node: str | None
@@ -140,6 +145,8 @@ class WorkloadAction(Request, frozen=True):
 
 class Workloads(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    keyed: ClassVar = ("POST",)
+    counted: ClassVar = {"POST": SUBMIT}
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
@@ -178,6 +185,7 @@ class Workloads(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    matched: ClassVar = {"DELETE": False}
     queries: ClassVar = {
         "wait": f"Seconds, at most {LONGEST_WAIT_SECONDS}, to wait for what `for` names; answered as soon as it is so.",
         "for": "What to wait for: placed (any verdict), running or finished.",
@@ -198,7 +206,7 @@ class One(ApiView):
         document = _detail(workload)
         return answer(request, document)
 
-    @extend_schema(responses=WorkloadDetail)
+    @extend_schema(responses={200: WorkloadDetail})
     def delete(self, request: Any, workload_id: str) -> HttpResponse:
         """Cancel a workload and free what it holds."""
         workload = _find(self, workload_id)
@@ -223,6 +231,7 @@ class Pods(ApiView):
 
 class Actions(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    matched: ClassVar = {"POST": True}
 
     @extend_schema(request=WorkloadAction, responses=WorkloadDetail)
     def post(self, request: Any, workload_id: str) -> HttpResponse:
@@ -297,7 +306,7 @@ def _pod(pod: Pod) -> dict[str, Any]:
     """Return a pod's row; where nothing else is to be said of a refused one, its message is why it was refused."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
     waits = in_words(pod.waits_for) or None
-    document = {"pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
+    document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
     if document["message"] is None and pod.state in _REFUSED and pod.decision is not None:
         document["message"] = pod.decision.summary
     return document

@@ -19,6 +19,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
+from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import ObservedPod
 from hetsched.contracts.submitted import WORKLOAD_LABEL, Wanted
@@ -36,6 +37,7 @@ from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..lifecycle import State
 from ..models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
+from ..quotas import check_ceiling, keep_within
 from ..topics import cluster_counts, workload_head, workload_topic
 from .change import Change
 from .claiming import claim_hold, claimed_by
@@ -61,6 +63,7 @@ def submit_there(
     idempotency_key: str = "",
     body_hash: str = "",
     hold: str = "",
+    allowance: Allowance = UNLIMITED,
 ) -> Submission:
     """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that does so.
 
@@ -70,6 +73,7 @@ def submit_there(
     from hetsched.adapters.kube.submitting import wanted
 
     check_pods(pods, None)
+    check_ceiling(allowance, pods, None)
     refuse_foreign(callback_url)
     if idempotency_key:
         known = answered(owner, idempotency_key, body_hash)
@@ -106,6 +110,7 @@ def submit_there(
             )
             if hold:
                 claim_hold(hold, workload)
+            keep_within(cluster, [(workload, pods)], owner, allowance)
             named = [f"{one.namespace}/{one.name}" for one in objects if one.kind == "Pod"]
             shown = [{"pod": key, "state": State.PENDING.value} for key in named]
             response = {"id": workload.pk, "state": workload.state, "pods": shown}

@@ -27,7 +27,7 @@ from ..queue import backoff
 from .change import BACK_IN_QUEUE, Change
 from .creating import withdraw
 from .holding import end
-from .submitting import PRIORITIES
+from .submitting import check_priority
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 
@@ -165,8 +165,7 @@ def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str
     Raises: InputError `ReasonMissing` or `PriorityInvalid`.
     """
     reason = require_reason(reason)
-    if priority not in PRIORITIES:
-        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+    check_priority(priority)
     with transaction.atomic():
         change = Change(advance(workload.cluster_id))
         # The request itself changes: a state folded later from the rows must be the one that was decided on.

@@ -16,6 +16,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.workload import PodSpec
@@ -32,6 +33,7 @@ from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..lifecycle import LIVE, State
 from ..models import IdempotencyKey, Pod, Workload
+from ..quotas import check_ceiling, keep_within
 from ..topics import cluster_counts, counts_are_due, pod_document, workload_head, workload_topic
 from .claiming import claim_hold
 from .imaging import look_up
@@ -64,16 +66,20 @@ def submit(
     body_hash: str = "",
     hold: str = "",
     origin: str = Pod.SUBMITTED,
+    allowance: Allowance = UNLIMITED,
 ) -> Submission:
     """Accept pods to be placed on a cluster, and wake the scheduler.
 
     `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
     of a policy is wrong is accepted and will be *misconfigured*. The pods get the room of `hold`, if one is named.
+    `allowance` is what their owner may not exceed.
     Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
-    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`;
-    Conflict where another writer held a name and let it go meanwhile.
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`,
+    `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict where another writer held a name
+    and let it go meanwhile.
     """
     check_pods(pods, priority)
+    check_ceiling(allowance, pods, priority)
     refuse_foreign(callback_url)
     if idempotency_key:
         known = answered(owner, idempotency_key, body_hash)
@@ -87,6 +93,7 @@ def submit(
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
             if hold:
                 claim_hold(hold, workload)
+            keep_within(cluster, [(workload, pods)], owner, allowance)
             response = {
                 "id": workload.pk,
                 "state": workload.state,
@@ -119,8 +126,8 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
         raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
-    if priority is not None and priority not in PRIORITIES:
-        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+    if priority is not None:
+        check_priority(priority)
     seen: set[str] = set()
     for pod in pods:
         if pod.key in seen:
@@ -128,6 +135,12 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
         seen.add(pod.key)
         if pod.node_name:
             raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
+
+
+def check_priority(priority: int) -> None:
+    """Refuse what is no priority. Raises: InputError `PriorityInvalid`."""
+    if priority not in PRIORITIES:
+        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
 
 
 def answered(owner: str, key: str, body_hash: str) -> Submission | None:

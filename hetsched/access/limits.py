@@ -1,0 +1,112 @@
+"""How often somebody may ask, for every process together and whatever races.
+
+Problem: counters that are read and then written admit too many when two requests race; counters of one process admit
+as many more as there are processes.
+Rule: the generic cell rate algorithm. A bucket holds one moment, `full_at`: when all that was taken will be back. One
+more is admitted if, with it, that moment lies at most `burst` turns ahead; taking is one statement of the database, by
+the database's clock, so that of racing requests exactly as many are admitted as there is room for, and no clock of a
+web process matters. Reads write nothing: their buckets are in the memory of each process, by its monotonic clock.
+Source: ITU-T I.371, GCRA as a virtual scheduling algorithm.
+Invariant: in any stretch of t seconds at most burst + t x rate are admitted of one key.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+
+import msgspec
+from django.db import connection
+
+from .models import Bucket
+
+_MOST_IN_MEMORY = 10_000
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """So many a minute, and `burst` at once; none at all where `per_minute` is 0."""
+
+    per_minute: float
+    burst: int
+
+    @property
+    def turn_micros(self) -> int:
+        """Return how long one takes to come back."""
+        return math.ceil(60_000_000 / self.per_minute)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Whether it was admitted, how many more would be now, and in how many seconds one will be."""
+
+    admitted: bool
+    remaining: int
+    wait_seconds: int
+
+
+_NOW = {
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000",
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+}
+_GREATEST = {"sqlite": "max", "postgresql": "greatest"}
+
+
+def take(key: str, limit: Limit, amount: int = 1) -> Taken:
+    """Take some of a bucket that all processes share, or nothing if there is not as much.
+
+    More than the whole bucket counts as the whole bucket. One statement, in a transaction of its own.
+    """
+    turn = limit.turn_micros
+    cost, most = turn * min(amount, limit.burst), turn * limit.burst
+    table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
+    later = f"{greatest}({table}.full_at, {now}) + %s"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} (key, full_at) VALUES (%s, {now} + %s) "  # noqa: S608 - no value of a request
+            f"ON CONFLICT (key) DO UPDATE SET full_at = {later} WHERE {later} - {now} <= %s "
+            f"RETURNING full_at - {now}",
+            [key, cost, cost, cost, most],
+        )
+        row = cursor.fetchone()
+        if row is not None:
+            return Taken(True, max(0, most - row[0]) // turn, 0)
+        cursor.execute(f"SELECT full_at - {now} FROM {table} WHERE key = %s", [key])  # noqa: S608
+        found = cursor.fetchone()
+    ahead = found[0] if found else 0
+    return Taken(False, max(0, most - ahead) // turn, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
+
+
+def forget_full() -> int:
+    """Delete the buckets in which nothing is missing any more."""
+    table, now = Bucket._meta.db_table, _NOW[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table} WHERE full_at < {now}")  # noqa: S608
+        return int(cursor.rowcount)
+
+
+class Local:
+    """Buckets in the memory of this process; those not asked for longest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, key: str, limit: Limit) -> Taken:
+        """Take one, or nothing."""
+        turn = 60.0 / limit.per_minute
+        most = turn * limit.burst
+        with self._lock:
+            now = time.monotonic()
+            ahead = max(self._full_at.get(key, now), now) - now + turn
+            if ahead > most + 1e-9:
+                return Taken(False, 0, max(1, math.ceil(ahead - most)))
+            self._full_at[key] = now + ahead
+            self._full_at.move_to_end(key)
+            if len(self._full_at) > _MOST_IN_MEMORY:
+                self._full_at.popitem(last=False)
+            return Taken(True, int((most - ahead) / turn), 0)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._full_at.clear()

@@ -1,0 +1,57 @@
+"""What one submitter may not exceed, whatever it is allowed to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .errors import InputError
+from .units import format_amount, parse_amount
+
+PODS = "pods"
+GPU_MILLI = "hetsched.io/gpu-milli"
+_MOST_NAMES = 32
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """Bounds of one submitter: `most` by resource, in amounts of `parse_amount`, over its workloads that are not over.
+
+    `pods` counts pods, `hetsched.io/gpu-milli` thousandths of cards; `priority` is the highest one of its pods.
+    """
+
+    most: dict[str, int] = {}
+    priority: int | None = None
+
+
+UNLIMITED = Allowance()
+
+
+def read_quota(given: Any) -> dict[str, str]:
+    """Check a quota, a resource list of Kubernetes, and return it as it is kept.
+
+    Raises: InputError `QuotaInvalid`.
+    """
+    if not isinstance(given, Mapping) or len(given) > _MOST_NAMES:
+        raise InputError(
+            "QuotaInvalid", f"it is not a list of at most {_MOST_NAMES} resources", place="quota", hint=_HINT
+        )
+    return {str(name): format_amount(str(name), _amount(name, text)) for name, text in sorted(given.items())}
+
+
+_HINT = 'Write {"pods": "20", "cpu": "64", "memory": "256Gi", "hetsched.io/gpu-milli": "4000"}'
+
+
+def _amount(name: Any, text: Any) -> int:
+    if not isinstance(name, str) or not 0 < len(name) <= 253 or not name.isascii() or not name.isprintable():
+        raise InputError("QuotaInvalid", f"{str(name)[:80]!r} is not a resource", place="quota", hint=_HINT)
+    try:
+        return parse_amount(name, text)
+    except InputError as error:
+        raise InputError("QuotaInvalid", error.message, place=f"quota.{name}", hint=_HINT) from None
+
+
+def amounts(quota: Mapping[str, str]) -> dict[str, int]:
+    """Return a kept quota as amounts."""
+    return {name: parse_amount(name, text) for name, text in quota.items()}

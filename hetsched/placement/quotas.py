@@ -1,0 +1,123 @@
+"""What submitters and namespaces may not exceed, counted where it is written.
+
+Problem: two submissions that each fit into what is left, at the same moment, do not both fit.
+Rule: a submission is written first and counted then, in its transaction: it takes the locks of what it is counted
+against, in the order of their names, and sums up what all that committed before it hold with its own. What is too
+much is undone with everything else. The locks are held from there to the commit, which is next; SQLite has one writer
+anyway. A workload is charged whole until it is over.
+Invariant: at every commit the workloads of an owner with a quota hold no more than the quota, whatever raced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from django.conf import settings
+from django.db import connection
+
+from hetsched.contracts.allowance import GPU_MILLI, PODS, Allowance
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.units import format_amount
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster, ClusterKind
+
+from .lifecycle import FINISHED
+from .models import Charge, Pod, Workload
+
+_OVER = sorted(state.value for state in FINISHED)
+
+
+def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int | None) -> None:
+    """Refuse pods that are more important than their submitter may make them.
+
+    Raises: InputError `PriorityNotAllowed`.
+    """
+    most = allowance.priority
+    if most is None:
+        return
+    highest = priority if priority is not None else max((pod.priority for pod in pods), default=most)
+    if highest > most:
+        raise InputError(
+            "PriorityNotAllowed",
+            f"priority {highest} is higher than {most}, the highest for this token",
+            place="priority",
+            hint="Ask for a lower priority, or for another token",
+        )
+
+
+def keep_within(
+    cluster: Cluster, charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, allowance: Allowance
+) -> None:
+    """Count workloads just written against the bounds of their owner and their namespaces.
+
+    Raises: InputError `QuotaTooSmall` where they would never fit, `QuotaExceeded`, `NamespaceFull`.
+    """
+    namespaces = Counter(pod.namespace for _, pods in charged for pod in pods)
+    locks = [f"namespace {cluster.pk} {name}" for name in namespaces]
+    if allowance.most:
+        locks.append(f"owner {owner}")
+    _lock(locks)
+    if allowance.most:
+        _charge(charged, owner, allowance.most)
+    for name in sorted(namespaces):
+        _check_namespace(cluster, name, namespaces[name])
+
+
+def _lock(names: Iterable[str]) -> None:
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            for name in sorted(names):
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+
+
+def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, most: Mapping[str, int]) -> None:
+    own = [Charge(workload=workload, owner=owner, amounts=_asked(pods, most)) for workload, pods in charged]
+    wanted: Counter[str] = Counter()
+    for charge in own:
+        wanted.update(charge.amounts)
+    for name, bound in most.items():
+        if wanted[name] > bound:
+            raise InputError("QuotaTooSmall", _over(name, bound, wanted[name], 0), place=name, hint="Ask for less")
+    Charge.objects.bulk_create(own)
+    held: Counter[str] = Counter()
+    rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
+    for amounts in rows.values_list("amounts", flat=True):
+        held.update(amounts)
+    for name, bound in most.items():
+        if held[name] > bound:
+            text = _over(name, bound, wanted[name], held[name] - wanted[name])
+            raise InputError("QuotaExceeded", text, place=name, hint="Wait until workloads end, or cancel some")
+
+
+def _over(name: str, bound: int, wanted: int, held: int) -> str:
+    asked, most, there = (format_amount(name, amount) for amount in (wanted, bound, held))
+    return f"{asked} of {name} are asked for, {there} are held already, and the quota of this token is {most}"
+
+
+def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
+    """Return what pods ask for of some resources."""
+    found = {}
+    for name in names:
+        if name == PODS:
+            found[name] = len(pods)
+        elif name == GPU_MILLI:
+            found[name] = sum(pod.shape.gpu.count * pod.shape.gpu.milli for pod in pods if pod.shape.gpu is not None)
+        else:
+            found[name] = sum(pod.shape.request(name) for pod in pods)
+    return found
+
+
+def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
+    """Refuse more pods of one namespace than may wait. Pods that are written already count themselves."""
+    most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
+    waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
+    if cluster.kind == ClusterKind.KUBERNETES:
+        waiting += coming  # these come in by the watch, once they are made
+    if waiting > most:
+        raise InputError(
+            "NamespaceFull",
+            f"{waiting - coming} pods of namespace {namespace} wait in cluster {cluster.name} already, {most} may",
+            place="manifest",
+            hint="Try again later with the same Idempotency-Key, or submit fewer pods",
+        )

@@ -1,0 +1,97 @@
+"""How often one asker may ask: 429 with Retry-After beyond it, and nothing done; others are not held back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.access.limits import Limit, Local, take
+from hetsched.access.models import Bucket
+from hetsched.access.tokens import create_token
+from hetsched.placement.models import Workload
+from web.api import rates
+
+from .conftest import POD, Api
+from .test_what_if_writes_nothing import no_writes
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    rates.reads.clear()
+
+
+def submit(caller: Api, name: str = "web", **headers: str) -> Any:
+    return caller("POST", "workloads/", POD.replace("web", name), kind="application/yaml", **headers)
+
+
+def test_submissions_beyond_the_limit_are_told_when_to_come_again(operator: Api, cluster: Any, settings: Any) -> None:
+    # One comes back every 60 s: two are there at once, the third has to wait for most of a minute.
+    settings.HETSCHED_SUBMITS_PER_MINUTE, settings.HETSCHED_SUBMITS_AT_ONCE = 1, 2
+    answers = [submit(operator, f"p{number}") for number in range(3)]
+    assert [answer.status_code for answer in answers] == [202, 202, 429]
+    assert [answer["RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
+    refused = answers[2]
+    assert refused.json()["code"] == "RateLimited"
+    assert 0 < int(refused["Retry-After"]) <= 60
+    assert Workload.objects.count() == 2
+
+
+def test_one_token_is_not_held_back_by_another(api: Callable[..., Api], cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_SUBMITS_PER_MINUTE, settings.HETSCHED_SUBMITS_AT_ONCE = 1, 1
+    first, second = api("submitter"), api("submitter")
+    assert [submit(first, "a").status_code, submit(first, "b").status_code] == [202, 429]
+    assert submit(second, "c").status_code == 202
+
+
+def test_a_token_brings_its_own_rate(db: Any, cluster: Any) -> None:
+    own = Api(create_token(role="submitter", name="ci", submits_per_minute=1)[1])
+    assert [submit(own, "a").status_code, submit(own, "b").status_code] == [202, 429]
+    none = Api(create_token(role="submitter", name="looker", submits_per_minute=0)[1])
+    assert (submit(none, "c").status_code, none("GET", "workloads/").status_code) == (403, 200)
+
+
+def test_other_writes_have_a_bucket_of_their_own(operator: Api, cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_WRITES_PER_MINUTE, settings.HETSCHED_WRITES_AT_ONCE = 1, 1
+    action = {"action": "cordon", "reason": "x"}
+    statuses = [operator("POST", "nodes/n1/actions/", action, if_match="*").status_code for _ in range(2)]
+    assert statuses == [200, 429]
+    assert submit(operator).status_code == 202
+
+
+def test_reads_are_counted_without_a_write(operator: Api, cluster: Any, settings: Any) -> None:
+    operator.get("nodes/")  # notes the first use of the token
+    settings.HETSCHED_READS_PER_MINUTE, settings.HETSCHED_READS_AT_ONCE = 1, 2
+    rates.reads.clear()
+    with no_writes():
+        statuses = [operator("GET", "nodes/").status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+
+
+def test_no_limit_is_none(operator: Api, cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_SUBMITS_PER_MINUTE = 0
+    settings.HETSCHED_SUBMITS_AT_ONCE = 1
+    assert [submit(operator, f"p{number}").status_code for number in range(3)] == [202] * 3
+    assert not Bucket.objects.exists()
+
+
+def test_what_was_taken_comes_back(db: Any) -> None:
+    limit = Limit(60, 2)  # one a second
+    assert [take("k", limit).admitted for _ in range(3)] == [True, True, False]
+    Bucket.objects.update(full_at=Bucket.objects.get().full_at - 1_000_000)
+    assert [take("k", limit).admitted for _ in range(2)] == [True, False]
+
+
+def test_more_than_a_whole_bucket_takes_the_whole_bucket(db: Any) -> None:
+    limit = Limit(1, 5)
+    assert take("k", limit, 100).admitted
+    assert not take("k", limit).admitted
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetsched.access.limits._MOST_IN_MEMORY", 3)
+    buckets = Local()
+    for number in range(10):
+        assert buckets.take(str(number), Limit(1, 1)).admitted
+    assert len(buckets._full_at) == 3

@@ -1,0 +1,60 @@
+"""How often one asker may ask: the limits of REST, and what is answered beyond them.
+
+Rule: what writes takes a turn of a bucket that all web processes share, before anything is read of the request's body;
+submissions have a bucket of their own, whose size a token may bring along. What only reads takes a turn of this
+process. Beyond a limit the answer is 429 `RateLimited` with `Retry-After`, and nothing was done. Agents have a pace of
+their own (`inventory.hearing`).
+Invariant: writes that cannot be counted, because the database does not answer, are refused (503).
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from hetsched.access.limits import Limit, Local, Taken, take
+from hetsched.access.subject import Subject
+
+from .problems import Refused
+from .prometheus import RATE_LIMITED
+
+SUBMIT = "submit"
+WRITE = "write"
+READ = "read"
+reads = Local()
+
+
+def limit_of(kind: str, subject: Subject) -> Limit:
+    """Return how often somebody may ask."""
+    own = subject.token.submits_per_minute if subject.token is not None and kind == SUBMIT else None
+    if own is not None:
+        return Limit(own, max(1, min(own, settings.HETSCHED_SUBMITS_AT_ONCE)))
+    names = {SUBMIT: "SUBMITS", WRITE: "WRITES", READ: "READS"}[kind]
+    return Limit(getattr(settings, f"HETSCHED_{names}_PER_MINUTE"), getattr(settings, f"HETSCHED_{names}_AT_ONCE"))
+
+
+def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
+    """Count a request of somebody, or `amount` submissions in one; return headers that say how many more are possible.
+
+    Raises: Refused 429.
+    """
+    limit = limit_of(kind, subject)
+    if limit.per_minute == 0:
+        if kind == SUBMIT and subject.token is not None and subject.token.submits_per_minute == 0:
+            raise Refused(403, "SubmissionsNotAllowed", "this token may not submit", hint="Ask for another token")
+        return {}
+    key = f"{kind} {subject.owner}"
+    taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)
+    if taken.admitted:
+        return _headers(limit, taken)
+    RATE_LIMITED.labels(kind).inc()
+    raise Refused(
+        429,
+        "RateLimited",
+        f"more than {limit.per_minute:g} requests of this kind a minute, or {limit.burst} at once",
+        hint=f"Try again in {taken.wait_seconds} s; a submission with the same Idempotency-Key",
+        headers={"Retry-After": str(taken.wait_seconds), **_headers(limit, taken)},
+    )
+
+
+def _headers(limit: Limit, taken: Taken) -> dict[str, str]:
+    return {"RateLimit-Limit": str(limit.burst), "RateLimit-Remaining": str(taken.remaining)}
