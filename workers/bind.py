@@ -170,6 +170,8 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
         with suppress(ApiFailure):
             release(api, one)
     tally.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
+    if bound.read:
+        tally.add(figures.READ_BACKS, name, bound.fate.value)
     return bound
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from django.db.models import F, Model, QuerySet
 
+from hetsched.journal import figures, tally
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.rows import update
 
@@ -72,6 +73,9 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
     """
     on = {"cluster": cluster_id, "revision": revision or 0, "decisive": _ANY if revision is None else revision}
     if not (_ADVANCE(**on) if epoch is None else _ADVANCE_BY_LEADER(**on, epoch=epoch)):
+        stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
+        for name in stale.values_list("name", flat=True) if epoch is not None else ():
+            tally.add(figures.STALE_EPOCHS, name)
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     (cluster,) = _CLUSTER(cluster=cluster_id)
     return cluster

@@ -44,6 +44,15 @@ KUBELET_REFUSALS = Kept(
 DELIVERIES = Kept(
     "hetsched_deliveries", "Attempts to tell others of workloads: delivered, failed (tried again), dead.", ("outcome",)
 )
+EVENTS_GIVEN_UP = Kept(
+    "hetsched_outbox_given_up", "Live events that the message store refused for so long that they are not sent."
+)
+STALE_EPOCHS = Kept(
+    "hetsched_stale_epoch_rejected", "Writes of processes that did not lead or follow any more, refused.", ("cluster",)
+)
+READ_BACKS = Kept(
+    "hetsched_bind_readback", "Bindings whose fate was found out by reading the pod.", ("cluster", "outcome")
+)
 VIOLATIONS = Kept("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
 GOLDENS = Kept(
     "hetsched_golden_placements",
@@ -51,5 +60,8 @@ GOLDENS = Kept(
     ("state",),
 )
 
-COUNTERS = (DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS, DELIVERIES)
+COUNTERS = (
+    DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS, DELIVERIES, EVENTS_GIVEN_UP,
+    STALE_EPOCHS, READ_BACKS,
+)  # fmt: skip
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -27,6 +27,7 @@ from channels.layers import get_channel_layer
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
+from . import figures, tally
 from .models import OutboxEvent, Topic
 from .rows import insert, new
 
@@ -36,6 +37,7 @@ _CHUNK = 400
 _MESSAGE_EVENTS = 200
 _TOGETHER_SECONDS = 0.1
 _LAST_SECONDS = 2.0
+GIVEN_UP_AFTER = timedelta(minutes=1)
 
 Patch = dict[str, Any]
 _Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]
@@ -167,7 +169,7 @@ def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
         return
     group_send = layer.group_send
     send = async_to_sync(group_send) if run is None else lambda *what: run(group_send(*what))
-    for start in range(0, len(events), _MESSAGE_EVENTS):
+    for start in range(0, max(len(events), 1), _MESSAGE_EVENTS):  # none at all: a question whether any are taken
         part = events[start : start + _MESSAGE_EVENTS]
         texts = [[event.topic, message(event.topic, event.revision, event.data)] for event in part]
         send(GROUP, {"type": MESSAGE_TYPE, "events": texts})
@@ -178,7 +180,27 @@ def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
     before = timezone.now() - timedelta(seconds=older_than_seconds)
     unsent = OutboxEvent.objects.filter(published_at=None, created_at__lt=before).order_by("id")
     events = list(unsent[:limit])
-    return len(events) if events and _send_and_mark(events) else 0
+    if not events:
+        return 0
+    return len(events) if _send_and_mark(events) else _relay_apart(events)
+
+
+def _relay_apart(events: list[OutboxEvent]) -> int:
+    """Send, one by one, what was refused together: one odd event keeps no other back.
+
+    What alone is refused for `GIVEN_UP_AFTER`, while others are taken, is given up: who listens sees the gap.
+    """
+    try:
+        _send([], None)
+    except Exception:  # nothing is taken at the moment
+        return 0
+    refused = [event for event in events if not _send_and_mark([event])]
+    given_up = [event for event in refused if event.created_at < timezone.now() - GIVEN_UP_AFTER]
+    for event in given_up:
+        log.error("a live event is given up", topic=event.topic, revision=event.revision)
+    OutboxEvent.objects.filter(pk__in=[event.pk for event in given_up]).update(published_at=timezone.now())
+    tally.add(figures.EVENTS_GIVEN_UP, amount=len(given_up))
+    return len(events) - len(refused)
 
 
 def prune(keep_seconds: float = 3600.0) -> int:

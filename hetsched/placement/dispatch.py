@@ -83,7 +83,8 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
         queue = "schedule" if task == SCHEDULE else "io"
         # Nobody reads a result, and preparing to read one would wait for a store that may be down.
         later: Any = {"countdown": in_seconds} if in_seconds else {}
-        current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, **later)
+        # Tried once: the sweep is what tries again, and whoever sends this has more to do.
+        current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
     except OperationalError as error:  # a broker that is down must not undo what is committed
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 

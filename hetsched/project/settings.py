@@ -196,8 +196,9 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Longer than any task; the restore sweep of the broker runs every 10 s instead of every 100.
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 120, "unacked_restore_throttle": 1}
 if not BROKER.in_memory:
-    # A broker that went away silently must not hold a request or a worker for ever.
-    CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 3, "socket_timeout": 10}
+    # A broker that went away silently must hold neither a request nor a worker: no answer is waited for longer, and who
+    # waits for tasks asks as often whether the line is still there.
+    CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 2, "socket_timeout": 4, "health_check_interval": 4}
 CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}, "discover": {}}
 # Those without which nothing works: a canary goes through each.

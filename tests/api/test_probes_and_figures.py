@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.journal import figures, tally
-from hetsched.journal.models import Figure, OutboxEvent
+from hetsched.journal.models import AuditSeal, Figure, OutboxEvent
 from hetsched.placement.models import Decision, Pod, Reservation
 from web.api import health
 from web.api.prometheus import REQUESTS
@@ -214,6 +215,33 @@ def test_invariants_are_checked_and_what_is_broken_is_counted(probe: Api, decide
     assert found["hetsched_invariant_violations", (("id", "I8"),)] >= 1
     assert found["hetsched_invariant_violations", (("id", "I2"),)] >= 1
     assert found["hetsched_invariant_violations", (("id", "I1"),)] == 0
+
+
+def test_what_is_held_is_counted_and_so_is_what_nobody_holds_it_for(probe: Api, decided: str) -> None:
+    lab = ("cluster", "lab")
+    found = figures_of(probe)
+    counts = [found["hetsched_reservations", (lab, ("state", state))] for state in ("active", "quarantined", "leaked")]
+    assert counts == [1, 0, 0]
+    Node.objects.filter(pk=Reservation.objects.get(active=True).node_id).update(gone=True)
+    assert figures_of(probe)["hetsched_reservations", (lab, ("state", "quarantined"))] == 1
+    for state in ("binding", "cancelled"):  # a pod that ended and freed nothing
+        Pod.objects.filter(state__in=["placed", "binding"]).update(state=state)
+    assert figures_of(probe)["hetsched_reservations", (lab, ("state", "leaked"))] == 1
+
+
+def test_a_stale_leaders_write_is_counted(probe: Api, decided: str) -> None:
+    cluster = Cluster.objects.get(name="lab")
+    with pytest.raises(Conflict), transaction.atomic():
+        advance(cluster.pk, revision=cluster.revision, epoch=cluster.leader_epoch - 1)
+    assert figures_of(probe)["hetsched_stale_epoch_rejected_total", (("cluster", "lab"),)] == 1
+
+
+def test_a_broken_audit_trail_is_a_figure(probe: Api) -> None:
+    assert figures_of(probe)["hetsched_audit_chain_ok", ()] == 1
+    AuditSeal.objects.create(
+        first_entry=1, last_entry=1, entries=1, digest="x", verified_at=timezone.now(), problem="it was changed"
+    )
+    assert figures_of(probe)["hetsched_audit_chain_ok", ()] == 0
 
 
 def test_durations_fall_into_buckets(probe: Api) -> None:

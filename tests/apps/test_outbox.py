@@ -13,6 +13,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 from django.utils import timezone
 
+from hetsched.journal import figures, tally
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import GROUP, publish, publish_many
@@ -120,3 +121,56 @@ def test_only_events_that_were_sent_long_ago_are_pruned() -> None:
         OutboxEvent.objects.filter(pk=event.pk).update(created_at=now - timedelta(hours=age))
     assert publishing.prune() == 1
     assert set(OutboxEvent.objects.values_list("topic", flat=True)) == {"unsent", "new"}
+
+
+def _refuses(monkeypatch: pytest.MonkeyPatch, topic: str) -> list[str]:
+    """Have the layer refuse whatever holds an event of one topic; return the topics that it took."""
+    taken: list[str] = []
+    send = publishing._send
+
+    def odd(events: list[OutboxEvent], run: Any) -> None:
+        if any(event.topic == topic for event in events):
+            raise ValueError("this cannot be sent")
+        taken.extend(event.topic for event in events)
+        send(events, run)
+
+    monkeypatch.setattr(publishing, "_send", odd)
+    return taken
+
+
+def _unsent(topic: str, age: timedelta) -> OutboxEvent:
+    event = OutboxEvent.objects.create(topic=topic, revision=1, data={})
+    Topic.objects.create(name=topic, revision=1)
+    OutboxEvent.objects.filter(pk=event.pk).update(created_at=timezone.now() - age)
+    return event
+
+
+def test_an_event_that_cannot_be_sent_keeps_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = _unsent("odd", timedelta(seconds=10))
+    others = [_unsent(name, timedelta(seconds=10)) for name in ("a", "b")]
+    taken = _refuses(monkeypatch, "odd")
+    assert publishing.relay() == len(others)
+    assert taken == ["a", "b"]
+    assert list(OutboxEvent.objects.filter(published_at=None)) == [odd]
+
+
+def test_it_is_given_up_once_it_was_refused_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    _unsent("odd", publishing.GIVEN_UP_AFTER + timedelta(seconds=1))
+    _refuses(monkeypatch, "odd")
+    tally.flush()
+    before = sum(one.value for one in tally.told(figures.EVENTS_GIVEN_UP))
+    assert publishing.relay() == 0
+    assert not OutboxEvent.objects.filter(published_at=None).exists()
+    tally.flush()
+    assert sum(one.value for one in tally.told(figures.EVENTS_GIVEN_UP)) == before + 1
+
+
+def test_nothing_is_given_up_while_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = _unsent("a", publishing.GIVEN_UP_AFTER + timedelta(hours=1))
+
+    def down(events: list[OutboxEvent], run: Any) -> None:
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr(publishing, "_send", down)
+    assert publishing.relay() == 0
+    assert list(OutboxEvent.objects.filter(published_at=None)) == [waiting]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.system.processes import ROOT, python
@@ -110,6 +111,22 @@ def booked(workload: str) -> dict[str, int]:
     }
 
 
+def workloads() -> dict[str, int]:
+    """Count all workloads by state."""
+    from hetsched.placement.models import Workload
+
+    return dict(Counter(Workload.objects.values_list("state", flat=True)))
+
+
+def placed_pods(workloads: list[str]) -> int:
+    """Count the pods of these workloads that were placed, each exactly once; -1 where one was decided again."""
+    from hetsched.placement.models import Decision, Pod
+
+    pods = dict(Pod.objects.filter(workload__in=workloads).exclude(node=None).values_list("id", "workload"))
+    decided = Counter(Decision.objects.filter(workload__in=workloads).values_list("pod", flat=True))
+    return len(pods) if decided.keys() == pods.keys() and set(decided.values()) <= {1} else -1
+
+
 def live_states() -> dict[str, int]:
     """Count all pods by state."""
     from hetsched.placement.models import Pod
@@ -174,8 +191,34 @@ def let_preempt() -> int:
 
 HANDLERS = {
     handler.__name__: handler
-    for handler in (add_cluster, let_preempt, submit, states, live_states, follower, booked, held, violations, cancel)
+    for handler in (
+        add_cluster,
+        let_preempt,
+        submit,
+        states,
+        workloads,
+        placed_pods,
+        live_states,
+        follower,
+        booked,
+        held,
+        violations,
+        cancel,
+    )
 }
+
+
+def _answered(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a handler, anew where a test ended the connection meanwhile."""
+    from django.db import InterfaceError, OperationalError, connection
+
+    for _ in range(20):
+        try:
+            return handler(**arguments)
+        except (OperationalError, InterfaceError):
+            connection.close()
+            time.sleep(0.5)
+    return handler(**arguments)
 
 
 def main() -> None:
@@ -184,7 +227,7 @@ def main() -> None:
     django.setup()
     for line in sys.stdin:
         request = json.loads(line)
-        answer = HANDLERS[request.pop("do")](**request)
+        answer = _answered(HANDLERS[request.pop("do")], request)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

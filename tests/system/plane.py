@@ -6,15 +6,17 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import parts
 from tests.system.driver import Driver
-from tests.system.processes import Process, message_store, plain_environment, postgres, python
+from tests.system.processes import ROOT, Process, message_store, plain_environment, postgres, python
 
 CELERY = ("-m", "celery", "-A", "hetsched.project.celery:app")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+WORKER = (*CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io", *QUIET)
+BEAT = (*CELERY, "beat", "--pidfile=")
 
 
 class Plane:
@@ -37,11 +39,19 @@ class Plane:
         self.running.append(process)
         return process
 
+    def start_faulty(self, name: str, wish: Mapping[str, str], *words: str) -> Process:
+        """Start a program with a fault of `tests.system.faulty` in it."""
+        module = ("-m", "tests.system.faulty", *words[1:])
+        env = self.env | {"PYTHONPATH": str(ROOT)} | wish
+        process = Process(python(*module), env=env, log=self.folder / f"{name}.log", cwd=self.folder)
+        self.running.append(process)
+        return process
+
     def start_worker(self) -> Process:
-        return self.start("worker", *CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io", *QUIET)
+        return self.start("worker", *WORKER)
 
     def start_beat(self) -> Process:
-        return self.start("beat", *CELERY, "beat", "--pidfile=")
+        return self.start("beat", *BEAT)
 
     def last_words(self) -> str:
         """Return the end of every log."""
@@ -57,7 +67,7 @@ class Plane:
 @contextlib.contextmanager
 def embedded(**settings: str) -> Iterator[Plane]:
     """SQLite and the Valkey of the wheel."""
-    with message_store() as store, _plane("", store, settings) as plane:
+    with message_store() as store, plane_on("", store, settings) as plane:
         yield plane
 
 
@@ -67,7 +77,7 @@ def served(**settings: str) -> Iterator[Plane]:
     redis = parts.require("redis-server")
     with postgres() as database, message_store(redis) as store:
         url = f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched"
-        with _plane(url, store, settings) as plane:
+        with plane_on(url, store, settings) as plane:
             yield plane
 
 
@@ -75,7 +85,8 @@ BACKENDS = {"sqlite-valkey": embedded, "postgres-redis": served}
 
 
 @contextlib.contextmanager
-def _plane(database_url: str, store: int, settings: dict[str, str]) -> Iterator[Plane]:
+def plane_on(database_url: str, store: int, settings: dict[str, str]) -> Iterator[Plane]:
+    """Prepare a control plane on a database and the message store of a port; no process of it runs yet."""
     folder = Path(tempfile.mkdtemp(prefix="hetsched-plane-"))
     env = plain_environment() | {
         "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from django.db.models import Count, Min
+from django.db.models import Count, Min, Q
 from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -19,9 +19,9 @@ from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal import figures, tally
-from hetsched.journal.models import OutboxEvent
-from hetsched.placement.lifecycle import LIVE, State
-from hetsched.placement.models import Pod
+from hetsched.journal.models import AuditSeal, OutboxEvent
+from hetsched.placement.lifecycle import HOLDING, LIVE, State
+from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queue import IN_SHADOW, due
 
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
@@ -37,6 +37,7 @@ class Fleet:
         clusters = list(Cluster.objects.defer("definitions"))
         yield from _capacity(clusters)
         yield from _pods()
+        yield from _reservations()
         yield from _leases(clusters)
         yield from _watches(clusters)
         yield from _agents(clusters)
@@ -79,6 +80,24 @@ def _pods() -> Iterator[Metric]:
     yield from (pods, length, oldest)
 
 
+def _reservations() -> Iterator[Metric]:
+    """Give what is held: *quarantined* is that of pods deleted by force or on nodes that are gone, *leaked* nobody's.
+
+    What is leaked breaks I8 too; here it counts at once.
+    """
+    held = _gauge(
+        "hetsched_reservations", "Reservations that hold something: all, in quarantine, leaked.", "cluster", "state"
+    )
+    active = Reservation.objects.filter(active=True).order_by().values_list("cluster__name")
+    kept = Q(pod__origin=Pod.REMNANT) | Q(node__gone=True)
+    over = ~Q(pod__state__in=[state.value for state in HOLDING])
+    counted = active.annotate(n=Count("id"), kept=Count("id", filter=kept), over=Count("id", filter=over))
+    for cluster, *counts in counted:
+        for state, count in zip(("active", "quarantined", "leaked"), counts, strict=True):
+            held.add_metric([cluster, state], count)
+    yield held
+
+
 def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     held = _gauge("hetsched_lease_held", "Whether somebody leads or follows a cluster.", "cluster", "lease")
     epoch = _gauge("hetsched_lease_epoch", "How often a lease changed hands.", "cluster", "lease")
@@ -100,6 +119,7 @@ def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     labels = ("cluster", "resource")
     age = _gauge("hetsched_watch_age_seconds", "Since when nothing was heard of a kind of object.", *labels)
+    lists = _gauge("hetsched_watch_relists", "Lists of a kind read anew by whoever follows now.", *labels)
     objects = _gauge("hetsched_watch_objects", "Objects of a kind that are known.", *labels)
     odd = _gauge("hetsched_watch_quarantined", "Objects of a kind that cannot be read; 20 stands for more.", *labels)
     failures = _gauge("hetsched_watch_failures", "Failures in a row of listing or watching a kind.", *labels)
@@ -108,13 +128,14 @@ def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
         where = [row.cluster.name, row.resource]
         if row.alive_at is not None:
             age.add_metric(where, _age(row.alive_at))
+        lists.add_metric(where, row.relists)
         objects.add_metric(where, row.objects_count)
         odd.add_metric(where, len(row.quarantined))
         failures.add_metric(where, row.failures)
     for cluster in clusters:
         if cluster.kind == ClusterKind.KUBERNETES:
             ready.add_metric([cluster.name], in_step(cluster))
-    yield from (age, objects, odd, failures, ready)
+    yield from (age, lists, objects, odd, failures, ready)
 
 
 def _collectors() -> Iterator[Metric]:
@@ -175,6 +196,10 @@ def _counted() -> Iterator[Metric]:
         broken.add_metric(one.labels, one.value)
     if checks:
         looked.add_metric([], _age(max(one.at for one in checks)))
+    sealed = not AuditSeal.objects.exclude(problem="").exists()
+    yield GaugeMetricFamily(
+        "hetsched_audit_chain_ok", "Whether every seal of the audit trail fits, 1 or 0.", value=sealed
+    )
     canary = _gauge("hetsched_canary_age_seconds", "Since when no canary came through a queue.", "queue")
     for one in tally.told(figures.CANARY):
         canary.add_metric(one.labels, _age(one.at))

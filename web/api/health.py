@@ -110,8 +110,9 @@ _migrated = False
 def _database() -> Component:
     connection = connections[DEFAULT_DB_ALIAS]
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
-    return Component(True, connection.vendor)
+        cursor.execute("SHOW transaction_read_only" if connection.vendor == "postgresql" else "SELECT 'off'")
+        takes_writes = cursor.fetchone()[0] == "off"
+    return Component(takes_writes, connection.vendor if takes_writes else "it takes no writes")
 
 
 def _migrations() -> Component:

@@ -80,11 +80,12 @@ class ToBind(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """One binding's fate; `message` is the server's, for people."""
+    """One binding's fate; `message` is the server's, for people; `read`: it was found out by reading the pod."""
 
     pod_id: int
     fate: Fate
     message: str = ""
+    read: bool = False
 
 
 def annotations_of(
@@ -185,21 +186,22 @@ def read_back(api: Api, one: ToBind, *, waiting: Fate) -> Bound:
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
     except ApiFailure as failure:
         fate = Fate.GONE if failure.status == 404 else Fate.UNKNOWN
-        return Bound(one.pod_id, fate, str(failure))
+        return Bound(one.pod_id, fate, str(failure), read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
     if uid != one.uid:
-        return Bound(one.pod_id, Fate.GONE, "another pod has its name by now")
+        return Bound(one.pod_id, Fate.GONE, "another pod has its name by now", read=True)
     if not node:
-        return Bound(one.pod_id, waiting, "the API server refused the binding and the pod still waits")
+        words = "the API server refused the binding and the pod still waits"
+        return Bound(one.pod_id, waiting, words, read=True)
     if node != one.node:
-        return Bound(one.pod_id, Fate.LOST, f"somebody else bound it to {node}")
-    return Bound(one.pod_id, Fate.BOUND)
+        return Bound(one.pod_id, Fate.LOST, f"somebody else bound it to {node}", read=True)
+    return Bound(one.pod_id, Fate.BOUND, read=True)
 
 
 def read_refused(api: Api, one: ToBind, refused: Bound, *, waiting: Fate) -> Bound:
     """Read what became of a pod of which another try was refused; one that waits keeps the words of the refusal."""
     found = read_back(api, one, waiting=waiting)
-    return Bound(one.pod_id, waiting, refused.message) if found.fate is waiting else found
+    return Bound(one.pod_id, waiting, refused.message, read=True) if found.fate is waiting else found
 
 
 def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:

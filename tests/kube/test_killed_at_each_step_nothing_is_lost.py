@@ -1,0 +1,119 @@
+"""kill -9 of whoever decides and binds, at each step of a pod's way in turn: the next process goes on where it was.
+
+The points are those of `tests.system.faulty`. One process after the other follows the cluster, each dies at the next
+point with a lot of its own on the way, and the last one lives. HETSCHED_TEST_CRASHES sets how often all of it is done,
+each time at later visits of the points; without it, only the points where most can go wrong are tried, once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.resources import PODS
+from tests.kube import mixed_fleet
+from tests.kube.control_plane import ControlPlane
+from tests.kube.live import listed, node_of, scheduling
+from tests.system.faulty import POINTS, fault
+from tests.system.plane import Plane
+from tests.system.processes import Process, wait_until
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"),
+    pytest.mark.timeout(7200),
+]
+CRASHES = int(os.environ.get("HETSCHED_TEST_CRASHES", "0"))
+PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "1"}
+TRIED = tuple(POINTS) if CRASHES else ("c2", "c10", "c4", "c8")
+AT_AN_END = tuple(name for name in TRIED if name in ("c8", "c9"))  # what a pod comes by when it leaves
+ON_THE_WAY = tuple(name for name in TRIED if name not in AT_AN_END)
+NODES, ROUND = 120, 50
+LOT = slice(30, 44)  # of each fifty: three on whole cards, four on shares, three with CPUs of their own, a gang of four
+PATIENCE_SECONDS = 120
+
+
+def test_whoever_dies_at_any_step_is_followed_by_one_who_goes_on(
+    api: Api, plane: ControlPlane, figures: dict[str, object]
+) -> None:
+    recoveries: list[float] = []
+    with scheduling(plane, **PACE) as ours:
+        ours.running[0].kill_group()
+        mixed_fleet.create_fleet(api, NODES)
+        for number in range(CRASHES or 1):
+            recoveries.append(_round(api, ours, number))
+    figures["kill -9 at each step of a pod's way"] = (
+        f"{len(TRIED) * (CRASHES or 1)} kills at {len(TRIED)} steps; 0 lost, 0 doubled, 0 leaked, 0 freed early; "
+        f"all was bound {max(recoveries):.1f} s after the last kill at the latest"
+    )
+
+
+def _round(api: Api, ours: Plane, number: int) -> float:
+    """Have one process after the other die; return how long after the last of them all pods were bound."""
+    marks = ours.folder / f"points-{number}"
+    marks.mkdir()
+    wish = fault(die=list(TRIED), folder=str(marks), visit=1 + number % 3)
+
+    def follower() -> Process:
+        return ours.start_faulty("watch", wish, "-m", "django", "watch")
+
+    for turn, point in enumerate(ON_THE_WAY):
+        dying = follower()
+        _create(api, turn)
+        _dies(api, ours, dying, marks / point)
+    dying, died = follower(), time.monotonic()
+    wanted = len(ON_THE_WAY) * (LOT.stop - LOT.start)
+    wait_until(lambda: _bound(api) == wanted, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    recovered = time.monotonic() - died
+    _is_whole(api, ours)
+    for turn, point in enumerate(AT_AN_END):
+        last = turn + 1 == len(AT_AN_END)
+        query = {"gracePeriodSeconds": "0", **({} if last else {"labelSelector": "half=0"})}
+        api.send("DELETE", PODS.path(namespace="default"), query=query)
+        _dies(api, ours, dying, marks / point)
+        dying = follower()
+    assert ours.driver
+    ask = ours.driver
+    wait_until(lambda: ask("held") == [], what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    assert ask("violations") == []
+    dying.kill_group()
+    return recovered
+
+
+def _create(api: Api, turn: int) -> None:
+    lot = list(mixed_fleet.pods(ROUND * (turn + 1), NODES))[-ROUND:][LOT]
+    for pod in lot:
+        pod["metadata"]["labels"]["half"] = str(turn % 2)
+    mixed_fleet.create(api, lot, mixed_fleet.PODS_PATH)
+
+
+def _dies(api: Api, ours: Plane, process: Process, mark: Path) -> None:
+    """Wait until it died at its point; whatever has a node holds what it was given."""
+    wait_until(lambda: not process.running, what=lambda: f"{mark}: {_what(api, ours)}", seconds=PATIENCE_SECONDS)
+    assert mark.exists(), f"it died elsewhere: {process.said()[-3000:]}"
+    assert ours.driver
+    there = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
+    assert there <= {(pod, node) for pod, node in ours.driver("held")}, mark
+
+
+def _is_whole(api: Api, ours: Plane) -> None:
+    assert ours.driver
+    ask = ours.driver
+    pods, nodes = listed(api)
+    assert mixed_fleet.wrongs(pods, nodes) == []
+    there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
+    wait_until(lambda: ask("held") == there, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    assert ask("violations") == []
+
+
+def _bound(api: Api) -> int:
+    return sum(bool(node_of(pod)) for pod in listed(api)[0])
+
+
+def _what(api: Api, ours: Plane) -> str:
+    assert ours.driver
+    return f"{_bound(api)} bound, {ours.driver('live_states')}\n{ours.last_words()}"

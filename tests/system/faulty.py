@@ -1,0 +1,203 @@
+"""Start one of the product's programs with a fault in it: `python -m tests.system.faulty MODULE ARGUMENT…`.
+
+Rule: HETSCHED_TEST_FAULT is a JSON object. `die`: points of the way of a pod, in order; the process group is killed
+with SIGKILL at the first of them whose file is not in `folder` yet, when it is come to for the `visit`-th time, and the
+file is left, so the next process of this kind dies at the next point. `messages`: what becomes of the task messages
+that this process sends. `clock`: by how many seconds its wall clock is wrong. The product's code knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "HETSCHED_TEST_FAULT"
+# Where a process dies, in the order in which a pod comes by; `amid` and `after` say on which side of the step.
+POINTS = {
+    "c12": "a follower that listed everything is about to write it",
+    "c1": "decided, nothing written",
+    "c2": "amid the rows of a reservation",
+    "c3": "committed, not bound yet",
+    "c10": "two of a gang are bound, the others not",
+    "c4": "a binding was sent, its answer is not read",
+    "c5": "the answer is read, and not written",
+    "c6": "bound, and nobody is told",
+    "c7": "told, and that is not written",
+    "c11": "amid the renewal of a lease",
+    "c8": "an end is seen, nothing is freed",
+    "c9": "freed, and nobody is told",
+}
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
+_When = Callable[..., object] | None
+
+
+def fault(**fields: Any) -> dict[str, str]:
+    """Return the variable for a program's environment."""
+    return {VARIABLE: json.dumps(fields)}
+
+
+# -- dying -------------------------------------------------------------------------------------------------------------
+
+
+class _Points:
+    """Dies at the first point that nobody died at yet."""
+
+    def __init__(self, names: list[str], folder: Path, visit: int) -> None:
+        self._point = next((name for name in names if not (folder / name).exists()), "")
+        self._folder, self._left, self._lock = folder, visit, threading.Lock()
+
+    def come_to(self, name: str) -> None:
+        if name != self._point:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left > 0:
+                return
+            (self._folder / name).touch()
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+            time.sleep(60)  # the signal is on its way
+
+    def around(
+        self,
+        owner: Any,
+        attribute: str,
+        *,
+        before: str = "",
+        after: str = "",
+        when: Callable[..., object] | None = None,
+    ) -> None:
+        """Have a function come to a point before or after it does its work."""
+        if self._point not in (before, after):
+            return
+        real = getattr(owner, attribute)
+
+        def passing(*arguments: Any, **named: Any) -> Any:
+            meant = when is None or when(*arguments, **named)
+            if meant and before:
+                self.come_to(before)
+            result = real(*arguments, **named)
+            if meant and after:
+                self.come_to(after)
+            return result
+
+        setattr(owner, attribute, passing)
+
+
+def _is_binding(api: Any, method: str, path: str, *_: Any, **more: Any) -> bool:
+    return path.endswith("/binding") and "dryRun" not in (more.get("query") or {})
+
+
+def _is_of_a_gang(api: Any, method: str, path: str, *_: Any, **more: Any) -> bool:
+    return _is_binding(api, method, path, **more) and "/gang-" in path
+
+
+def _frees(cluster_id: int, changes: Any, **_: Any) -> bool:
+    return bool(changes.pods_gone)
+
+
+def _die(names: list[str], folder: str, visit: int) -> None:
+    import django
+
+    django.setup()
+    from hetsched.adapters.kube.api import Api
+    from hetsched.inventory.lease import Leases
+    from hetsched.journal import publish, rows
+    from workers import bind, schedule, watch
+
+    points = _Points(names, Path(folder), visit)
+    points.around(watch, "follow", before="c12")
+    points.around(schedule, "record", before="c1")
+    points.around(rows, "insert", after="c2")
+    points.around(schedule, "record", after="c3")
+    points.around(Api, "send", after="c4", when=_is_binding)
+    points.around(Api, "send", after="c10", when=_is_of_a_gang)
+    points.around(bind, "act_on", before="c5")
+    points.around(publish, "_send_and_mark", before="c6")
+    points.around(publish, "_send", after="c7")
+    points.around(Leases, "renew", before="c11")
+    points.around(watch, "follow", before="c8", when=_frees)
+    points.around(watch, "follow", after="c9", when=_frees)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _spoil_messages(kind: str, share: float = 0.3, seed: int = 1) -> None:
+    """`double` each message, `shuffle` five of each among those of the last moments, or `drop` a share of them."""
+    from celery import current_app
+    from kombu.messaging import Producer
+
+    real, draw = Producer.publish, random.Random(seed + os.getpid())
+    held: list[_Call] = []
+    lock = threading.Lock()
+
+    def let_go() -> None:
+        while True:
+            time.sleep(0.05)
+            with lock:
+                draw.shuffle(held)
+                gone, held[:] = held[len(held) // 2 :], held[: len(held) // 2]
+            for arguments, named in gone:
+                with current_app.producer_pool.acquire(block=True) as producer:
+                    real(producer, *arguments, **named)
+
+    def publish(self: Any, *arguments: Any, **named: Any) -> Any:
+        if kind == "drop":
+            return None if draw.random() < share else real(self, *arguments, **named)
+        if kind == "double":
+            real(self, *arguments, **named)
+            return real(self, *arguments, **named)
+        with lock:
+            held.extend([(arguments, dict(named))] * 5)
+        return None
+
+    Producer.publish = publish
+    if kind == "shuffle":
+        threading.Thread(target=let_go, daemon=True).start()
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+def _step_clock(seconds: float) -> None:
+    """Have the wall clock of this process be wrong; what only ever goes forward stays as it is."""
+    from datetime import datetime, timedelta
+
+    from django.utils import timezone
+
+    now, real = timezone.now, time.time
+
+    def wrong() -> datetime:
+        return now() + timedelta(seconds=seconds)
+
+    timezone.now = wrong
+    time.time = lambda: real() + seconds
+
+
+def spoil(wish: Mapping[str, Any]) -> None:
+    """Put the faults that are wished for into this process."""
+    if "clock" in wish:
+        _step_clock(wish["clock"])
+    if "messages" in wish:
+        _spoil_messages(wish["messages"])
+    if "die" in wish:
+        _die(wish["die"], wish["folder"], wish.get("visit", 1))
+
+
+def main() -> None:
+    spoil(json.loads(os.environ[VARIABLE]))
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

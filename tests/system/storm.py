@@ -1,0 +1,166 @@
+"""A control plane on PostgreSQL and Redis behind links that can fail, and clients that submit through it all the while.
+
+Rule: a client takes a key, sends one workload under it until it is accepted, and notes every answer: a refusal with
+503 or 429, or no answer at all, has it try again with the same key. What counts in the end: every key has one workload,
+each of them was decided, and no answer was another failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests import parts
+from tests.system.driver import Driver
+from tests.system.link import Link
+from tests.system.plane import Plane, plane_on
+from tests.system.processes import Process, accepts, free_port, message_store, postgres, wait_until
+
+CLUSTER = "storm"
+PODS_EACH = 2
+CLIENTS = 4
+RECOVERY_SECONDS = 60  # the goals are 15 and 30 on a machine with nothing else to do
+WEB = ("-m", "uvicorn", "hetsched.project.asgi:application", "--lifespan", "off", "--timeout-graceful-shutdown", "10")
+
+
+class Clients:
+    """Clients at work, and what they were answered."""
+
+    def __init__(self, ports: list[int], token: str, prefix: str, pause_seconds: float = 0.02) -> None:
+        self._ports, self._token, self._prefix, self._pause = ports, token, prefix, pause_seconds
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(CLIENTS)]
+        self.accepted: dict[str, str] = {}
+        self.answers: Counter[int] = Counter()
+        self.unanswered: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.longest_seconds = 0.0
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self, count: int, *, seconds: float = RECOVERY_SECONDS) -> float:
+        """Wait until so many more were accepted, and return how long it took."""
+        wanted = len(self.accepted) + count
+        return wait_until(lambda: len(self.accepted) >= wanted, what=lambda: f"submissions: {self}", seconds=seconds)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.accepted)} accepted, answers {dict(self.answers)}, without one {dict(self.unanswered)}, "
+            f"longest {self.longest_seconds:.1f} s, wrong {self.wrong[:3]}"
+        )
+
+    def _submit(self, client: int) -> None:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        with httpx.Client(headers=headers, timeout=30) as http:
+            number = 0
+            while not self._over.is_set():
+                key, number = f"{self._prefix}-{client}-{number}", number + 1
+                while not self._over.is_set() and not self._try(http, key, number):
+                    time.sleep(0.1)
+                time.sleep(self._pause)
+
+    def _try(self, http: httpx.Client, key: str, number: int) -> bool:
+        """Send a workload once; return whether it was accepted."""
+        port = self._ports[number % len(self._ports)]
+        began = time.monotonic()
+        try:
+            answer = http.post(
+                f"http://127.0.0.1:{port}/api/v1/workloads/?cluster={CLUSTER}",
+                json={"manifest": _manifest(key)},
+                headers={"Idempotency-Key": key},
+            )
+        except httpx.TransportError as error:
+            self.unanswered[type(error).__name__] += 1
+            self._ports.append(self._ports.pop(0))
+            return False
+        self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+        self.answers[answer.status_code] += 1
+        if answer.status_code in (200, 201, 202):
+            self.accepted[key] = answer.json()["id"]
+            return True
+        if answer.status_code not in (429, 503) or "Retry-After" not in answer.headers:
+            self.wrong.append(f"{answer.status_code} {answer.text[:300]}")
+        return False
+
+
+def _manifest(key: str) -> dict[str, Any]:
+    requests = {"cpu": "10m", "memory": "8Mi"}
+    pods = [
+        {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{key}-{number}", "namespace": "storm"},
+            "spec": {"containers": [{"name": "main", "image": "job:1", "resources": {"requests": requests}}]},
+        }
+        for number in range(PODS_EACH)
+    ]  # fmt: skip
+    return {"apiVersion": "v1", "kind": "List", "items": pods}
+
+
+class Storm:
+    """The control plane, its links, and the programs that run in it."""
+
+    def __init__(self, plane: Plane, database: Link, store: Link, database_port: int, store_port: int) -> None:
+        self.plane, self.database, self.store = plane, database, store
+        self.database_port, self.store_port = database_port, store_port
+        assert plane.driver
+        self.ask = plane.driver
+        self.ask("add_cluster", name=CLUSTER, nodes=40)
+        asked = ("token", "create", "--role", "submitter", "-o", "json")
+        self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
+        self.ports: list[int] = []
+
+    def start_web(self) -> Process:
+        port = free_port()
+        web = self.plane.start("web", *WEB, "--port", str(port))
+        wait_until(lambda: accepts(port) or not web.running, what="the web server", seconds=120)
+        assert web.running, web.said()
+        self.ports.append(port)
+        return web
+
+    def clients(self, prefix: str) -> Clients:
+        return Clients(list(self.ports), self.token, prefix)
+
+    def all_decided(self, clients: Clients) -> float:
+        """Wait until all that was accepted is decided; nothing is lost or doubled. Return how long that took."""
+        where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.last_words()}"  # noqa: E731
+        took = wait_until(lambda: not self.ask("workloads").get("pending"), what=where, seconds=RECOVERY_SECONDS)
+        assert clients.wrong == [], str(clients)
+        ids = list(clients.accepted.values())
+        assert len(set(ids)) == len(ids)
+        assert self.ask("placed_pods", workloads=ids) == PODS_EACH * len(ids), str(clients)
+        assert self.ask("violations") == []
+        return took
+
+
+@contextlib.contextmanager
+def storm(**settings: str) -> Iterator[Storm]:
+    """Run a web server, a worker and a beat on a database and a message store that can be made to fail."""
+    redis = parts.require("redis-server")
+    with (
+        postgres() as database_port, message_store(redis) as store_port,
+        Link(database_port) as database, Link(store_port) as store,
+        plane_on(f"postgres://hetsched:hetsched@127.0.0.1:{database.port}/hetsched", store.port, settings) as plane,
+    ):  # fmt: skip
+        assert plane.driver
+        plane.driver.close()  # the tests' own end of it goes by no link
+        direct = f"postgres://hetsched:hetsched@127.0.0.1:{database_port}/hetsched"
+        plane.driver = Driver(plane.env | {"DATABASE_URL": direct, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"})
+        made = Storm(plane, database, store, database_port, store_port)
+        plane.start_beat()
+        plane.start_worker()
+        made.start_web()
+        yield made
