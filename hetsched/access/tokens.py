@@ -22,6 +22,7 @@ from knox.settings import CONSTANTS
 from hetsched.contracts.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
+from hetsched.journal.prepared import Given, Prepared
 
 from .models import Token
 from .roles import MAY, Action, Role
@@ -137,12 +138,14 @@ def resolve(plaintext: str) -> Token | None:
         return None
     now = timezone.now()
     digest = hash_token(plaintext)
-    candidates = Token.objects.filter(token_key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user")
-    for token in candidates:
+    for token in _BY_KEY(key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]):
         if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
             return token
     return None
+
+
+_BY_KEY = Prepared(lambda: Token.objects.filter(token_key=Given("key")).select_related("user"))
 
 
 def _note_use(token: Token, now: Any) -> None:

@@ -16,6 +16,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.models import Decision, ForgottenDecision, Pod, Workload
 
 from .problems import Refused, not_found
@@ -30,17 +31,21 @@ def cluster_of(name: str = "") -> Cluster:
     """
     name = name or settings.HETSCHED_DEFAULT_CLUSTER
     if name:
-        found = Cluster.objects.filter(name=name).first()
+        found = _NAMED.first(name=name)
         if found is None:
             raise not_found("cluster", name)
         return found
-    clusters = list(Cluster.objects.order_by("id")[:10])
+    clusters = _FIRST()
     if not clusters:
         raise Refused(404, "NotFound", "there is no cluster yet", hint="Add one by POST clusters/")
     if len(clusters) > 1:
         names = ", ".join(cluster.name for cluster in clusters)
         raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one: {names}")
     return clusters[0]
+
+
+_NAMED = Prepared(lambda: Cluster.objects.filter(name=Given("name")))
+_FIRST = Prepared(lambda: Cluster.objects.order_by("id")[:10])
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:

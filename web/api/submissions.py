@@ -8,6 +8,7 @@ Rule: a manifest (YAML, JSON, openb CSV) comes as it is, with the rest in the qu
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.models import Pod
 
@@ -115,7 +117,7 @@ def _accept_there(
 def _refuse_flood(cluster: Cluster) -> None:
     """Bound what one cluster's queue may grow to, whoever fills it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
-    if Pod.objects.filter(cluster=cluster, queued=True).order_by()[most - 1 : most].exists():
+    if _waiting(most)(cluster=cluster.pk):
         raise Refused(
             429,
             "TooManyWaiting",
@@ -123,6 +125,13 @@ def _refuse_flood(cluster: Cluster) -> None:
             hint="Try again later with the same Idempotency-Key",
             headers={"Retry-After": "30"},
         )
+
+
+@lru_cache(maxsize=8)
+def _waiting(number: int) -> Prepared[Any]:
+    """Return the query for the pod that waits in this place, whatever the order."""
+    rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
+    return Prepared(lambda: rows[number - 1 : number])
 
 
 def _read(request: Any) -> Submit:

@@ -24,6 +24,7 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert, new
 from hetsched.policies.effective import Chooser
@@ -100,14 +101,8 @@ def submit(
                 "pods": [{"pod": pod.key, "state": pod.state} for pod in prepared],
             }
             if idempotency_key:
-                IdempotencyKey.objects.create(
-                    owner=owner,
-                    key=idempotency_key,
-                    body_hash=body_hash,
-                    workload=workload,
-                    response=response,
-                    created_at=workload.created_at,
-                )
+                kept = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "workload_id": workload.pk}
+                insert([new(IdempotencyKey, **kept, response=response, created_at=workload.created_at)])
             _tell(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
@@ -145,7 +140,7 @@ def check_priority(priority: int) -> None:
 
 def answered(owner: str, key: str, body_hash: str) -> Submission | None:
     """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
-    kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
+    kept = _ANSWERED.first(owner=owner, key=key)
     if kept is None:
         return None
     if kept.body_hash != body_hash:
@@ -156,6 +151,9 @@ def answered(owner: str, key: str, body_hash: str) -> Submission | None:
             hint="Use a new key",
         )
     return Submission(kept.workload_id, kept.response, replayed=True)
+
+
+_ANSWERED = Prepared(lambda: IdempotencyKey.objects.filter(owner=Given("owner"), key=Given("key")))
 
 
 def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
