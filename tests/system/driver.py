@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -189,6 +190,75 @@ def let_preempt() -> int:
     return version
 
 
+def race_rate(key: str, most: int, threads: int) -> dict[str, Any]:
+    """Take from one bucket that hardly refills, all at once; count who was admitted."""
+    from hetsched.access.limits import Limit, take
+
+    # One an hour comes back.
+    admitted, errors = _race(lambda number: take(key, Limit(1 / 60, most)).admitted, threads)
+    return {"admitted": admitted.count(True), "refused": admitted.count(False), "errors": errors}
+
+
+def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, int]:
+    """Submit a pod each in a namespace of its own, for one owner who may have `most`; count the answers."""
+    from hetsched.contracts.allowance import Allowance
+
+    def one(number: int) -> str:
+        return _submitted(cluster, prefix, number, f"{prefix}-{number}", Allowance({"pods": most}))
+
+    return dict(Counter(_race(one, threads)[0]))
+
+
+def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
+    """Submit a pod each in one namespace, where only so many may wait; count the answers."""
+    from hetsched.contracts.allowance import UNLIMITED
+
+    return dict(Counter(_race(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
+
+
+def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance: Any) -> str:
+    from hetsched.contracts.errors import InputError
+    from hetsched.inventory.models import Cluster
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement import actions
+
+    container = {"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "1m"}}}
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{number}", "namespace": namespace},
+        "spec": {"containers": [container]},
+    }  # fmt: skip
+    content = _read([pod], workload=True)
+    try:
+        where = Cluster.objects.get(name=cluster)
+        actions.submit(where, content.pending, actor=SYSTEM, owner=prefix, allowance=allowance)
+    except InputError as error:
+        return error.code
+    return "202"
+
+
+def _race(work: Callable[[int], Any], threads: int) -> tuple[list[Any], list[str]]:
+    """Run a function in many threads that begin together; return what each gave, and what went wrong."""
+    from django.db import connection
+
+    begin, given, errors = threading.Barrier(threads), [], []
+
+    def run(number: int) -> None:
+        begin.wait()
+        try:
+            given.append(work(number))
+        except Exception as error:
+            errors.append(repr(error)[:300])
+        finally:
+            connection.close()
+
+    racing = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in racing:
+        thread.start()
+    for thread in racing:
+        thread.join()
+    return given, errors
+
+
 HANDLERS = {
     handler.__name__: handler
     for handler in (
@@ -204,6 +274,9 @@ HANDLERS = {
         held,
         violations,
         cancel,
+        race_rate,
+        race_quota,
+        race_namespace,
     )
 }
 

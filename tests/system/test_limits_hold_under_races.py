@@ -1,0 +1,33 @@
+"""Fifty threads want what is there for some of them: exactly as many get it, on either database.
+
+HETSCHED_TEST_RACE_REPEATS sets how often each race is run.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.system.plane import BACKENDS
+
+REPEATS = int(os.environ.get("HETSCHED_TEST_RACE_REPEATS", "3"))
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
+)
+def test_exactly_as_many_as_allowed_are_admitted(backend: str) -> None:
+    with BACKENDS[backend](HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE="20") as plane:
+        assert plane.driver
+        plane.driver("add_cluster", name="race", nodes=1)
+        for repeat in range(REPEATS):
+            rate = plane.driver("race_rate", key=f"k{repeat}", most=20, threads=50)
+            assert rate == {"admitted": 20, "refused": 30, "errors": []}, (backend, repeat, rate)
+        for repeat in range(REPEATS):
+            quota = plane.driver("race_quota", cluster="race", prefix=f"q{repeat}", most=15, threads=50)
+            assert quota == {"202": 15, "QuotaExceeded": 35}, (backend, repeat, quota)
+        for repeat in range(REPEATS):
+            room = plane.driver("race_namespace", cluster="race", prefix=f"n{repeat}", threads=50)
+            assert room == {"202": 20, "NamespaceFull": 30}, (backend, repeat, room)
