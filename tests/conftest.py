@@ -10,6 +10,10 @@ from django.utils import translation
 from hypothesis import settings
 
 from tests import parts
+from tests.calls_outside import (  # noqa: F401 - fixtures of every test
+    _calls_outside_are_watched,
+    _no_transaction_is_open_while_somebody_is_called,
+)
 
 # Deadlines measure the machine, not the code. CI draws the same examples every time; a developer's runs keep searching.
 settings.register_profile("developer", deadline=None)

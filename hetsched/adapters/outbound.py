@@ -1,4 +1,4 @@
-"""One HTTP call to a host that somebody else named: the only way out for images, callbacks and collectors.
+"""The only way out: one HTTP call to a host that somebody else named, and connections to the API servers of clusters.
 
 Problem: an address in a manifest, a submission or a setting makes the server call hosts of somebody else's choice,
 which may lead into our own network, never answer, or never end.
@@ -165,6 +165,17 @@ def call(
         connection.close()
 
 
+def reach(name: str, port: int, seconds: float) -> socket.socket:
+    """Connect to a server that an operator named, as the API server of a cluster; it may lie in a private network.
+
+    Loopback only where it is named so; link-local addresses, and where clouds keep their metadata, never.
+    Raises: Refused.
+    """
+    found = _looked_up(name.strip("[]"), port, seconds)
+    _refuse_inside(name, found, named=True)
+    return _connected(found, port, name, seconds)
+
+
 def _read(answer: http.client.HTTPResponse, host: str, most: int) -> Answer:
     found = {key.lower(): value for key, value in answer.getheaders()}
     if answer.status >= 300 or not most:
@@ -204,11 +215,14 @@ def _connected(addresses: list[str], port: int, host: str, seconds: float) -> so
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
     """Resolve a host; where any of its addresses may not be called, none is. Raises: Refused."""
     found = _looked_up(name.strip("[]"), port, seconds)
-    named = allowed.names(_with_port(name, port))
+    _refuse_inside(name, found, named=allowed.names(_with_port(name, port)))
+    return found
+
+
+def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
     for address in found:
         if not _may_call(address, named=named, loopback=named and _is_loopback_name(name)):
             _refuse("AddressRefused", f"{name} has an address inside a network that nobody opened to us")
-    return found
 
 
 def _looked_up(name: str, port: int, seconds: float) -> list[str]:

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from .guarded import GUARDED
 from .wire import Wire, WireError
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Api:
         from kubernetes import client  # slow to import, and not every process has a live cluster
 
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
+        self._pool.pool_classes_by_scheme = GUARDED
 
     def _headers(self, content: str = "") -> dict[str, str]:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hetsched.adapters.outbound import Refused, reach
+
 _LONGEST_HEAD = 1 << 16
 _KEPT = 64
 _BODYLESS = frozenset({204, 304})
@@ -64,7 +66,7 @@ class Wire:
         """Make one call. Raises: WireError."""
         try:
             connection = self._taken(connect_seconds)
-        except OSError as error:
+        except (OSError, Refused) as error:
             raise WireError(f"no connection: {error}") from None
         try:
             answer = connection.call(method, self._prefix + path, headers, body, read_seconds)
@@ -89,7 +91,7 @@ class Wire:
             if connection.is_open():
                 return connection
             connection.close()
-        plain = socket.create_connection((self._name, self._port), connect_seconds)
+        plain = reach(self._name, self._port, connect_seconds)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             wrapped = self._tls.wrap_socket(plain, server_hostname=self._server_name) if self._tls else plain

@@ -17,64 +17,13 @@ from typing import Any
 import pytest
 
 from hetsched.adapters import outbound
-from hetsched.adapters.outbound import Allowed, Refused, call, is_place
+from hetsched.adapters.outbound import Allowed, Refused, call, is_place, reach
 
-NAMES = frozenset({"metrics.example:9090", "localhost:9090", "10.0.0.5:9090", "[fd00::5]:9090"})
+from .hostile_addresses import NAMES, SPELLINGS
+
 NAMED = Allowed(NAMES, NAMES)
 PUBLIC = Allowed(frozenset({"*"}))
 CANARY = b"canary-of-the-inside"
-
-SPELLINGS = [
-    # spellings of 169.254.169.254 and 127.0.0.1 that resolvers take
-    "http://169.254.169.254/latest/meta-data/",
-    "http://2852039166/",
-    "http://0xa9fea9fe/",
-    "http://0251.0376.0251.0376/",
-    "http://169.254.43518/",
-    "http://0xA9.0xFE.0xA9.0xFE/",
-    "http://127.1:9090/",
-    "http://0/",
-    "http://2130706433:9090/",
-    "http://[::1]:9090/",
-    "http://[::ffff:127.0.0.1]:9090/",
-    "http://[::ffff:a9fe:a9fe]/",
-    "http://[0:0:0:0:0:ffff:169.254.169.254]/",
-    "http://[64:ff9b::a9fe:a9fe]/",
-    "http://[fe80::1%25eth0]/",
-    "http://[::]/",
-    # hosts that only look like one that is named
-    "http://metrics.example:9091/",
-    "http://metrics.example@169.254.169.254/",
-    "http://user:secret@metrics.example:9090/",
-    "http://169.254.169.254#@metrics.example:9090/",
-    "http://169.254.169.254?@metrics.example:9090/",
-    "http://169.254.169.254\\@metrics.example:9090/",
-    "http://metrics.example.evil.test:9090/",
-    "http://evil.test/metrics.example:9090",
-    "http://metrics.example.:9090/",
-    "http://metrics%2eexample:9090/",
-    "http://metrics。example:9090/",
-    "http://ｍetrics.example:9090/",
-    "http://metrics.example:9090\r\nHost: evil.test/",
-    "http://metrics.example :9090/",
-    "http://\tmetrics.example:9090/",
-    "http://localhost.evil.test:9090/",
-    "http://localhost:9091/",
-    # other ways than http
-    "file:///etc/passwd",
-    "gopher://metrics.example:9090/_x",
-    "ftp://metrics.example:9090/",
-    "//metrics.example:9090/",
-    "metrics.example:9090/",
-    "http:metrics.example:9090/",
-    "http://",
-    "http://:9090/",
-    "http://metrics.example:99999/",
-    "http://metrics.example:9090:9090/",
-    "http://[::1/",
-    "http://metrics.example:9090/" + "a" * 3000,
-    "",
-]
 
 RESOLVED = [
     # a name that is named, and leads where nobody meant it to lead; or one of all public ones
@@ -178,6 +127,26 @@ def test_a_name_that_changes_its_address_is_asked_once(monkeypatch: pytest.Monke
     asked = resolving(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])
     assert refusal("http://metrics.example:9090/", NAMED) == "HostUnreachable"
     assert (asked, called) == (["metrics.example"], [("93.184.216.34", 9090)])
+
+
+@pytest.mark.parametrize("address", [address for _, allowed, address in RESOLVED if allowed is NAMED])
+def test_no_api_server_is_reached_where_nobody_may_call(
+    monkeypatch: pytest.MonkeyPatch, address: str, called: list[Any]
+) -> None:
+    resolving(monkeypatch, [address])
+    with pytest.raises(Refused) as refused:
+        reach("api.example", 6443, 5.0)
+    assert (refused.value.code, called) == ("AddressRefused", [])
+
+
+@pytest.mark.parametrize(("name", "address"), [("api.example", "10.0.0.1"), ("127.0.0.1", "127.0.0.1")])
+def test_an_api_server_may_lie_in_a_private_network_or_be_named_on_loopback(
+    monkeypatch: pytest.MonkeyPatch, name: str, address: str, called: list[Any]
+) -> None:
+    resolving(monkeypatch, [address])
+    with pytest.raises(Refused) as refused:
+        reach(name, 6443, 5.0)
+    assert (refused.value.code, called) == ("HostUnreachable", [(address, 6443)])
 
 
 @pytest.mark.parametrize(

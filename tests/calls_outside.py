@@ -1,0 +1,53 @@
+"""Invariant I33, watched in every test: no transaction is open in a thread that calls somebody outside.
+
+Watched are new connections of Python's own sockets, and each call to an API server, which may go by an old one. The
+transactions in which pytest keeps the tests themselves apart do not count.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from hetsched.adapters.kube.wire import Wire
+
+seen: list[str] = []
+
+
+def is_open() -> bool:
+    """Say whether this thread has a transaction open that the product began."""
+    return any(not getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))
+
+
+def _watched(act: Callable[..., Any], what: Callable[..., str]) -> Callable[..., Any]:
+    @wraps(act)
+    def watching(*arguments: Any, **more: Any) -> Any:
+        if is_open():
+            seen.append(what(*arguments))
+        return act(*arguments, **more)
+
+    return watching
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _calls_outside_are_watched() -> Iterator[None]:
+    watching = pytest.MonkeyPatch()
+    connect = _watched(socket.socket.connect, lambda end, address: f"a connection to {address}")
+    watching.setattr(socket.socket, "connect", connect)
+    watching.setattr(Wire, "call", _watched(Wire.call, lambda wire, method, path, *_: f"{method} {path}"))
+    yield
+    watching.undo()
+
+
+@pytest.fixture(autouse=True)
+def _no_transaction_is_open_while_somebody_is_called() -> Iterator[None]:
+    seen.clear()
+    yield
+    found = list(seen)
+    seen.clear()
+    assert not found, f"inside a transaction: {found}"

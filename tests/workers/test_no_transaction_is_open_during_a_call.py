@@ -1,0 +1,48 @@
+"""The watch over all tests (I33) sees a transaction that is open during a call, and no other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from django.db import transaction
+
+from tests import calls_outside
+from tests.receiving import Receiver, receiving
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as listening:
+        yield listening
+
+
+def _call(receiver: Receiver) -> None:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", receiver.server.server_port), timeout=5):
+        pass
+
+
+@pytest.mark.django_db
+def test_a_call_inside_a_transaction_is_seen(receiver: Receiver) -> None:
+    with transaction.atomic():
+        _call(receiver)
+    assert len(calls_outside.seen) == 1
+    calls_outside.seen.clear()  # or this very test fails by it
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_after_one_is_not(receiver: Receiver) -> None:
+    with transaction.atomic():
+        pass
+    transaction.on_commit(lambda: _call(receiver))
+    _call(receiver)
+    assert calls_outside.seen == []
+
+
+@pytest.mark.django_db
+def test_the_transaction_in_which_a_test_lies_is_none(receiver: Receiver) -> None:
+    assert transaction.get_connection().in_atomic_block
+    _call(receiver)
+    assert calls_outside.seen == []
