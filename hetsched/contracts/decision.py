@@ -205,10 +205,18 @@ class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
 
 
+class Plan(msgspec.Struct, frozen=True, rename="camel"):
+    """An answer that can be submitted as it is: what to name in the submission, and until when."""
+
+    token: str
+    expires_at: str
+
+
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for.
 
-    Nor is `doubts`, unless a node that is placed on has facts in doubt.
+    Nor is `doubts`, unless a node that is placed on has facts in doubt, nor `plan`, unless one was asked for and all
+    pods are placed without anybody having to leave.
     """
 
     verdict: Verdict
@@ -224,6 +232,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     balance: Balance
     tipping: tuple[Tipping, ...] | None = None
     doubts: tuple[DoubtfulFact, ...] | None = None
+    plan: Plan | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the contract, as plain values."""

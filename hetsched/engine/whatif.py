@@ -56,11 +56,12 @@ def what_if(
     explain: bool = False,
     drain: Sequence[str] = (),
     consume: bool = False,
+    outcomes: dict[str, Outcome] | None = None,
 ) -> WhatIfAnswer:
     """Place `pods` on a copy of `state` and return the whole answer; `drain` empties nodes first.
 
     `consume`: nobody else has the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
-    because the engine has no clock.
+    because the engine has no clock. `outcomes` takes what became of each pod, for whoever means to book it.
     """
     snapshot = state.digest()
     fork = state if consume else state.fork()
@@ -73,7 +74,7 @@ def what_if(
     nodes: list[NodeOutcome] = []
     margins: list[Tipping] = []
     refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
-    outcomes: dict[str, Outcome] = {}
+    outcomes = {} if outcomes is None else outcomes
     explanations = _Explanations(scheduler)
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None

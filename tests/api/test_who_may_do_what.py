@@ -72,6 +72,11 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/golden-placements/<str:name>/", "GET"): LOOK,
     ("api/v1/golden-placements/<str:name>/", "PUT"): POLICY,
     ("api/v1/golden-placements/<str:name>/", "DELETE"): POLICY,
+    ("api/v1/holds/", "GET"): LOOK,
+    ("api/v1/holds/", "POST"): SUBMIT,
+    ("api/v1/holds/<str:hold_id>/", "GET"): LOOK,
+    ("api/v1/holds/<str:hold_id>/", "DELETE"): SUBMIT,
+    ("api/v1/holds/<str:hold_id>/actions/", "POST"): SUBMIT,
     ("api/v1/isa/", "GET"): LOOK,
     ("api/v1/isa/parse/", "GET"): LOOK,
     ("api/v1/isa/inspect/", "POST"): LOOK,
@@ -113,6 +118,7 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/shadow/", "GET"): LOOK,
     ("api/v1/shadow/report/", "GET"): LOOK,
     ("api/v1/shadow/<int:shadow_id>/", "GET"): LOOK,
+    ("api/v1/submissions/", "POST"): SUBMIT,
     ("api/v1/what-if/", "POST"): LOOK,
     ("api/v1/workloads/", "GET"): LOOK,
     ("api/v1/workloads/", "POST"): SUBMIT,
@@ -158,7 +164,7 @@ def address_of(route: str, workload: str) -> str:
     }
     kind = route.removeprefix("api/v1/").partition("/")[0]
     filled = route.replace("<str:name>", name.get(kind, "")).replace("<str:workload_id>", workload)
-    filled = filled.replace("<str:collector>", "racks")
+    filled = filled.replace("<str:collector>", "racks").replace("<str:hold_id>", "h-1")
     filled = filled.replace("<int:number>", "1").replace("<str:webhook_id>", "wh-1").replace("<str:delivery_id>", "d-1")
     for number in (
         "<int:decision_id>",

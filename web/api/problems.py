@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 import structlog
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections
 from django.http import Http404, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
+from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import GoldenPlacementBroken, Judged
 from hetsched.inventory.ledger import Conflict
@@ -36,6 +37,8 @@ _STATUS = {
     "PermissionDenied": 403,
     "NamespaceNotEnrolled": 403,
     "PolicyNotAllowed": 403,
+    "PriorityNotAllowed": 403,
+    "QuotaTooSmall": 403,
     "AgentSuperseded": 409,
     "CardHeldTwice": 409,
     "ClusterExists": 409,
@@ -44,6 +47,8 @@ _STATUS = {
     "DeliveryUnderWay": 409,
     "FactStillHeld": 409,
     "GoldenExists": 409,
+    "HoldClaimed": 409,
+    "HoldOver": 409,
     "NodeHoldsPods": 409,
     "NodeTooSmall": 409,
     "NothingToRetry": 409,
@@ -61,7 +66,12 @@ _STATUS = {
     "WorkloadNotOurs": 409,
     "PolicyChanged": 412,
     "IdempotencyKeyReused": 422,
+    "NamespaceFull": 429,
+    "QuotaExceeded": 429,
 }
+# After how long it is worth another try.
+_LATER = {"NamespaceFull": "30", "QuotaExceeded": "30", "ReportTooSoon": "1"}
+_READ_ONLY = "25006"  # PostgreSQL's code of a write where only reading is allowed
 # Django REST framework's own refusals, whose codes are not ours.
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.NotAuthenticated: "NotAuthenticated",
@@ -72,6 +82,17 @@ _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.UnsupportedMediaType: "UnsupportedMediaType",
     exceptions.ParseError: "BodyMalformed",
 }
+
+
+class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is wrong with one item of a batch, the first of which has index 0."""
+
+    index: int
+    status: int
+    code: str
+    detail: str
+    place: str = ""
+    hint: str = ""
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -90,6 +111,9 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
+    # Of a 412 about a plan: what comes out by now. Of `BatchRefused`: which items are wrong.
+    what_if: WhatIfAnswer | None = None
+    items: tuple[ItemProblem, ...] = ()
 
 
 class Refused(Exception):
@@ -164,7 +188,8 @@ def refusal_of(error: Exception) -> Refused:
             return Refused(409, error.code, error.message, place=error.place, hint=error.hint, members=told)
         case InputError():
             status = _STATUS.get(error.code, 400)
-            return Refused(status, error.code, error.message, place=error.place, hint=error.hint)
+            later = {"Retry-After": _LATER[error.code]} if error.code in _LATER else {}
+            return Refused(status, error.code, error.message, place=error.place, hint=error.hint, headers=later)
         case exceptions.APIException():
             return _of_framework(error)
         case Conflict():
@@ -177,6 +202,9 @@ def refusal_of(error: Exception) -> Refused:
             return Refused(413, "BodyTooLarge", "the body is larger than this server accepts")
         case SuspiciousOperation() | BadRequest() | MultiPartParserError():
             return Refused(400, "RequestMalformed", "the request cannot be read")
+        case InternalError() if getattr(error.__cause__, "sqlstate", "") == _READ_ONLY:
+            detail = "the database takes no writes at the moment"
+            return Refused(503, "StorageReadOnly", detail, headers={"Retry-After": "5"})
         case OperationalError() | InterfaceError():
             return Refused(503, "StorageUnavailable", "the database does not answer", headers={"Retry-After": "2"})
         case DatabaseError():

@@ -13,11 +13,12 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.prepared import Given, Prepared
-from hetsched.placement.models import Decision, ForgottenDecision, Pod, Workload
+from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, Workload
 
 from .problems import Refused, not_found
 
@@ -55,6 +56,28 @@ def workloads(subject: Subject) -> QuerySet[Workload]:
         return rows
     outside = Pod.objects.filter(workload=OuterRef("pk")).exclude(namespace__in=subject.namespaces)
     return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & ~Exists(outside))
+
+
+def holds(subject: Subject) -> QuerySet[Hold]:
+    """Return the holds that the asker sees."""
+    rows = Hold.objects.all()
+    if subject.namespaces is None:
+        return rows
+    outside = Pod.objects.filter(hold=OuterRef("pk"), origin=Pod.HELD).exclude(namespace__in=subject.namespaces)
+    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & ~Exists(outside))
+
+
+def own_hold(subject: Subject, hold_id: str) -> Hold:
+    """Return a hold that the asker may use or change: one of its own, or any for whoever may operate.
+
+    Raises: Refused 403, 404.
+    """
+    found = holds(subject).select_related("cluster").filter(pk=hold_id).first()
+    if found is None:
+        raise not_found("hold", hold_id)
+    if found.owner != subject.owner and not subject.may(Action.OPERATE):
+        raise Refused(403, "HoldNotYours", f"hold {found.pk} is {found.held_by}'s", place="hold")
+    return found
 
 
 def decisions(subject: Subject) -> QuerySet[Decision]:

@@ -2,7 +2,8 @@
 
 Rule: a manifest (YAML, JSON, openb CSV) comes as it is, with the rest in the query string, or wrapped in
 `{"manifest", "policy", …}`. Everything is checked before anything is written; nothing is decided here.
-`Idempotency-Key`: the same owner, key and body get the first answer again, another body is refused.
+`Idempotency-Key`: the same owner, key and body get the first answer again, another body is refused. A submission may
+name room that was held for it, or the plan that it relies on.
 """
 
 from __future__ import annotations
@@ -17,29 +18,38 @@ import msgspec
 from django.conf import settings
 
 from hetsched.access.subject import Subject
+from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.actions import Submission, submit, submit_there
+from hetsched.placement.actions.submitting import answered
 from hetsched.placement.models import Pod
 
 from . import bodies, reach
 from .documents import Document, Request
 from .paging import integer
+from .planned import submit_plan
 from .problems import Refused
+from .what_if import WhatIf
 
 SUBMIT_QUERIES = {
     "policy": "POST of a bare manifest: the policy to decide by.",
     "priority": "POST of a bare manifest: the priority of all its pods.",
     "callbackUrl": "POST of a bare manifest: whom to tell.",
+    "hold": "POST of a bare manifest: the hold whose room its pods get.",
+    "plan": "POST of a bare manifest: the plan to go by, from a what-if.",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class Submit(Request, frozen=True):
-    """A manifest as text or as an object (a `List` for several), and how to treat it."""
+    """A manifest as text or as an object (a `List` for several), and how to treat it.
+
+    `hold` names room that was held for its pods; `plan` is the token of a what-if that has to come true.
+    """
 
     manifest: str | dict[str, Any]
     cluster: str = ""
@@ -47,6 +57,8 @@ class Submit(Request, frozen=True):
     priority: int | None = None
     callback_url: str = ""
     name: str = ""
+    hold: str = ""
+    plan: str = ""
 
 
 class PodState(Document, frozen=True):
@@ -65,53 +77,55 @@ class Accepted(Document, frozen=True):
 def accept(request: Any, subject: Subject) -> Submission:
     """Accept the submission in a request.
 
-    Raises: InputError, or Refused 403, 404, 415, 429.
+    Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
     """
-    key = _idempotency_key(request)
-    asked = _read(request)
+    key = idempotency_key(request)
+    return take(_read(request), subject, key, fingerprint(request))
+
+
+def take(asked: Submit, subject: Subject, key: str, body_hash: str) -> Submission:
+    """Accept one submission; `body_hash` is what identifies it under its key.
+
+    Raises: InputError, or Refused as `accept` does.
+    """
     manifest = bodies.source(asked.manifest)
     cluster = reach.cluster_of(asked.cluster)
     _refuse_flood(cluster)
-    pods = _pods(manifest, cluster)
+    pods = pods_of(manifest, cluster)
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
-    if cluster.kind == ClusterKind.KUBERNETES:
-        return _accept_there(request, subject, asked, cluster, pods, key)
-    return submit(
-        cluster,
-        pods,
-        actor=subject,
-        owner=subject.owner,
-        manifest=manifest.decode(),
-        name=_checked_name(asked.name),
-        policy=asked.policy,
-        priority=asked.priority,
-        callback_url=_checked_callback(asked.callback_url),
-        idempotency_key=key,
-        body_hash=_fingerprint(request),
-    )
-
-
-def _accept_there(
-    request: Any, subject: Subject, asked: Submit, cluster: Cluster, pods: list[PodSpec], key: str
-) -> Submission:
-    """Accept what is to be created in a live cluster. Its API server knows priorities by class only."""
-    if asked.priority is not None:
+    there = cluster.kind == ClusterKind.KUBERNETES
+    if there and asked.priority is not None:
+        # Its API server knows priorities by class only.
         raise InputError(
             "PriorityInvalid", "a live cluster takes its priorities from classes", place="priority",
             hint="Set priorityClassName in the manifest",
         )  # fmt: skip
-    return submit_there(
-        cluster,
-        pods,
-        manifest=bodies.source(asked.manifest),
-        actor=subject,
-        owner=subject.owner,
-        name=_checked_name(asked.name),
-        policy=asked.policy,
-        callback_url=_checked_callback(asked.callback_url),
-        idempotency_key=key,
-        body_hash=_fingerprint(request),
-    )
+    common: dict[str, Any] = {
+        "actor": subject,
+        "owner": subject.owner,
+        "name": _checked_name(asked.name),
+        "policy": asked.policy,
+        "callback_url": _checked_callback(asked.callback_url),
+        "idempotency_key": key,
+        "body_hash": body_hash,
+        "allowance": allowance_of(subject.token),
+    }
+
+    def write(hold: str) -> Submission:
+        if there:
+            return submit_there(cluster, pods, manifest=manifest, hold=hold, **common)
+        return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
+
+    # Whoever repeats what was accepted is answered, whatever became of its hold or plan since.
+    known = answered(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
+    if known is not None:
+        return known
+    if not asked.plan:
+        return write(reach.own_hold(subject, asked.hold).pk if asked.hold else "")
+    if asked.hold:
+        raise InputError("PlanNotPossible", "a plan holds its own room", place="hold", hint="Name one of the two")
+    wish = WhatIf(manifest=asked.manifest, cluster=asked.cluster, policy=asked.policy, priority=asked.priority)
+    return submit_plan(asked.plan, wish, subject, cluster, write)
 
 
 def _refuse_flood(cluster: Cluster) -> None:
@@ -146,10 +160,13 @@ def _read(request: Any) -> Submit:
         priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
         callback_url=query.get("callbackUrl", ""),
         name=query.get("name", ""),
+        hold=query.get("hold", ""),
+        plan=query.get("plan", ""),
     )
 
 
-def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
+def pods_of(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
+    """Return the pods that a manifest stands for. Raises: InputError."""
     content = parse_workload([("manifest", manifest)], known=cluster.definitions)
     if content.running:
         raise InputError(
@@ -161,18 +178,26 @@ def _pods(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
     return list(content.pending)
 
 
-def _idempotency_key(request: Any) -> str:
+def idempotency_key(request: Any) -> str:
+    """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
-    if key and not _KEY.fullmatch(key):
-        raise InputError(
-            "IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place="Idempotency-Key"
-        )
+    if key:
+        check_key(key, "Idempotency-Key")
     return key
 
 
-def _fingerprint(request: Any) -> str:
+def check_key(key: str, place: str) -> None:
+    """Refuse what is no key. Raises: InputError `IdempotencyKeyInvalid`."""
+    if not _KEY.fullmatch(key):
+        raise InputError("IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place=place)
+
+
+def fingerprint(request: Any, what: str = "") -> str:
+    """Return what identifies the body of a request, how it is to be read, and what it is for."""
     query = sorted((name, request.GET[name]) for name in request.GET)
-    return sha256(msgspec.json.encode([request.content_type, query]) + request.body).hexdigest()
+    return sha256(
+        msgspec.json.encode([*([what] if what else []), request.content_type, query]) + request.body
+    ).hexdigest()
 
 
 def _checked_name(name: str) -> str:

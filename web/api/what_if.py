@@ -2,7 +2,8 @@
 
 Rule: the engine that decides for real runs on a copy of the latest snapshot, or of a cluster that comes with the
 request; first nodes are added, then others drained, then the pods are tried in queue order. All pods of one request
-are tried under one policy: the one it names or drafts, else the one that their own rules choose.
+are tried under one policy: the one it names or drafts, else the one that their own rules choose. With `plan` the answer
+about a cluster as it is comes with a signed token, by which it can be submitted (`planned`).
 Invariants: nothing is written, told or kept; the answer is the document of `hetsched whatif -o json`.
 """
 
@@ -31,6 +32,7 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cycle import Outcome
 from hetsched.engine.policies import BUILTIN, DEFAULT
 from hetsched.engine.policy import IMPLIED, compile_policy, policy_from_plain
 from hetsched.engine.policy import Policy as Compiled
@@ -39,15 +41,16 @@ from hetsched.engine.supposing import check_drained, copies, with_nodes
 from hetsched.engine.whatif import what_if
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.imaging import with_known
+from hetsched.placement.actions.submitting import check_priority
 from hetsched.placement.bookings import parts
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.policies.models import Policy
 
-from . import bodies, reach
+from . import bodies, plan_tokens, reach
 from .documents import Request
-from .paging import flag
+from .paging import flag, integer
 from .plugins import registry
 from .problems import Refused
 from .views import ApiView, answer
@@ -64,12 +67,13 @@ class WhatIf(Request, frozen=True):
     """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
 
     `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting
-    running pods.
+    running pods. `plan` asks for a token by which the answer can be submitted.
     """
 
     manifest: str | dict[str, Any]
     cluster: str | dict[str, Any] = ""
     policy: str = ""
+    priority: int | None = None
     policy_draft: dict[str, Any] | None = None
     drain: tuple[str, ...] = ()
     add_nodes: str | dict[str, Any] | list[dict[str, Any]] = ""
@@ -77,6 +81,26 @@ class WhatIf(Request, frozen=True):
     explain: bool = False
     no_preempt: bool = False
     preempt: bool = True
+    plan: bool = False
+
+    @property
+    def preempts(self) -> bool:
+        return self.preempt and not self.no_preempt
+
+    @property
+    def supposes(self) -> bool:
+        """Whether it is about something else than a cluster of ours as it is."""
+        named = isinstance(self.cluster, str) and (not self.cluster or _CLUSTER_NAME.fullmatch(self.cluster))
+        return bool(not named or self.policy_draft or self.drain or self.add_nodes or self.copy_nodes)
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """An answer, and what somebody needs who means to have it come true on `revision` of the cluster."""
+
+    answer: WhatIfAnswer
+    cluster: Cluster | None
+    revision: int
+    outcomes: dict[str, Outcome]
 
 
 class View(ApiView):
@@ -84,9 +108,11 @@ class View(ApiView):
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         "policy": "POST of a bare manifest: the policy to decide by.",
+        "priority": "POST of a bare manifest: the priority of all its pods.",
         "explain": "POST of a bare manifest: true adds every node with every plugin's score.",
         "drain": "POST of a bare manifest: nodes to drain first, comma-separated.",
         "noPreempt": "POST of a bare manifest: true never counts on evicting running pods.",
+        "plan": "POST of a bare manifest: true adds a token by which the answer can be submitted.",
     }
 
     @extend_schema(
@@ -102,8 +128,16 @@ class View(ApiView):
         asked = _read(request)
         if asked.drain:
             reach.check_unlimited(self.subject)
+        if asked.plan and asked.supposes:
+            raise InputError(
+                "PlanNotPossible",
+                "a plan is of a cluster as it is, under a policy that is active",
+                place="plan",
+                hint="Leave policyDraft, drain, addNodes, copyNodes and inline clusters out",
+            )
         with turn():
-            return answer(request, _ask(asked, self.subject))
+            tried = ask(asked, self.subject)
+        return answer(request, with_plan(asked, tried) if asked.plan else tried.answer)
 
 
 @contextmanager
@@ -128,13 +162,19 @@ def _read(request: Any) -> WhatIf:
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
+        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
         drain=tuple(name for name in query.get("drain", "").split(",") if name),
         explain=flag(request, "explain"),
         no_preempt=flag(request, "noPreempt"),
+        plan=flag(request, "plan"),
     )
 
 
-def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
+def ask(asked: WhatIf, subject: Subject) -> Tried:
+    """Try what is asked; nothing is written. Call it inside `turn`.
+
+    Raises: InputError, Refused.
+    """
     cluster: Cluster | None = None
     if isinstance(asked.cluster, str) and (not asked.cluster or _CLUSTER_NAME.fullmatch(asked.cluster)):
         cluster = reach.cluster_of(asked.cluster)
@@ -149,17 +189,35 @@ def _ask(asked: WhatIf, subject: Subject) -> WhatIfAnswer:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
+    if asked.priority is not None:
+        check_priority(asked.priority)
+        pods = [msgspec.structs.replace(pod, priority=asked.priority) for pod in pods]
     pods = with_known(cluster, pods) if cluster else pods
-    policy = _compile(spec, preemption=asked.preempt and not asked.no_preempt, implied=IMPLIED if cluster else ())
-    state = fork(cluster.pk)[0] if cluster else _state_of(inline)
+    policy = _compile(spec, preemption=asked.preempts, implied=IMPLIED if cluster else ())
+    state, revision = fork(cluster.pk) if cluster else (_state_of(inline), 0)
     if asked.add_nodes or asked.copy_nodes:
         added = _nodes(asked.add_nodes) if asked.add_nodes else ()
         state = with_nodes(state, (*added, *copies(state, asked.copy_nodes)))
     state.add_storage(content.storage, content.devices)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = what_if(state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain, consume=True)
-    return found if cluster is None else msgspec.structs.replace(found, doubts=_doubts(cluster, found))
+    outcomes: dict[str, Outcome] = {}
+    found = what_if(
+        state, policy, pods, evaluated_at=now, explain=asked.explain, drain=asked.drain, consume=True,
+        outcomes=outcomes,
+    )  # fmt: skip
+    if cluster is not None:
+        found = msgspec.structs.replace(found, doubts=_doubts(cluster, found))
+    return Tried(found, cluster, revision, outcomes)
+
+
+def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
+    """Return an answer with the token by which it can be submitted, where it can."""
+    assert tried.cluster is not None
+    request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
+    pods = [one.pod for one in tried.outcomes.values()]
+    plan = plan_tokens.plan_of(tried.cluster.name, request, tried.answer, pods, preempts=asked.preempts)
+    return msgspec.structs.replace(tried.answer, plan=plan)
 
 
 def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:

@@ -1,0 +1,164 @@
+"""`submissions/`: many manifests in one request, each with an answer and a key of its own, or all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import submitting
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Hold, IdempotencyKey, Pod, Workload
+
+from .conftest import POD, Api
+
+WRONG = POD.replace("500m", "-1")
+
+
+def named(pod: str, /, **more: Any) -> dict[str, Any]:
+    return {"manifest": POD.replace("web", pod), **more}
+
+
+def sent(caller: Api, *items: dict[str, Any], status: int = 202, key: str = "", **more: Any) -> Any:
+    headers = {"idempotency_key": key} if key else {}
+    return caller("POST", "submissions/", {"items": items, **more}, status=status, **headers).json()
+
+
+def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> None:
+    told = sent(operator, named("a"), named("b", name="second"), priority=7)
+    assert (told["accepted"], told["refused"]) == (2, 0)
+    assert [(one["index"], one["status"], one["state"]) for one in told["items"]] == [
+        (0, 202, "pending"), (1, 202, "pending"),
+    ]  # fmt: skip
+    rows = {row.pk: row for row in Workload.objects.all()}
+    first, second = (rows[one["id"]] for one in told["items"])
+    assert (first.name, second.name, first.priority, second.priority) == ("a", "second", 7, 7)
+    assert AuditEntry.objects.filter(action="workload.submit").count() == 2
+
+
+def test_what_is_wrong_with_one_stops_no_other(operator: Api, cluster: Cluster) -> None:
+    told = sent(operator, named("a"), {"manifest": WRONG}, named("a"), named("c"), status=207)
+    assert (told["accepted"], told["refused"]) == (2, 2)
+    assert [one["status"] for one in told["items"]] == [202, 400, 409, 202]
+    assert told["items"][2]["problem"]["code"] == "PodExists"
+    assert sorted(Workload.objects.values_list("name", flat=True)) == ["a", "c"]
+
+
+def test_all_or_nothing_writes_nothing_and_names_every_wrong_item(operator: Api, cluster: Cluster) -> None:
+    refused = sent(
+        operator, named("a", key="a"), {"manifest": WRONG}, named("a"), named("c"), status=422, allOrNothing=True
+    )
+    assert (refused["code"], refused["place"]) == ("BatchRefused", "items[1]")
+    assert [(one["index"], one["status"]) for one in refused["items"]] == [(1, 400), (2, 409)]
+    for rows in (Workload, Pod, IdempotencyKey):
+        assert not rows._default_manager.exists()
+    assert not AuditEntry.objects.filter(action="workload.submit").exists()
+
+
+def test_all_or_nothing_writes_all(operator: Api, cluster: Cluster) -> None:
+    assert sent(operator, named("a"), named("b"), allOrNothing=True)["accepted"] == 2
+    assert Workload.objects.count() == 2
+
+
+def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, cluster: Cluster) -> None:
+    first = sent(operator, named("a"), named("b"), key="night-7")
+    again = sent(operator, named("a"), named("b"), key="night-7")
+    assert [one["id"] for one in again["items"]] == [one["id"] for one in first["items"]]
+    assert [one["replayed"] for one in again["items"]] == [True, True]
+    assert Workload.objects.count() == 2
+    assert check_invariants() == []
+
+
+def test_another_item_under_the_same_place_and_key_is_refused(operator: Api, cluster: Cluster) -> None:
+    sent(operator, named("a"), named("b"), key="night-7")
+    told = sent(operator, named("a"), named("other"), named("c"), key="night-7", status=207)
+    assert [one["status"] for one in told["items"]] == [202, 422, 202]
+    assert told["items"][1]["problem"]["code"] == "IdempotencyKeyReused"
+
+
+def test_what_was_cut_off_is_finished_by_sending_it_again(
+    operator: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import OperationalError
+
+    write, written = submitting._write, []
+
+    def dies(*args: Any) -> Any:
+        if len(written) == 1:
+            raise OperationalError("the database went away")
+        written.append(write(*args))
+        return written[-1]
+
+    monkeypatch.setattr(submitting, "_write", dies)
+    assert sent(operator, named("a"), named("b"), status=503, key="k")["code"] == "StorageUnavailable"
+    assert Workload.objects.count() == 1
+    monkeypatch.setattr(submitting, "_write", write)
+    told = sent(operator, named("a"), named("b"), key="k")
+    assert [one.get("replayed", False) for one in told["items"]] == [True, False]
+    assert Workload.objects.count() == 2
+
+
+def test_an_item_is_known_by_its_own_key_wherever_it_stands(operator: Api, cluster: Cluster) -> None:
+    first = sent(operator, named("a", key="a"), named("b", key="b"))
+    again = sent(operator, named("b", key="b"), named("c", key="c"), key="other")
+    assert again["items"][0]["id"] == first["items"][1]["id"]
+    assert again["items"][0]["replayed"] is True
+    assert Workload.objects.count() == 3
+
+
+def test_keys_of_others_are_other_keys(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+    sent(operator, named("a", key="k"))
+    theirs = sent(api("submitter"), named("b", key="k"))
+    assert theirs["items"][0].get("replayed", False) is False
+
+
+def test_no_key_that_can_be_sent_is_that_of_an_item_without_one(operator: Api, cluster: Cluster) -> None:
+    sent(operator, named("a"), key="k")
+    key = IdempotencyKey.objects.get().key
+    refused = operator("POST", "workloads/", POD, kind="application/yaml", idempotency_key=key, status=400)
+    assert refused.json()["code"] == "IdempotencyKeyInvalid"
+
+
+@pytest.mark.parametrize("items", [[], [named(f"p{n}") for n in range(501)]])
+def test_a_batch_is_neither_empty_nor_endless(operator: Api, cluster: Cluster, items: list[dict[str, Any]]) -> None:
+    assert sent(operator, *items, status=400)["code"] == "BatchSize"
+
+
+def test_one_transaction_takes_fewer(operator: Api, cluster: Cluster) -> None:
+    assert sent(operator, *[named(f"p{n}") for n in range(101)], status=400, allOrNothing=True)["code"] == "BatchSize"
+
+
+@pytest.mark.parametrize(
+    ("items", "key", "place"),
+    [
+        ((named("a", key="k"), named("b", key="k")), "", "items[1].key"),
+        ((named("a", key="with blank"),), "", "items[0].key"),
+        ((named("a"),), "x" * 251, "Idempotency-Key"),
+    ],
+)
+def test_keys_are_checked_before_anything_is_written(
+    operator: Api, cluster: Cluster, items: tuple[dict[str, Any], ...], key: str, place: str
+) -> None:
+    refused = sent(operator, *items, status=400, key=key)
+    assert (refused["code"], refused["place"]) == ("IdempotencyKeyInvalid", place)
+    assert not Workload.objects.exists()
+
+
+def test_namespaces_are_checked_item_by_item(api: Callable[..., Api], cluster: Cluster) -> None:
+    own = POD.replace("{name: web}", "{name: web, namespace: lab}")
+    told = sent(api("submitter", "lab"), {"manifest": own}, named("foreign"), status=207)
+    assert [one["status"] for one in told["items"]] == [202, 403]
+    assert told["items"][1]["problem"]["code"] == "NamespaceNotAllowed"
+
+
+def test_items_may_name_holds_and_plans(operator: Api, cluster: Cluster) -> None:
+    hold = operator("POST", "holds/", named("a"), status=201).json()["id"]
+    plan = operator("POST", "what-if/", {**named("b"), "plan": True}, status=200).json()["plan"]["token"]
+    told = sent(operator, named("a", hold=hold), named("b", plan=plan))
+    assert told["accepted"] == 2
+    assert Hold.objects.filter(state="claimed").count() == 2
+    refused = sent(operator, named("b", plan=plan), status=400, allOrNothing=True)
+    assert (refused["code"], refused["place"]) == ("PlanNotPossible", "items[0].plan")

@@ -1,0 +1,269 @@
+"""`holds/`: room is booked for all pods of a manifest or for none, shown, extended, let go, and given to a submission.
+
+Not tested here: races and crashes of holds (`tests/apps/test_holds_end_and_are_used_once.py`, `tests/system`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.models import AuditEntry
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Hold, Pod, Reservation, Workload
+from workers.schedule import run
+
+from .conftest import POD, Api
+
+# Two of these do not fit on one of the two nodes of 8 CPUs, three fit on none of the cluster.
+BIG = POD.replace("500m", "5")
+GPU = POD.replace("cpu: 500m", "cpu: 500m, nvidia.com/gpu: 2").replace("web", "train")
+
+
+def held(caller: Api, manifest: str = BIG, status: int = 201, **query: Any) -> Any:
+    asked = "&".join(f"{name}={value}" for name, value in query.items())
+    return caller("POST", f"holds/?{asked}", manifest, kind="application/yaml", status=status).json()
+
+
+def submitted(caller: Api, manifest: str = BIG, status: int = 202, **query: Any) -> Any:
+    asked = "&".join(f"{name}={value}" for name, value in query.items())
+    return caller("POST", f"workloads/?{asked}", manifest, kind="application/yaml", status=status).json()
+
+
+def test_what_is_held_is_booked_and_shown(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator, seconds=60, note="release%2017")
+    (pod,) = hold["pods"]
+    assert (hold["state"], pod["pod"]) == ("held", "default/web")
+    # 5 CPUs of 8 are booked on that node, in the ledger as in its load.
+    assert Node.objects.get(name=pod["node"]).requested["cpu"] == 5000
+    assert Reservation.objects.get(active=True).requests["cpu"] == 5000
+    detail = operator.get(f"holds/{hold['id']}/")
+    assert (detail["note"], detail["podCount"], detail["workload"]) == ("release 17", 1, None)
+    assert [(one["pod"], one["node"], one["held"]) for one in detail["pods"]] == [
+        (f"default/web~{hold['id']}", pod["node"], True)
+    ]
+    assert AuditEntry.objects.get(action="hold.create").object_name == hold["id"]
+    assert check_invariants() == []
+
+
+def test_nobody_else_gets_it(operator: Api, cluster: Cluster) -> None:
+    held(operator)
+    held(operator, BIG.replace("web", "api"))
+    accepted = submitted(operator, BIG.replace("web", "other"))
+    run(cluster.pk)
+    assert Workload.objects.get(pk=accepted["id"]).state == "not-now"
+    assert check_invariants() == []
+
+
+def test_all_of_a_manifest_is_held_or_nothing(operator: Api, cluster: Cluster) -> None:
+    three = "---\n".join(BIG.replace("web", name) for name in ("a", "b", "c"))
+    refused = held(operator, three, 409)
+    assert (refused["code"], refused["whatIf"]["verdict"]) == ("NoRoom", "not-now")
+    assert "plan" not in refused["whatIf"]
+    assert not Hold.objects.exists()
+    assert not Reservation.objects.exists()
+
+
+def test_a_submission_that_names_it_gets_its_room(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator)
+    held(operator, BIG.replace("web", "api"))  # elsewhere there is no room left
+    accepted = submitted(operator, hold=hold["id"])
+    assert operator.get(f"holds/{hold['id']}/")["state"] == "claimed"
+    run(cluster.pk)
+    (pod,) = operator.get(f"workloads/{accepted['id']}/")["pods"]
+    assert (pod["state"], pod["node"]) == ("placed", hold["pods"][0]["node"])
+    detail = operator.get(f"holds/{hold['id']}/")
+    assert (detail["state"], detail["workload"]) == ("used", accepted["id"])
+    assert [one["held"] for one in detail["pods"]] == [False]
+    assert check_invariants() == []
+
+
+def test_it_gets_the_very_cards_that_were_held(operator: Api, cluster: Cluster) -> None:
+    one = GPU.replace("gpu: 2", "gpu: 1")
+    first, second = held(operator, one), held(operator, one)
+    cards = [operator.get(f"holds/{hold['id']}/")["pods"][0]["gpus"][0]["index"] for hold in (first, second)]
+    assert sorted(cards) == [0, 1]
+    operator("DELETE", f"holds/{first['id']}/", status=200)
+    # Now both cards would do; the one that was held for it is what it gets.
+    accepted = submitted(operator, one, hold=second["id"])
+    run(cluster.pk)
+    (pod,) = operator.get(f"workloads/{accepted['id']}/")["pods"]
+    assert [card["index"] for card in pod["gpus"]] == [cards[1]]
+    assert check_invariants() == []
+
+
+def test_the_decision_says_whose_room_it_was_and_can_be_worked_out_again(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator)
+    held(operator, BIG.replace("web", "api"))
+    accepted = submitted(operator, hold=hold["id"])
+    run(cluster.pk)
+    number = operator.get(f"workloads/{accepted['id']}/")["pods"][0]["decision"]
+    decision = operator.get(f"decisions/{number}/")
+    assert f"in the room of hold {hold['id']}" in decision["summary"]
+    again = operator.get(f"decisions/{number}/again/")
+    assert (again["same"], again["differences"]) == (True, [])
+
+
+def test_what_the_submission_does_not_need_is_let_go(operator: Api, cluster: Cluster) -> None:
+    two = f"{BIG}---\n{BIG.replace('web', 'api')}"
+    hold = held(operator, two)
+    submitted(operator, hold=hold["id"])
+    run(cluster.pk)
+    from workers.sweep import run as sweep
+
+    sweep()
+    assert operator.get(f"holds/{hold['id']}/")["state"] == "used"
+    assert Reservation.objects.filter(active=True).count() == 1
+    assert check_invariants() == []
+
+
+def test_a_submission_that_asks_for_more_than_was_held_is_decided_like_any_other(
+    operator: Api, cluster: Cluster
+) -> None:
+    hold = held(operator, BIG.replace("cpu: 5", "cpu: 1"))
+    held(operator, BIG.replace("web", "a"))
+    held(operator, BIG.replace("web", "b"))
+    accepted = submitted(operator, BIG, hold=hold["id"])
+    run(cluster.pk)
+    assert operator.get(f"workloads/{accepted['id']}/")["state"] == "not-now"
+    assert operator.get(f"holds/{hold['id']}/")["state"] == "claimed"
+    assert check_invariants() == []
+
+
+def test_two_submissions_do_not_both_have_it(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator)
+    submitted(operator, hold=hold["id"])
+    refused = submitted(operator, BIG.replace("web", "late"), 409, hold=hold["id"])
+    assert refused["code"] == "HoldOver"
+    assert Workload.objects.count() == 1
+
+
+def test_a_retry_with_the_same_key_is_answered_though_the_hold_is_used(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator)
+    address = f"workloads/?hold={hold['id']}"
+    first = operator("POST", address, BIG, kind="application/yaml", idempotency_key="k", status=202)
+    run(cluster.pk)
+    again = operator("POST", address, BIG, kind="application/yaml", idempotency_key="k", status=202)
+    assert (again.json(), again["Idempotency-Replayed"]) == (first.json(), "true")
+
+
+def test_the_same_key_holds_room_once(operator: Api, cluster: Cluster) -> None:
+    first = operator("POST", "holds/", POD, kind="application/yaml", idempotency_key="k", status=201)
+    again = operator("POST", "holds/", POD, kind="application/yaml", idempotency_key="k", status=201)
+    assert (again.json(), again["Idempotency-Replayed"]) == (first.json(), "true")
+    other = operator("POST", "holds/", BIG, kind="application/yaml", idempotency_key="k", status=422)
+    assert other.json()["code"] == "IdempotencyKeyReused"
+    as_workload = operator("POST", "workloads/", POD, kind="application/yaml", idempotency_key="k", status=422)
+    assert as_workload.json()["code"] == "IdempotencyKeyReused"
+    assert (Hold.objects.count(), Workload.objects.count()) == (1, 0)
+    assert check_invariants() == []
+
+
+def test_it_ends_by_the_sweep_alone(operator: Api, cluster: Cluster, quiet_surroundings: Any) -> None:
+    hold = held(operator, seconds=60)
+    Hold.objects.update(expires_at=Now() - timedelta(seconds=1))
+    refused = submitted(operator, status=409, hold=hold["id"])
+    assert refused["code"] == "HoldOver"
+    from workers.sweep import run as sweep
+
+    sweep()
+    detail = operator.get(f"holds/{hold['id']}/")
+    assert (detail["state"], detail["endReason"]) == ("expired", "nobody came for it in time")
+    assert not Reservation.objects.filter(active=True).exists()
+    assert Node.objects.get(name=hold["pods"][0]["node"]).requested["cpu"] == 0
+    assert AuditEntry.objects.get(action="hold.expired").object_name == hold["id"]
+    assert check_invariants() == []
+
+
+def test_pods_that_waited_are_placed_when_it_ends(operator: Api, cluster: Cluster) -> None:
+    first = held(operator)
+    held(operator, BIG.replace("web", "api"))
+    waiting = submitted(operator, BIG.replace("web", "waits"))
+    run(cluster.pk)
+    operator("DELETE", f"holds/{first['id']}/", status=200)
+    Pod.objects.filter(name="waits").update(not_before=None)  # the second it waits after its first try
+    run(cluster.pk)
+    assert operator.get(f"workloads/{waiting['id']}/")["state"] == "placed"
+
+
+def test_it_can_be_extended_and_cancelled_with_a_reason(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator, seconds=60)
+    address = f"holds/{hold['id']}/"
+    tag = operator.tag(address)
+    longer = {"action": "extend", "seconds": 3000, "reason": "the build is slow"}
+    assert operator("POST", f"{address}actions/", longer, status=428).json()["code"] == "PreconditionRequired"
+    told = operator("POST", f"{address}actions/", longer, if_match=tag, status=200)
+    assert told.json()["expiresAt"] > hold["expiresAt"]
+    assert operator("POST", f"{address}actions/", longer, if_match=tag, status=412)
+    gone = {"action": "cancel", "reason": "not needed"}
+    ended = operator("POST", f"{address}actions/", gone, if_match=told["ETag"], status=200).json()
+    assert (ended["state"], ended["endReason"]) == ("cancelled", "not needed")
+    assert not Reservation.objects.filter(active=True).exists()
+    assert operator("POST", f"{address}actions/", longer, if_match="*", status=409).json()["code"] == "HoldOver"
+    assert {"hold.create", "hold.extend", "hold.cancel"} <= set(AuditEntry.objects.values_list("action", flat=True))
+
+
+def test_a_claimed_one_is_its_submissions(operator: Api, cluster: Cluster) -> None:
+    hold = held(operator)
+    accepted = submitted(operator, hold=hold["id"])
+    assert operator("DELETE", f"holds/{hold['id']}/", status=409).json()["code"] == "HoldClaimed"
+    operator("DELETE", f"workloads/{accepted['id']}/", status=200)
+    assert operator.get(f"holds/{hold['id']}/")["state"] == "used"
+    assert not Reservation.objects.filter(active=True).exists()
+    assert check_invariants() == []
+
+
+@pytest.mark.parametrize("seconds", [0, -5, 3601, 10**9])
+def test_it_lasts_no_longer_than_allowed(operator: Api, cluster: Cluster, seconds: int) -> None:
+    wish = {"manifest": POD, "seconds": seconds}
+    assert operator("POST", "holds/", wish, status=400).json()["code"] == "HoldTooLong"
+    assert not Hold.objects.exists()
+
+
+def test_one_owner_holds_so_many_at_a_time(
+    operator: Api, api: Callable[..., Api], cluster: Cluster, settings: Any
+) -> None:
+    settings.HETSCHED_MOST_HOLDS = 1
+    first = held(operator, POD)
+    refused = operator("POST", "holds/", POD, kind="application/yaml", status=429)
+    assert (refused.json()["code"], 1 <= int(refused["Retry-After"]) <= 600) == ("TooManyHolds", True)
+    held(api("submitter"), POD)  # others are others
+    operator("DELETE", f"holds/{first['id']}/", status=200)
+    held(operator, POD)
+
+
+def test_it_is_its_owners_and_operators(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+    mine, other = api("submitter"), api("submitter")
+    hold = held(mine)
+    for refused in (
+        other("DELETE", f"holds/{hold['id']}/", status=403),
+        other("POST", f"workloads/?hold={hold['id']}", POD, kind="application/yaml", status=403),
+    ):
+        assert refused.json()["code"] == "HoldNotYours"
+    operator("DELETE", f"holds/{hold['id']}/", status=200)
+
+
+def test_those_of_other_namespaces_do_not_exist(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+    hold = held(operator)
+    limited = api("submitter", "lab")
+    assert limited.get("holds/")["items"] == []
+    limited("GET", f"holds/{hold['id']}/", status=404)
+    limited("DELETE", f"holds/{hold['id']}/", status=404)
+    assert held(limited, status=403)["code"] == "NamespaceNotAllowed"
+    own = held(limited, POD.replace("{name: web}", "{name: web, namespace: lab}"))
+    assert [row["id"] for row in limited.get("holds/")["items"]] == [own["id"]]
+
+
+def test_the_list_comes_in_pages_the_latest_first(operator: Api, cluster: Cluster) -> None:
+    ids = [held(operator, POD)["id"] for _ in range(3)]
+    first = operator.get("holds/", limit=2)
+    assert [row["id"] for row in first["items"]] == [ids[2], ids[1]]
+    rest = operator("GET", first["next"]).json()
+    assert ([row["id"] for row in rest["items"]], rest["next"]) == ([ids[0]], None)
+    operator("DELETE", f"holds/{ids[0]}/", status=200)
+    assert [row["id"] for row in operator.get("holds/", state="cancelled")["items"]] == [ids[0]]

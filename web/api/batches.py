@@ -1,0 +1,166 @@
+"""`submissions/`: many manifests in one request, each with an answer of its own.
+
+Rule: every item is accepted or refused as if it had come alone, in the order given, each in its own transaction; 202
+says that all were accepted, 207 that each has to be looked at. With `allOrNothing` they are one transaction: the first
+refusal is no reason not to look at the others, but nothing is written, and the problem names every item that is wrong.
+An item without a key of its own is known by the request's Idempotency-Key and its index, so the same batch may be sent
+again after whatever happened: what was accepted is answered again, the rest is tried.
+Invariant: where the storage fails, the batch ends with that; no item is ever answered that was not written.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import msgspec
+from django.db import transaction
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.ledger import Conflict
+
+from . import bodies
+from .documents import Document, Request
+from .problems import ItemProblem, Refused, refusal_of
+from .submissions import PodState, Submit, check_key, idempotency_key, take
+from .views import ApiView, answer
+
+MOST_ITEMS = 500
+MOST_TOGETHER = 100  # in one transaction: others wait for it
+LONGEST_KEY = 250  # the index of an item comes behind it
+
+
+class BatchItem(Submit, frozen=True):
+    """One submission of a batch; `key` makes a repetition of it safe, wherever it stands in the next batch."""
+
+    key: str = ""
+
+
+class Batch(Request, frozen=True):
+    """Submissions in order; `cluster`, `policy`, `priority`, `callbackUrl` are those of items without their own."""
+
+    items: tuple[BatchItem, ...]
+    all_or_nothing: bool = False
+    cluster: str = ""
+    policy: str = ""
+    priority: int | None = None
+    callback_url: str = ""
+
+
+class ItemAnswer(Document, frozen=True, omit_defaults=True):
+    """What became of one item: status 202 with its workload, or another status with the problem."""
+
+    index: int
+    status: int
+    key: str = ""
+    id: str = ""
+    state: str = ""
+    pods: list[PodState] = []
+    replayed: bool = False
+    problem: ItemProblem | None = None
+
+
+class BatchAnswer(Document, frozen=True):
+    """What became of every item, in the order given."""
+
+    accepted: int
+    refused: int
+    items: list[ItemAnswer]
+
+
+class Submissions(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+    keyed: ClassVar = ("POST",)
+
+    @extend_schema(request=Batch, responses={202: BatchAnswer, 207: BatchAnswer})
+    def post(self, request: Any) -> HttpResponse:
+        """Submit many manifests in one request."""
+        key = idempotency_key(request)
+        if len(key) > LONGEST_KEY:
+            raise InputError(
+                "IdempotencyKeyInvalid", f"of a batch it has at most {LONGEST_KEY} characters", place="Idempotency-Key"
+            )
+        batch = bodies.read(request, Batch, large=True)
+        _check(batch)
+        items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
+        submit = _together if batch.all_or_nothing else _each
+        told = submit(items, self.subject, key)
+        refused = sum(item.problem is not None for item in told)
+        document = BatchAnswer(len(told) - refused, refused, told)
+        return answer(request, document, status=207 if refused else 202)
+
+
+_Items = list[tuple[int, Submit, str]]
+
+
+def _check(batch: Batch) -> None:
+    most = MOST_TOGETHER if batch.all_or_nothing else MOST_ITEMS
+    if not 1 <= len(batch.items) <= most:
+        raise InputError("BatchSize", f"a batch has 1 to {most} items, not {len(batch.items)}", place="items")
+    keys: set[str] = set()
+    for index, item in enumerate(batch.items):
+        if item.key in keys:
+            raise InputError("IdempotencyKeyInvalid", "an earlier item has this key", place=f"items[{index}].key")
+        if item.key:
+            check_key(item.key, f"items[{index}].key")
+            keys.add(item.key)
+        if item.plan and batch.all_or_nothing:
+            raise InputError(
+                "PlanNotPossible", "plans are decided one by one", place=f"items[{index}].plan",
+                hint="Submit it alone, or without allOrNothing",
+            )  # fmt: skip
+
+
+def _with_defaults(item: BatchItem, batch: Batch) -> Submit:
+    own = {name: getattr(item, name) for name in Submit.__struct_fields__}
+    own["priority"] = batch.priority if item.priority is None else item.priority
+    for name in ("cluster", "policy", "callback_url"):
+        own[name] = own[name] or getattr(batch, name)
+    return Submit(**own)
+
+
+def _each(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+    return [_one(index, item, key, subject, request_key) for index, item, key in items]
+
+
+def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+    with transaction.atomic():
+        told = [_one(index, item, key, subject, request_key) for index, item, key in items]
+        wrong = tuple(item.problem for item in told if item.problem is not None)
+        if not wrong:
+            return told
+        first = wrong[0]
+        raise Refused(
+            422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",
+            place=f"items[{first.index}]", hint="Mend the items that are named, or leave allOrNothing out",
+            members={"items": wrong},
+        )  # fmt: skip
+
+
+def _one(index: int, item: Submit, own_key: str, subject: Subject, request_key: str) -> ItemAnswer:
+    """Submit one item; what only its sender can mend is its answer. Raises: whatever is our own failure."""
+    # No key that anybody can send has a blank in it, so none is mistaken for a derived one.
+    key = own_key or (f"{request_key} {index}" if request_key else "")
+    try:
+        done = take(item, subject, key, _identity(item))
+    except (InputError, Refused, Conflict) as error:
+        refused = refusal_of(error)
+        problem = ItemProblem(index, refused.status, refused.code, refused.detail, refused.place, refused.hint)
+        return ItemAnswer(index, refused.status, key=own_key, problem=problem)
+    said = done.response
+    return ItemAnswer(
+        index, 202, key=own_key, id=done.workload_id, state=said["state"],
+        pods=[PodState(**pod) for pod in said["pods"]], replayed=done.replayed,
+    )  # fmt: skip
+
+
+def _identity(item: Submit) -> str:
+    return sha256(msgspec.json.encode(["submissions", item])).hexdigest()
+
+
+routes = [path("submissions/", Submissions.as_view())]

@@ -1,0 +1,294 @@
+"""`holds/`: room that is kept for pods that do not exist yet.
+
+Rule: what a hold books is decided at once, on the cluster as it is, for all pods of the manifest or for none; nobody
+has to leave for it, and nobody can take it. It ends at `expiresAt` by the database's clock unless it is extended,
+cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get its room. Whose it is, or whoever may
+operate, may use and change it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from django.db.models import Min
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.errors import InputError
+from hetsched.placement.actions import Kept, cancel_hold, extend, held_already, hold
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Hold, Pod
+
+from . import bodies, reach
+from .documents import Document, Request, Rows, page_of
+from .etags import check_match, etag_of, locked
+from .paging import LIST_QUERIES, integer, page
+from .planned import book, check_known, rooms_of
+from .problems import Refused
+from .submissions import fingerprint, idempotency_key
+from .views import ApiView, answer
+from .what_if import Tried, WhatIf
+
+DEFAULT_SECONDS = 600
+_LONGEST = 604_800
+
+
+class HoldWish(Request, frozen=True):
+    """The manifest to hold room for, and how many seconds; `note` says to people what for."""
+
+    manifest: str | dict[str, Any]
+    cluster: str = ""
+    policy: str = ""
+    seconds: int = DEFAULT_SECONDS
+    note: str = ""
+
+
+class HoldAction(Request, frozen=True):
+    """Have a hold last `seconds` more from now, or cancel it; for the audit trail, why."""
+
+    action: Literal["extend", "cancel"]
+    reason: str
+    seconds: int = DEFAULT_SECONDS
+
+
+class HeldPod(Document, frozen=True):
+    """What is held for one pod; not `held` any more: it has it, or the hold ended."""
+
+    pod: str
+    node: str
+    held: bool
+    cpus: list[str]
+    gpus: tuple[CardGrant, ...]
+
+
+class NewHold(Document, frozen=True):
+    """The answer to a new hold: the room of every pod is booked."""
+
+    id: str
+    state: str
+    expires_at: str
+    pods: list[dict[str, str]]
+
+
+class HoldRow(Document, frozen=True):
+    """A hold in a list: held, claimed by a submission, used, expired, cancelled or lost."""
+
+    id: str
+    cluster: str
+    namespace: str
+    state: str
+    policy: str
+    pod_count: int
+    held_by: str
+    note: str
+    workload: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    end_reason: str
+
+
+class HoldDetail(Document, frozen=True):
+    """A hold and what it keeps of which nodes."""
+
+    id: str
+    cluster: str
+    namespace: str
+    state: str
+    policy: str
+    policy_version: int
+    pod_count: int
+    held_by: str
+    note: str
+    workload: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    end_reason: str
+    pods: list[HeldPod]
+
+
+class Holds(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    keyed: ClassVar = ("POST",)
+    queries: ClassVar = {
+        **reach.CLUSTER_QUERY,
+        **LIST_QUERIES,
+        "namespace": "Only holds of this namespace.",
+        "state": "Only holds in this state.",
+        "workload": "Only what this workload claimed.",
+        "policy": "POST of a bare manifest: the policy to decide by.",
+        "seconds": "POST of a bare manifest: how long to hold, 600 if not given.",
+        "note": "POST of a bare manifest: what for.",
+    }
+
+    @extend_schema(responses=page_of(HoldRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List holds, the latest first."""
+        rows = reach.holds(self.subject).select_related("cluster")
+        given = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload"}
+        found, following = page(request, reach.by_query(request, rows, **given), "id", descending=True)
+        return answer(request, Rows([_row(row) for row in found], following))
+
+    @extend_schema(
+        request={
+            "application/json": HoldWish,
+            "application/yaml": OpenApiTypes.STR,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses={201: NewHold},
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Hold room for the pods of a manifest, for all of them or for none."""
+        key, asked, subject = idempotency_key(request), _read(request), self.subject
+        body_hash = fingerprint(request, "holds")
+        kept = held_already(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)
+        headers = {"Location": f"/api/v1/holds/{kept.hold_id}/"}
+        if kept.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return answer(request, kept.response, status=201, headers=headers)
+
+
+class One(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    matched: ClassVar = {"DELETE": False}
+    queries: ClassVar = {"reason": "DELETE: why, for the audit trail."}
+
+    @extend_schema(responses=HoldDetail)
+    def get(self, request: Any, hold_id: str) -> HttpResponse:
+        """Show a hold: until when, and what it keeps of which nodes."""
+        return answer(request, _detail(_find(self, hold_id)))
+
+    @extend_schema(responses={200: HoldDetail})
+    def delete(self, request: Any, hold_id: str) -> HttpResponse:
+        """Let a hold go; one that is over stays as it is."""
+        row = reach.own_hold(self.subject, hold_id)
+        with locked(row.cluster):
+            check_match(request, _tag(_find(self, hold_id)), required=False)
+            cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
+        return answer(request, _detail(_find(self, hold_id)))
+
+
+class Actions(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=HoldAction, responses=HoldDetail)
+    def post(self, request: Any, hold_id: str) -> HttpResponse:
+        """Extend or cancel a hold; needs If-Match."""
+        asked = bodies.read(request, HoldAction)
+        row = reach.own_hold(self.subject, hold_id)
+        with locked(row.cluster):
+            check_match(request, _tag(_find(self, hold_id)), required=True)
+            if asked.action == "extend":
+                extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
+            else:
+                cancel_hold(row, actor=self.subject, reason=asked.reason)
+        document = _detail(_find(self, hold_id))
+        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+
+
+def _read(request: Any) -> HoldWish:
+    asked = bodies.wrapped(request, HoldWish)
+    if asked is not None:
+        return asked
+    query = request.GET
+    return HoldWish(
+        manifest=bodies.text(bodies.raw(request, large=True)),
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        seconds=integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST),
+        note=query.get("note", ""),
+    )
+
+
+def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
+    if len(asked.note) > 300 or "\0" in asked.note:
+        raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
+    cluster = reach.cluster_of(asked.cluster)
+    check_known(cluster)
+    wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False)
+
+    def write(tried: Tried) -> Kept:
+        if tried.answer.verdict is not Verdict.PLACED:
+            raise Refused(
+                409, "NoRoom", f"nothing was held: {tried.answer.summary}", place="manifest",
+                hint="whatIf says what each pod lacks", members={"what_if": tried.answer},
+            )  # fmt: skip
+        return hold(
+            cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
+            actor=subject, owner=subject.owner, note=asked.note, idempotency_key=key, body_hash=body_hash,
+        )  # fmt: skip
+
+    try:
+        return book(wish, subject, write)
+    except InputError as error:
+        if error.code != "TooManyHolds":
+            raise
+        raise Refused(429, error.code, error.message, hint=error.hint, headers=_until_one_ends(subject)) from None
+
+
+def _until_one_ends(subject: Subject) -> dict[str, str]:
+    open_ones = Hold.objects.filter(owner=subject.owner, state__in=Hold.OPEN)
+    first = open_ones.aggregate(first=Min("expires_at"))["first"]
+    seconds = 60 if first is None else (first - timezone.now()).total_seconds()
+    return {"Retry-After": str(max(1, int(seconds)))}
+
+
+def _find(view: ApiView, hold_id: str) -> Hold:
+    row = reach.holds(view.subject).select_related("cluster").filter(pk=hold_id).first()
+    if row is None:
+        raise reach.not_found("hold", hold_id)
+    return row
+
+
+def _tag(row: Hold) -> str:
+    return etag_of(msgspec.json.encode(_detail(row)))
+
+
+def _common(row: Hold) -> dict[str, Any]:
+    names = ("id", "namespace", "state", "pod_count", "held_by", "note", "created_at", "expires_at", "ended_at")
+    told = {name: getattr(row, name) for name in names}
+    return {
+        **told,
+        "cluster": row.cluster.name,
+        "policy": row.policy_name,
+        "workload": row.workload_id,
+        "end_reason": row.end_reason,
+    }
+
+
+def _row(row: Hold) -> HoldRow:
+    return HoldRow(**_common(row))
+
+
+def _detail(row: Hold) -> HoldDetail:
+    rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
+    return HoldDetail(**_common(row), policy_version=row.policy_version, pods=[_held(one) for one in rooms])
+
+
+def _held(room: Pod) -> HeldPod:
+    allocation = room.allocation
+    return HeldPod(
+        pod=room.key,
+        node=room.node.name if room.node else "",
+        held=room.state == State.RUNNING.value,
+        cpus=[zone.cpus for zone in allocation.zones if zone.cpus] if allocation else [],
+        gpus=allocation.gpus if allocation else (),
+    )
+
+
+routes = [
+    path("holds/", Holds.as_view()),
+    path("holds/<str:hold_id>/", One.as_view()),
+    path("holds/<str:hold_id>/actions/", Actions.as_view()),
+]
