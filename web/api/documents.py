@@ -19,7 +19,7 @@ from drf_spectacular.utils import OpenApiParameter
 import hetsched.access.schema  # noqa: F401 - it registers how tokens are described
 
 from .problems import CONTENT_TYPE, Problem
-from .queries import kind_of
+from .queries import kind_of, serves
 
 _TAGS = {"type": "string", "minLength": 1, "examples": ["*"]}
 _KEY = {"type": "string", "pattern": "^[!-~]{1,255}$"}
@@ -90,6 +90,7 @@ class ApiSchema(AutoSchema):
         found = [
             OpenApiParameter(name, kind_of(name), OpenApiParameter.QUERY, description=text)
             for name, text in getattr(self.view, "queries", {}).items()
+            if serves(name, text, self.method)
         ]
         match = getattr(self.view, "matched", {}).get(self.method)
         if match is not None:
@@ -102,6 +103,10 @@ class ApiSchema(AutoSchema):
 
     def map_parsers(self) -> list[str]:
         return ["application/json"]
+
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body = super()._get_request_body(direction)
+        return {**body, "required": True} if body else body
 
     def get_operation_id(self) -> str:
         words = re.findall(r"[a-z_]+", self.path.removeprefix("/api/v1/").replace("_id}", "}").replace("-", "_"))

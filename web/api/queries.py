@@ -1,10 +1,12 @@
 """What kind of value each query parameter takes, by its name, for OpenAPI.
 
 Rule: a parameter of one name takes the same kind of value everywhere; what is not listed here is a text without NUL.
+One whose description begins with a method, and those that page or wait, belong to that method alone.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .paging import MAX_LIMIT
@@ -25,6 +27,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "outlook": _YES_OR_NO,
 }
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
+
+_OF_LISTS = {"limit", "cursor", "wait", "for"}
+_METHOD = re.compile(r"(?:Of a )?(GET|POST|PUT|DELETE)\b")
+
+
+def serves(name: str, text: str, method: str) -> bool:
+    """Say whether a method reads a query parameter with this description."""
+    found = _METHOD.match(text)
+    only = found[1] if found else "GET" if name in _OF_LISTS else method
+    return only == method
 
 
 def kind_of(name: str) -> dict[str, Any]:
