@@ -60,11 +60,14 @@ a_decision = _offer("decisions/", "id", "pod", "verdict")
 a_cluster = _offer("clusters/", "name", "kind")
 a_policy = _offer("policies/", "name", "description")
 a_node = _offer("nodes/", "name", "isa")
+a_hold = _offer("holds/", "id", "state", "note")
+a_delivery = _offer("deliveries/", "id", "event", "state")
+a_webhook = _offer("webhooks/", "id", "name")
 
 
 _OFFERS = {
     "workloads": a_workload, "decisions": a_decision, "clusters": a_cluster, "policies": a_policy, "nodes": a_node,
-    "plugins": _offer("plugins/", "name", "summary"),
+    "plugins": _offer("plugins/", "name", "summary"), "holds": a_hold, "deliveries": a_delivery, "webhooks": a_webhook,
 }  # fmt: skip
 
 

@@ -68,6 +68,30 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hetsched cancel w-3f2a --wait",
     ),
     "retry": ('hetsched retry w-3f2a --reason "the node is back"',),
+    "plan": (
+        "hetsched plan -f job.yaml --out job.plan",
+        "hetsched submit -f job.yaml --plan job.plan",
+    ),
+    "hold": (
+        'hetsched hold create -f gpu-job.yaml --for 30m --note "release 17"',
+        "hetsched submit -f gpu-job.yaml --hold h-3f2a",
+        "hetsched hold extend h-3f2a --for 30m",
+        "hetsched get holds --watch",
+    ),
+    "batch": (
+        "hetsched batch -f jobs/ --wait",
+        "hetsched batch -f a.yaml -f b.yaml --all-or-nothing --idempotency-key night-7",
+    ),
+    "webhook": (
+        "hetsched webhook add ci https://ci.example/hook --state succeeded --state failed",
+        "hetsched webhook test wh-3f2a",
+        "hetsched webhook rotate wh-3f2a --for 1d",
+    ),
+    "redeliver": (
+        "hetsched get deliveries --where state=dead",
+        "hetsched redeliver d-3f2a",
+        "hetsched redeliver --dead --webhook wh-3f2a",
+    ),
     "cluster": (
         "hetsched cluster add lab",
         "hetsched cluster add prod --kubeconfig ~/.kube/config --context prod --namespace ci",

@@ -47,6 +47,13 @@ KINDS = (
     Kind(
         "queue", ("position", "standing", "pod", "priority", "gang", "policy", "state", "attempts", "workload"), ("q",)
     ),
+    Kind(
+        "holds",
+        ("id", "cluster", "namespace", "state", "podCount", "heldBy", "note", "expiresAt", "workload"),
+        ("hold",),
+    ),
+    Kind("deliveries", ("id", "event", "workload", "state", "attempts", "status", "code", "url"), ("delivery",)),
+    Kind("webhooks", ("id", "name", "url", "enabled", "states", "namespaces", "pausedBecause"), ("webhook",)),
     Kind("tokens", ("key", "name", "role", "namespaces", "expires", "lastUsedAt"), ("token",)),
     Kind("audit", ("id", "at", "actor", "action", "objectKind", "objectName", "reason")),
     Kind("policy-plans", ("name", "policy", "state", "enabled", "note"), ("policy-plan",)),

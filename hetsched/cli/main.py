@@ -23,6 +23,7 @@ from . import (
     agent,
     audit,
     backup,
+    batch,
     bench,
     certs,
     check,
@@ -32,7 +33,9 @@ from . import (
     docs,
     experiment,
     health,
+    hold,
     isa,
+    planning,
     policy,
     resources,
     scheduler,
@@ -40,6 +43,7 @@ from . import (
     simulate,
     standalone,
     token,
+    webhook,
     whatif,
     workloads,
 )
@@ -138,7 +142,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
-        cluster.app, policy.app, shadow.app,
+        planning.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver,
     ),
     _HERE: (
         standalone.standalone, scheduler.scheduler, agent.agent, certs.certs, backup.backup, backup.restore,
@@ -146,7 +150,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     ),
 }  # fmt: skip
 _GROUPS = {isa.app: "isa", cluster.app: "cluster", policy.app: "policy", shadow.app: "shadow", token.app: "token"}
-_GROUPS |= {audit.app: "audit"}
+_GROUPS |= {audit.app: "audit", hold.app: "hold", webhook.app: "webhook"}
 
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:

@@ -7,6 +7,7 @@ Without `--policy` the pods' own choice counts, then their namespace's default, 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from hetsched.engine.policy import Policy
 
 STDIN = "-"
+_MANIFESTS = (".yaml", ".yml", ".json", ".csv")
+_DURATION = re.compile(r"([0-9]{1,7})([smhd]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 ClusterFiles = Annotated[
     list[str],
@@ -111,6 +115,34 @@ def read_manifest(paths: Sequence[str]) -> str:
     if len(sources) > 1:
         sources = [(name, _as_objects(name, data)) for name, data in sources]
     return "\n---\n".join(_text(source) for source in sources)
+
+
+def read_each(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Read files, and all manifests of folders, as (name, manifest), each on its own.
+
+    Raises: InputError `FileUnreadable`, `ManifestNotUtf8` or `WorkloadEmpty`.
+    """
+    files: list[str] = []
+    for path in paths:
+        if path != STDIN and Path(path).is_dir():
+            found = (one for one in Path(path).rglob("*") if one.suffix in _MANIFESTS and one.is_file())
+            files.extend(sorted(map(str, found)))
+        else:
+            files.append(path)
+    if not files:
+        raise InputError("WorkloadEmpty", f"there is no {', '.join(_MANIFESTS)} file", place=f"-f {', '.join(paths)}")
+    return [(name, _text((name, data))) for name, data in read_sources(files, "-f")]
+
+
+def seconds_of(text: str) -> int:
+    """Return a time such as 90s, 10m, 2h or 1d, or a number of seconds, in seconds.
+
+    Raises: InputError `DurationInvalid`.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise InputError("DurationInvalid", f"{text!r} is no time", place="--for", hint="Write 90s, 10m, 2h or 1d")
+    return int(found[1]) * _SECONDS[found[2] or "s"]
 
 
 def read_inventory(paths: Sequence[str]) -> str:

@@ -13,15 +13,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hetsched.client import Accepted, End, Goal, Waited, Workload
+from hetsched.client import Accepted, End, Goal, Refused, Waited, Workload
 from hetsched.client.documents import REFUSED
 from hetsched.client.waiting import end_of
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_policy, a_workload
+from .completing import a_cluster, a_hold, a_policy, a_workload
 from .live import Watch, follow
 from .options import PodFiles, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, table
+from .planning import read_plan, show_fresh
 from .workload_view import coloured, show, told, view
 
 Identity = Annotated[
@@ -44,6 +45,10 @@ def submit(
     ] = "",
     priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
     name: Annotated[str, typer.Option(help="Name to find it by.")] = "",
+    plan: Annotated[
+        str, typer.Option(metavar="TOKEN|FILE", help="What `hetsched plan` gave: submit only if it still comes true.")
+    ] = "",
+    hold: Annotated[str, typer.Option(metavar="ID", help="Use the room of this hold.", autocompletion=a_hold)] = "",
     callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once it is decided.")] = "",
     idempotency_key: Annotated[
         str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the first answer again.")
@@ -60,14 +65,19 @@ def submit(
     """Submit pods to a server.
 
     Exit codes: 0 accepted (waiting: placed, or as far as --for), 10 not now, 11 never fits, 12 misconfigured, 13
-    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused.
+    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused. A plan that does not
+    come true any more is refused with 2, and the fresh one is printed.
     """
     manifest = read_manifest(filename)
     with connect(server, token) as client:
-        accepted = client.submit(
-            manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
-            key=idempotency_key,
-        )  # fmt: skip
+        try:
+            accepted = client.submit(
+                manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
+                plan=read_plan(plan), hold=hold, key=idempotency_key,
+            )  # fmt: skip
+        except Refused as refused:
+            show_fresh(client.stale_plan(refused), output)
+            raise
         if not (wait_for or watch or goal):
             _show_accepted(accepted, output)
             return

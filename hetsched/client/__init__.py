@@ -7,9 +7,13 @@ Never: another hetsched package, Django, printing, a decision of its own.
 from .client import Client
 from .documents import (
     Accepted,
+    BatchAnswer,
     ClusterRow,
     Decision,
     DecisionRow,
+    DeliveryRow,
+    Hold,
+    HoldRow,
     NodeRow,
     PodRow,
     PodWhy,
@@ -22,12 +26,16 @@ from .waiting import End, Goal, Waited
 
 __all__ = [
     "Accepted",
+    "BatchAnswer",
     "Client",
     "ClusterRow",
     "Decision",
     "DecisionRow",
+    "DeliveryRow",
     "End",
     "Goal",
+    "Hold",
+    "HoldRow",
     "NodeRow",
     "PodRow",
     "PodWhy",

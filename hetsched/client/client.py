@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -22,9 +22,13 @@ from hetsched.contracts.errors import InputError
 from . import waiting
 from .documents import (
     Accepted,
+    BatchAnswer,
     ClusterRow,
     Decision,
     DecisionRow,
+    DeliveryRow,
+    Hold,
+    HoldRow,
     NodeRow,
     PodRow,
     PodWhy,
@@ -33,6 +37,7 @@ from .documents import (
     WorkloadRow,
     read,
 )
+from .errors import Refused
 from .transport import Transport
 from .waiting import Goal, Waited
 
@@ -60,20 +65,33 @@ class Client(Transport):
         priority: int | None = None,
         callback_url: str = "",
         name: str = "",
+        plan: str = "",
+        hold: str = "",
         key: str = "",
-        **more: Any,
     ) -> Accepted:
         """Submit pods: YAML or JSON text, or one object (a `List` for several). The same key and body submit once.
 
-        `more` are further fields of the request by their names in REST.
+        `plan` is the token of a what-if that has to come true (`stale_plan` reads the refusal if it does not), `hold`
+        names room that was held for these pods.
         """
         body = _filled(
             manifest=manifest, cluster=cluster, policy=policy, priority=priority, callbackUrl=callback_url, name=name,
-            **more,
+            plan=plan, hold=hold,
         )  # fmt: skip
         response = self.post("workloads/", body, key=key or str(uuid.uuid4()))
         replayed = response.headers.get("Idempotency-Replayed") == "true"
         return msgspec.structs.replace(read(response.json(), Accepted), replayed=replayed)
+
+    def submit_many(
+        self, items: Iterable[Mapping[str, Any]], *, all_or_nothing: bool = False, key: str = "", **common: Any
+    ) -> BatchAnswer:
+        """Submit many manifests in one request, each on its own, or all of them or nothing.
+
+        An item has the fields of a submission by their names in REST, its manifest above all, and may have a `key`;
+        `common` are fields of items without their own.
+        """
+        body = {"items": [dict(item) for item in items], "allOrNothing": all_or_nothing, **_filled(**common)}
+        return read(self.post("submissions/", body, key=key or str(uuid.uuid4())).json(), BatchAnswer)
 
     def workload(self, workload_id: str, *, wait_seconds: int = 0, goal: Goal = Goal.PLACED) -> Workload:
         """Return a workload; the answer is held for `wait_seconds` at most, until it is as far as `goal`."""
@@ -136,10 +154,57 @@ class Client(Transport):
         `more` are further fields of the request by their names in REST: policy, drain, addNodes, explain …
         """
         answer = self.post("what-if/", _filled(manifest=manifest, cluster=cluster, **more), repeat=True)
-        try:
-            return msgspec.convert({"nodes": None, **answer.json()}, WhatIfAnswer)
-        except msgspec.ValidationError as error:
-            raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
+        return _what_if(answer.json())
+
+    def plan(self, manifest: Manifest, *, cluster: str = "", policy: str = "", **more: Any) -> WhatIfAnswer:
+        """Say what would happen, with a token by which it can be submitted as it is (`plan.token`) if it is placed."""
+        return self.what_if(manifest, cluster=cluster, policy=policy, plan=True, **more)
+
+    @staticmethod
+    def stale_plan(refused: Refused) -> WhatIfAnswer | None:
+        """Return the fresh answer that came with the refusal of a plan, None if it was refused for something else."""
+        found = refused.problem.get("whatIf")
+        return _what_if(found) if isinstance(found, Mapping) else None
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def hold(
+        self, manifest: Manifest, *, seconds: int, cluster: str = "", policy: str = "", note: str = "", key: str = ""
+    ) -> Hold:
+        """Hold room for the pods of a manifest, for all of them or for none; a submission names it to have its room."""
+        body = _filled(manifest=manifest, cluster=cluster, policy=policy, seconds=seconds, note=note)
+        made = self.post("holds/", body, key=key or str(uuid.uuid4())).json()
+        return self.held(made["id"])
+
+    def held(self, hold_id: str) -> Hold:
+        """Return a hold with what it keeps of which nodes."""
+        return read(self.get(_hold_path(hold_id)), Hold)
+
+    def holds(self, *, most: int = 100, **query: str) -> Iterator[HoldRow]:
+        """Yield holds, the latest first; `query` may name a cluster, namespace, state or workload."""
+        return (read(row, HoldRow) for row in self.items("holds/", most=most, **query))
+
+    def extend_hold(self, hold_id: str, seconds: int, reason: str) -> Hold:
+        """Have a hold last so many seconds more from now."""
+        tag, _ = self.changed(_hold_path(hold_id))
+        body = msgspec.json.encode({"action": "extend", "seconds": seconds, "reason": reason})
+        answer = self.send("POST", f"{_hold_path(hold_id)}actions/", body=body, headers={**JSON, "If-Match": tag})
+        return read(answer.json(), Hold)
+
+    def cancel_hold(self, hold_id: str, reason: str) -> Hold:
+        """Let a hold go; one that is over stays as it is."""
+        return read(self.send("DELETE", _hold_path(hold_id), query={"reason": reason}, repeat=True).json(), Hold)
+
+    # -- what was told -------------------------------------------------------------------------------------------------
+
+    def deliveries(self, *, most: int = 100, **query: str) -> Iterator[DeliveryRow]:
+        """Yield deliveries, the latest first; `query` may name a webhook, workload, state or event."""
+        return (read(row, DeliveryRow) for row in self.items("deliveries/", most=most, **query))
+
+    def redeliver(self, delivery_id: str, reason: str) -> DeliveryRow:
+        """Have a delivery told again, with the same id and body."""
+        path = f"deliveries/{quote(delivery_id, safe='')}/redeliver/"
+        return read(self.post(path, {"reason": reason}).json(), DeliveryRow)
 
     # -- the fleet -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +236,17 @@ class Client(Transport):
     def read_workload(document: Mapping[str, Any]) -> Workload:
         """Return the document of a workload as its type."""
         return read(document, Workload)
+
+
+def _hold_path(hold_id: str) -> str:
+    return f"holds/{quote(hold_id, safe='')}/"
+
+
+def _what_if(document: Mapping[str, Any]) -> WhatIfAnswer:
+    try:
+        return msgspec.convert({"nodes": None, **document}, WhatIfAnswer)
+    except msgspec.ValidationError as error:
+        raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
 
 
 def _filled(**fields: Any) -> dict[str, Any]:

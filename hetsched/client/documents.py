@@ -294,6 +294,91 @@ class QueuedPod(Answer, frozen=True):
     created_at: datetime | None = None
 
 
+class ItemProblem(Part, frozen=True):
+    """What is wrong with one item of a batch."""
+
+    index: int
+    status: int
+    code: str
+    detail: str
+    place: str = ""
+    hint: str = ""
+
+
+class ItemAnswer(Part, frozen=True):
+    """What became of one item of a batch: its workload, or the problem."""
+
+    index: int
+    status: int
+    key: str = ""
+    id: str = ""
+    state: str = ""
+    pods: tuple[PodState, ...] = ()
+    replayed: bool = False
+    problem: ItemProblem | None = None
+
+
+class BatchAnswer(Answer, frozen=True):
+    """What became of every item, in the order given."""
+
+    accepted: int
+    refused: int
+    items: tuple[ItemAnswer, ...]
+
+
+class HeldPod(Part, frozen=True):
+    """What is held for one pod; not `held` any more: a pod has it, or the hold ended."""
+
+    pod: str
+    node: str
+    held: bool
+    cpus: tuple[str, ...] = ()
+    gpus: tuple[CardGrant, ...] = ()
+
+
+class HoldRow(Answer, frozen=True):
+    """Room that is kept for pods that do not exist yet: held, claimed, used, expired, cancelled or lost."""
+
+    id: str
+    cluster: str
+    namespace: str
+    state: str
+    policy: str
+    pod_count: int
+    held_by: str
+    note: str
+    workload: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    end_reason: str = ""
+
+
+class Hold(HoldRow, frozen=True, kw_only=True):
+    """A hold and what it keeps of which nodes."""
+
+    policy_version: int
+    pods: tuple[HeldPod, ...]
+
+
+class DeliveryRow(Answer, frozen=True):
+    """What was told to a webhook or to a submission's address: due, delivered or dead; the latest attempt's answer."""
+
+    id: str
+    event: str
+    webhook: str | None
+    workload: str | None
+    url: str
+    state: str
+    attempts: int
+    created_at: datetime
+    next_at: datetime | None = None
+    ended_at: datetime | None = None
+    status: int | None = None
+    code: str = ""
+    message: str = ""
+
+
 Read = TypeVar("Read", bound=Answer)
 
 

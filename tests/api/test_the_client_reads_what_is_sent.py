@@ -15,7 +15,12 @@ from hetsched.inventory.models import Cluster
 from .conftest import POD, Api
 
 # Where the server's type has another name than the client's.
-THERE = {"Decision": "DecisionDetail", "Workload": "WorkloadDetail", "ClusterRow": "ClusterDetail"}
+THERE = {
+    "Decision": "DecisionDetail",
+    "Workload": "WorkloadDetail",
+    "ClusterRow": "ClusterDetail",
+    "Hold": "HoldDetail",
+}
 KEPT_BY_THE_CLIENT = {"document", "replayed"}
 TYPES = [
     kind

@@ -1,0 +1,139 @@
+"""`hetsched batch`: many submissions in one request, each file one of its own.
+
+Rule: every file has a key of its own, made of the batch's key and the file's name, so that a batch may be sent again
+after whatever happened, also with files added: what was accepted is answered again, the rest is tried. Exit codes: 0
+all accepted (with --wait: all placed), the worst verdict else, 2 where a file was refused.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from hetsched.client import BatchAnswer, End, Goal, Refused
+from hetsched.client.documents import ItemAnswer, ItemProblem
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .completing import a_cluster, a_policy
+from .options import PodFiles, read_each
+from .output import Output, OutputFormat, Track, console, note, print_json, table
+from .workload_view import coloured
+from .workloads import Patient, Timeout
+
+EXIT_REFUSED = 2
+_AT_ONCE = 500
+_TOGETHER = 100
+
+
+def batch(
+    filename: PodFiles,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    cluster: Annotated[
+        str, typer.Option(help="Cluster to place on; the server's only one if left out.", autocompletion=a_cluster)
+    ] = "",
+    policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
+    priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
+    callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once each is decided.")] = "",
+    all_or_nothing: Annotated[
+        bool, typer.Option("--all-or-nothing", help=f"Submit all, or nothing if one is wrong; at most {_TOGETHER}.")
+    ] = False,
+    idempotency_key: Annotated[
+        str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the first answers again.")
+    ] = "",
+    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all are decided.")] = False,
+    goal: Annotated[
+        Goal | None, typer.Option("--for", help="Wait until all are so far; with --wait: placed.", show_default=False)
+    ] = None,
+    timeout: Timeout = 300.0,
+    patient: Patient = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Submit many files, or folders of them, at once, each as a workload of its own.
+
+    Exit codes: 0 all accepted (waiting: all as far as asked), 2 some were refused or wrong, else the worst of 10 not
+    now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
+    """
+    files = read_each(filename)
+    key = idempotency_key or str(uuid.uuid4())
+    items = [{"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"} for name, text in files]
+    common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
+    with connect(server, token) as client:
+        told = list(_submitted(client, items, key, all_or_nothing, common, [name for name, _ in files]))
+        ends = {}
+        if wait_for or goal:
+            ends = _waited(client, told, goal or Goal.PLACED, timeout, patient=patient)
+    if output is OutputFormat.JSON:
+        print_json(
+            {"items": [_document(name, one, ends.get(one.id)) for (name, _), one in zip(files, told, strict=True)]}
+        )
+    else:
+        _show([name for name, _ in files], told, ends)
+    if any(one.problem for one in told):
+        raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(max((end.exit_code for _, end in ends.values()), default=0))
+
+
+def _submitted(
+    client: Client, items: Sequence[dict[str, Any]], key: str, together: bool, common: dict[str, Any],
+    names: Sequence[str],
+) -> Iterator[ItemAnswer]:  # fmt: skip
+    """Send the items, so many at once, and yield what became of each."""
+    if together:
+        try:
+            yield from client.submit_many(items, all_or_nothing=True, key=key, **common).items
+        except Refused as refused:
+            for one in refused.problem.get("items") or ():
+                note(f"{names[one['index']]}: {one['detail']} [{one['code']}]")
+            raise
+        return
+    for first in range(0, len(items), _AT_ONCE):
+        answer: BatchAnswer = client.submit_many(items[first : first + _AT_ONCE], key=f"{key}.{first}", **common)
+        yield from answer.items
+
+
+def _waited(
+    client: Client, told: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
+) -> dict[str, tuple[str, End]]:
+    """Wait for all within one time, and return the state and the end of each workload."""
+    until = time.monotonic() + timeout_seconds
+    accepted = [one.id for one in told if one.id]
+    ends = {}
+    with Track("waiting", len(accepted)) as track:
+        for done, workload in enumerate(accepted, start=1):
+            left = max(0.0, until - time.monotonic())
+            found = client.wait(workload, goal, timeout_seconds=left, patient=patient)
+            ends[workload] = (found.workload.state, found.end)
+            track(done)
+    return ends
+
+
+def _document(name: str, one: ItemAnswer, ended: tuple[str, End] | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"file": name, "status": one.status}
+    if one.problem is not None:
+        return {**said, "problem": _problem(one.problem)}
+    said |= {"id": one.id, "state": ended[0] if ended else one.state, "replayed": one.replayed}
+    return {**said, **({"end": ended[1].value} if ended else {})}
+
+
+def _problem(problem: ItemProblem) -> dict[str, str]:
+    return {name: getattr(problem, name) for name in ("code", "detail", "place", "hint") if getattr(problem, name)}
+
+
+def _show(names: Sequence[str], told: Sequence[ItemAnswer], ends: dict[str, tuple[str, End]]) -> None:
+    shown = table("file", "id", "state", "")
+    for name, one in zip(names, told, strict=True):
+        if one.problem is not None:
+            message = f"{one.problem.place}: " * bool(one.problem.place) + f"{one.problem.detail} [{one.problem.code}]"
+            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(message))
+            continue
+        state, end = ends.get(one.id, (one.state, None))
+        words = "not in time" if end is End.TIMED_OUT else "accepted before" if one.replayed else ""
+        shown.add_row(Text(name), one.id, coloured(state), words)
+    console().print(shown)

@@ -1,0 +1,104 @@
+"""`hetsched hold`: room that is kept for pods that are not there yet.
+
+Rule: room is booked at once, for all pods of the files or for none, and goes back by itself when its time is over.
+`submit --hold` uses it; `get holds` lists what is held.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from hetsched.client import Hold, Refused
+
+from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from .completing import a_cluster, a_hold, a_policy
+from .options import PodFiles, read_manifest, seconds_of
+from .output import Output, OutputFormat, console, note, print_json, table
+from .planning import show_fresh
+from .workloads import Reason
+
+app = typer.Typer(no_args_is_help=True, help="Keep room for pods that are not there yet.")
+
+Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the hold.", autocompletion=a_hold)]
+Lasting = Annotated[str, typer.Option("--for", metavar="TIME", help="How long from now: 90s, 10m, 2h, 1d.")]
+
+
+@app.command()
+def create(
+    filename: PodFiles,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    lasting: Lasting = "10m",
+    cluster: Annotated[
+        str, typer.Option(help="Cluster to hold room on; the server's only one if left out.", autocompletion=a_cluster)
+    ] = "",
+    policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
+    about: Annotated[str, typer.Option("--note", help="What for, for people.")] = "",
+    idempotency_key: Annotated[
+        str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the same hold again.")
+    ] = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Hold room for pods.
+
+    Exit codes: 0 held, 2 there is no room (and why), or wrong files or options, 3 server unreachable.
+    """
+    seconds = seconds_of(lasting)
+    with connect(server, token) as client:
+        try:
+            made = client.hold(
+                read_manifest(filename), seconds=seconds, cluster=cluster, policy=policy, note=about,
+                key=idempotency_key,
+            )  # fmt: skip
+        except Refused as refused:
+            show_fresh(client.stale_plan(refused), output)
+            raise
+    _show(made, output)
+    if output is OutputFormat.TEXT and made.state == "held":
+        note(f"use it: hetsched submit -f … --hold {made.id}")
+
+
+@app.command()
+def extend(
+    hold: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    lasting: Lasting = "10m",
+    reason: Reason = "extended by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Have a hold last longer."""
+    seconds = seconds_of(lasting)
+    with connect(server, token) as client:
+        _show(client.extend_hold(hold, seconds, reason), output)
+
+
+@app.command()
+def cancel(
+    hold: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    reason: Reason = "cancelled by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Let a hold go; one that is over stays as it is."""
+    with connect(server, token) as client:
+        _show(client.cancel_hold(hold, reason), output)
+
+
+def _show(hold: Hold, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(hold.document)
+        return
+    out = console()
+    until = f"until {hold.expires_at:%Y-%m-%d %H:%M:%S} UTC" if hold.state == "held" else hold.end_reason
+    title = Text.assemble((hold.id, "bold"), "  ", hold.state)
+    out.print(title.append(f"  on {hold.cluster}  {until}", style="dim"), soft_wrap=True)
+    shown = table("pod", "node", "held", "cpus", "cards")
+    for pod in hold.pods:
+        cards = " ".join(str(card.index) for card in pod.gpus) or "-"
+        shown.add_row(Text(pod.pod), Text(pod.node), "yes" if pod.held else "no", " ".join(pod.cpus) or "-", cards)
+    out.print(shown)

@@ -1,0 +1,151 @@
+"""`hetsched webhook` and `redeliver`: who is told how workloads fare, and telling it again.
+
+Rule: a secret is printed once, by the command that made it. `get webhooks` and `get deliveries` list what there is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.text import Text
+
+from hetsched.client import DeliveryRow
+from hetsched.client.client import JSON
+from hetsched.contracts.errors import InputError
+
+from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from .completing import a_cluster, a_delivery, a_webhook
+from .options import seconds_of
+from .output import Output, OutputFormat, console, note, print_json, table
+from .workloads import Reason
+
+app = typer.Typer(no_args_is_help=True, help="Who is told how workloads fare: add, try, sign anew, remove.")
+
+Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.", autocompletion=a_webhook)]
+_MOST = 1000
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="Name of the webhook.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where it is told, by POST.")],
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    cluster: Annotated[str, typer.Option(help="Only workloads on this cluster.", autocompletion=a_cluster)] = "",
+    namespace: Annotated[
+        list[str] | None, typer.Option("--namespace", "-n", help="Only workloads of this namespace; repeat for more.")
+    ] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only when a workload comes to be so; repeat for more.")
+    ] = None,
+    reason: Reason = "added by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Add a webhook and print its secret, this once."""
+    body: dict[str, Any] = {"name": name, "url": url, "reason": reason, "cluster": cluster}
+    body |= {"namespaces": namespace or [], "states": state or []}
+    with connect(server, token) as client:
+        made = client.post("webhooks/", body).json()
+    _tell_secret(made, f"{made['id']}: webhook {name} added", output)
+
+
+@app.command("test")
+def try_out(
+    webhook: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Send a webhook a message that says it is being tried."""
+    with connect(server, token) as client:
+        made = client.send("POST", f"{_path(webhook)}test/").json()
+    if output is OutputFormat.JSON:
+        print_json(made)
+    else:
+        console().print(Text(f"{made['id']}: on its way; see hetsched get delivery {made['id']}"), soft_wrap=True)
+
+
+@app.command()
+def rotate(
+    webhook: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    overlap: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long the old secret signs as well: 90s, 10m, 2h, 1d.")
+    ] = "1d",
+    reason: Reason = "rotated by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Give a webhook a new secret and print it, this once."""
+    body = {"reason": reason, "overlapSeconds": seconds_of(overlap)}
+    with connect(server, token) as client:
+        made = client.post(f"{_path(webhook)}secret/", body).json()
+    _tell_secret(made, f"{webhook}: signed anew", output)
+
+
+@app.command()
+def remove(
+    webhook: Identity,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    reason: Reason = "removed by command",
+) -> None:
+    """End a webhook, with all that it had still to tell."""
+    with connect(server, token) as client:
+        tag, _ = client.changed(_path(webhook))
+        client.send("DELETE", _path(webhook), query={"reason": reason}, headers={**JSON, "If-Match": tag})
+    note(f"{webhook}: removed")
+
+
+def redeliver(
+    delivery: Annotated[
+        str, typer.Argument(metavar="[ID]", help="Id of one delivery.", show_default=False, autocompletion=a_delivery)
+    ] = "",
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    dead: Annotated[
+        bool, typer.Option("--dead", help="All that nobody took: as --webhook and --workload say.")
+    ] = False,
+    webhook: Annotated[str, typer.Option(help="Of this webhook only.", autocompletion=a_webhook)] = "",
+    workload: Annotated[str, typer.Option(help="About this workload only.")] = "",
+    reason: Reason = "told again by command",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Have it told again: one delivery, or all that were given up."""
+    if bool(delivery) == dead:
+        raise InputError("OptionInvalid", "name one delivery, or give --dead", place="hetsched redeliver")
+    query = {"webhook": webhook, "workload": workload}
+    with connect(server, token) as client:
+        ids = [delivery] if delivery else _dead(client, {name: value for name, value in query.items() if value})
+        made = [client.redeliver(one, reason) for one in ids]
+    if output is OutputFormat.JSON:
+        print_json({"items": [one.document for one in made]})
+        return
+    if not made:
+        note("there is nothing that was given up")
+        return
+    shown = table("id", "event", "workload", "state", "url")
+    for one in made:
+        shown.add_row(one.id, one.event, one.workload or "-", one.state, Text(one.url))
+    console().print(shown)
+
+
+def _dead(client: Client, query: dict[str, str]) -> list[str]:
+    found: list[DeliveryRow] = list(client.deliveries(most=_MOST, state="dead", **query))
+    if len(found) == _MOST:
+        note(f"the latest {_MOST} of them; give the command again for more")
+    return [one.id for one in found]
+
+
+def _path(webhook: str) -> str:
+    return f"webhooks/{quote(webhook, safe='')}/"
+
+
+def _tell_secret(made: dict[str, Any], sentence: str, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(made)
+        return
+    console().print(Text(made["secret"]), soft_wrap=True)
+    note(f"{sentence}; the secret is not shown again")
