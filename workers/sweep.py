@@ -3,17 +3,21 @@
 Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
 nobody sent, states that nobody told. It also looks again at pods that did not fit a minute ago and deletes what is
 over: workloads that ended long ago, idempotency keys, events, counters of failed logins, sessions. Running it twice, or
-on two machines at once, does no harm.
+on two machines at once, does no harm. One part that fails keeps no other from its turn, nor one cluster another.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 import structlog
 from celery import shared_task
 from django.conf import settings
 from django.contrib.sessions.models import Session
+from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
@@ -49,52 +53,95 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.SWEEP)
 def run() -> dict[str, int]:
     """Wake whoever has work, send what was not sent, forget what is old; return what was found."""
-    found = {"woken": 0, "relayed": publish.relay(), "pruned": publish.prune()}
+    found = {"woken": 0, "relayed": _turn(publish.relay) or 0, "pruned": _turn(publish.prune) or 0}
     now = timezone.now()
     for cluster in Cluster.objects.all():
-        look_again(cluster.pk)
-        end_overrides(cluster.pk)
-        take_samples(cluster.pk)
-        wake_after_backoff(cluster.pk, now)
-        if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):
-            dispatch.wake(cluster.pk)
-            found["woken"] += 1
-        if cluster.kind == ClusterKind.KUBERNETES and _to_tell(cluster.pk):
-            dispatch.wake(cluster.pk, dispatch.TELL)
-        if due(cluster.pk).exists():
-            dispatch.wake(cluster.pk, dispatch.CREATE)
-        end_remnants(cluster.pk)
-        end_holds(cluster.pk)
-        if half_bound(cluster.pk):
-            settle_half_gangs(cluster.pk)
-        if due_evictions(cluster.pk).exists() or late_nominations(cluster.pk).exists():
-            dispatch.wake(cluster.pk, dispatch.EVICT)
-        if under_way(cluster.pk):
-            dispatch.wake(cluster.pk, dispatch.REBALANCE)
-        if cluster.kind == ClusterKind.KUBERNETES:
-            tell_watched(cluster.pk)
-        if due_shadows(cluster.pk):
-            dispatch.wake(cluster.pk, dispatch.SHADOW)
-        forget_shadows(cluster.pk)
-        if due_images(cluster.pk).exists():
-            dispatch.wake(cluster.pk, dispatch.IMAGES)
-        forget_images(cluster.pk)
-        if unbound(cluster):
-            dispatch.wake(cluster.pk, dispatch.BIND)
-        forget_rejections(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-        forget_plans(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-        forget_finished(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-        forget_holds(cluster.pk, before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-        forget_charged(cluster.pk, finished_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+        for chore in _chores(cluster, now):
+            _turn(chore)
+        for task, is_wanted in _wakes(cluster):
+            if _turn(is_wanted):
+                dispatch.wake(cluster.pk, task)
+                found["woken"] += task == dispatch.SCHEDULE
+        for forget in _forgetting(cluster.pk, now):
+            _turn(forget)
+    for chore in _shared_chores(now):
+        _turn(chore)
+    return found
+
+
+def _turn(part: Callable[[], Any]) -> Any:
+    """Have one part its turn; one that fails keeps no other from it, unless the database is away."""
+    try:
+        return part()
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        log.exception("a part of the sweep failed", part=getattr(part, "func", part).__qualname__)
+        return None
+
+
+def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
+    yield partial(look_again, cluster.pk)
+    yield partial(end_overrides, cluster.pk)
+    yield partial(take_samples, cluster.pk)
+    yield partial(wake_after_backoff, cluster.pk, now)
+    yield partial(end_remnants, cluster.pk)
+    yield partial(end_holds, cluster.pk)
+    yield partial(_settle_gangs, cluster.pk)
+    if cluster.kind == ClusterKind.KUBERNETES:
+        yield partial(tell_watched, cluster.pk)
+
+
+def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield whom there may be work for, and what tells whether there is."""
+    yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
+    if cluster.kind == ClusterKind.KUBERNETES:
+        yield dispatch.TELL, partial(_to_tell, cluster.pk)
+    yield dispatch.CREATE, due(cluster.pk).exists
+    yield dispatch.EVICT, partial(_to_evict, cluster.pk)
+    yield dispatch.REBALANCE, partial(under_way, cluster.pk)
+    yield dispatch.SHADOW, partial(due_shadows, cluster.pk)
+    yield dispatch.IMAGES, due_images(cluster.pk).exists
+    yield dispatch.BIND, partial(unbound, cluster)
+
+
+def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]]:
+    before = now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
+    yield partial(forget_shadows, cluster_id)
+    yield partial(forget_images, cluster_id)
+    yield partial(forget_rejections, cluster_id, before=before)
+    yield partial(forget_plans, cluster_id, before=before)
+    yield partial(forget_finished, cluster_id, finished_before=before)
+    yield partial(forget_holds, cluster_id, before=before)
+    yield partial(forget_charged, cluster_id, finished_before=before)
+
+
+def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
+    yield _wake_deliveries
+    yield partial(give_up_old, now)
+    yield partial(forget_deliveries, ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+    yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
+    yield partial(forget_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
+    yield partial(forget_failures, now)
+    yield Session.objects.filter(expire_date__lt=now).delete
+
+
+def _is_left_waiting(cluster_id: int) -> bool:
+    return due_pods(cluster_id).exists() and not leading.is_held(cluster_id)
+
+
+def _settle_gangs(cluster_id: int) -> None:
+    if half_bound(cluster_id):
+        settle_half_gangs(cluster_id)
+
+
+def _to_evict(cluster_id: int) -> bool:
+    return due_evictions(cluster_id).exists() or late_nominations(cluster_id).exists()
+
+
+def _wake_deliveries() -> None:
     for host in due_hosts():
         dispatch.wake(host, dispatch.CALLBACK)
-    give_up_old(now)
-    forget_deliveries(ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
-    IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete()
-    forget_summaries(decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
-    forget_failures(now)
-    Session.objects.filter(expire_date__lt=now).delete()
-    return found
 
 
 def _to_tell(cluster_id: int) -> bool:

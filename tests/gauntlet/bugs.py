@@ -154,7 +154,7 @@ BUGS = (
     Bug(
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
         "workers/sweep.py",
-        "        if due_pods(cluster.pk).exists() and not leading.is_held(cluster.pk):\n", "        if False:\n",
+        "    return due_pods(cluster_id).exists() and not leading.is_held(cluster_id)\n", "    return False\n",
         "tests/workers/test_sweep_and_binding.py::test_due_pods_that_nobody_leads_wake_the_scheduler",
     ),
     Bug(

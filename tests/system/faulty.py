@@ -2,8 +2,9 @@
 
 Rule: HETSCHED_TEST_FAULT is a JSON object. `die`: points of the way of a pod, in order; the process group is killed
 with SIGKILL at the first of them whose file is not in `folder` yet, when it is come to for the `visit`-th time, and the
-file is left, so the next process of this kind dies at the next point. `messages`: what becomes of the task messages
-that this process sends. `clock`: by how many seconds its wall clock is wrong. The product's code knows nothing of this.
+file is left, so the next process of this kind dies at the next point. `control`: a file that says what is wrong at the
+moment: `messages`, what becomes of the task messages that this process sends, and `clock`, by how many seconds its wall
+clock is off. The product's code knows nothing of this.
 """
 
 from __future__ import annotations
@@ -128,15 +129,29 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points.around(watch, "follow", after="c9", when=_frees)
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
+# -- faults that come and go -------------------------------------------------------------------------------------------
 
 
-def _spoil_messages(kind: str, share: float = 0.3, seed: int = 1) -> None:
+class Control:
+    """What a test wishes at the moment: a JSON file that it may change, read again a few times a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._wish, self._read_at = path, {}, -1.0
+
+    def __call__(self, name: str) -> Any:
+        now = time.monotonic()
+        if now - self._read_at > 0.2:
+            self._read_at = now
+            self._wish = json.loads(self._path.read_text() or "{}") if self._path.exists() else {}
+        return self._wish.get(name)
+
+
+def _spoil_messages(wished: Control, share: float = 0.3) -> None:
     """`double` each message, `shuffle` five of each among those of the last moments, or `drop` a share of them."""
     from celery import current_app
     from kombu.messaging import Producer
 
-    real, draw = Producer.publish, random.Random(seed + os.getpid())
+    real, draw = Producer.publish, random.Random(os.getpid())
     held: list[_Call] = []
     lock = threading.Lock()
 
@@ -150,25 +165,27 @@ def _spoil_messages(kind: str, share: float = 0.3, seed: int = 1) -> None:
                 with current_app.producer_pool.acquire(block=True) as producer:
                     real(producer, *arguments, **named)
 
+    letting_go: set[int] = set()  # the processes that have the thread: it does not come through a fork
+
     def publish(self: Any, *arguments: Any, **named: Any) -> Any:
-        if kind == "drop":
-            return None if draw.random() < share else real(self, *arguments, **named)
-        if kind == "double":
-            real(self, *arguments, **named)
-            return real(self, *arguments, **named)
-        with lock:
-            held.extend([(arguments, dict(named))] * 5)
-        return None
+        match wished("messages"):
+            case "drop" if draw.random() < share:
+                return None
+            case "double":
+                real(self, *arguments, **named)
+            case "shuffle":
+                with lock:
+                    held.extend([(arguments, dict(named))] * 5)
+                if os.getpid() not in letting_go:
+                    letting_go.add(os.getpid())
+                    threading.Thread(target=let_go, daemon=True).start()
+                return None
+        return real(self, *arguments, **named)
 
     Producer.publish = publish
-    if kind == "shuffle":
-        threading.Thread(target=let_go, daemon=True).start()
 
 
-# -- the clock ---------------------------------------------------------------------------------------------------------
-
-
-def _step_clock(seconds: float) -> None:
+def _step_clock(wished: Control) -> None:
     """Have the wall clock of this process be wrong; what only ever goes forward stays as it is."""
     from datetime import datetime, timedelta
 
@@ -177,18 +194,18 @@ def _step_clock(seconds: float) -> None:
     now, real = timezone.now, time.time
 
     def wrong() -> datetime:
-        return now() + timedelta(seconds=seconds)
+        return now() + timedelta(seconds=wished("clock") or 0.0)
 
     timezone.now = wrong
-    time.time = lambda: real() + seconds
+    time.time = lambda: real() + (wished("clock") or 0.0)
 
 
 def spoil(wish: Mapping[str, Any]) -> None:
     """Put the faults that are wished for into this process."""
-    if "clock" in wish:
-        _step_clock(wish["clock"])
-    if "messages" in wish:
-        _spoil_messages(wish["messages"])
+    if "control" in wish:
+        wished = Control(Path(wish["control"]))
+        _step_clock(wished)
+        _spoil_messages(wished)
     if "die" in wish:
         _die(wish["die"], wish["folder"], wish.get("visit", 1))
 

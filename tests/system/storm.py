@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -53,6 +53,10 @@ class Clients:
         for thread in self._threads:
             thread.join()
 
+    def use(self, ports: list[int]) -> None:
+        """Send everything from now on to the web servers of these ports."""
+        self._ports = list(ports)
+
     def wait_for_more(self, count: int, *, seconds: float = RECOVERY_SECONDS) -> float:
         """Wait until so many more were accepted, and return how long it took."""
         wanted = len(self.accepted) + count
@@ -86,7 +90,6 @@ class Clients:
             )
         except httpx.TransportError as error:
             self.unanswered[type(error).__name__] += 1
-            self._ports.append(self._ports.pop(0))
             return False
         self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
         self.answers[answer.status_code] += 1
@@ -122,10 +125,22 @@ class Storm:
         asked = ("token", "create", "--role", "submitter", "-o", "json")
         self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
         self.ports: list[int] = []
+        self.restarts = 0
 
-    def start_web(self) -> Process:
+    def supervise(self, over: threading.Event) -> None:
+        """Run a worker and a beat, each anew where it ended, as whatever runs them in a deployment does."""
+        running = {start: start() for start in (self.plane.start_beat, self.plane.start_worker)}
+        while not over.wait(0.5):
+            for start, process in list(running.items()):
+                if not process.running:
+                    self.restarts += 1
+                    running[start] = start()
+
+    def start_web(self, wish: Mapping[str, str] | None = None) -> Process:
+        """Start a web server that the next clients use too; `wish`: with a fault of `tests.system.faulty` in it."""
         port = free_port()
-        web = self.plane.start("web", *WEB, "--port", str(port))
+        words = (*WEB, "--port", str(port))
+        web = self.plane.start("web", *words) if wish is None else self.plane.start_faulty("web", wish, *words)
         wait_until(lambda: accepts(port) or not web.running, what="the web server", seconds=120)
         assert web.running, web.said()
         self.ports.append(port)
@@ -149,6 +164,19 @@ class Storm:
 @contextlib.contextmanager
 def storm(**settings: str) -> Iterator[Storm]:
     """Run a web server, a worker and a beat on a database and a message store that can be made to fail."""
+    with bare(**settings) as made:
+        made.start_web()
+        over = threading.Event()
+        supervisor = threading.Thread(target=made.supervise, args=(over,))
+        supervisor.start()
+        yield made
+        over.set()
+        supervisor.join()
+
+
+@contextlib.contextmanager
+def bare(**settings: str) -> Iterator[Storm]:
+    """Give the same without any process of it."""
     redis = parts.require("redis-server")
     with (
         postgres() as database_port, message_store(redis) as store_port,
@@ -159,8 +187,4 @@ def storm(**settings: str) -> Iterator[Storm]:
         plane.driver.close()  # the tests' own end of it goes by no link
         direct = f"postgres://hetsched:hetsched@127.0.0.1:{database_port}/hetsched"
         plane.driver = Driver(plane.env | {"DATABASE_URL": direct, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"})
-        made = Storm(plane, database, store, database_port, store_port)
-        plane.start_beat()
-        plane.start_worker()
-        made.start_web()
-        yield made
+        yield Storm(plane, database, store, database_port, store_port)
