@@ -108,7 +108,7 @@ def test_the_secret_of_ones_submissions_is_made_shown_once_and_ended(submitter: 
         ({"namespaces": ["../x"]}, 400, "NamespaceInvalid", "namespaces"),
         ({"cluster": "none"}, 404, "NotFound", None),
         ({"secret": "mine"}, 400, "BodyInvalid", None),
-        ({"states": "placed"}, 400, "BodyInvalid", "states"),
+        ({"states": 5}, 400, "BodyInvalid", "states"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(

@@ -46,8 +46,8 @@ class WebhookWanted(Request, frozen=True):
     url: str
     reason: str
     cluster: str = ""
-    namespaces: list[str] = []
-    states: list[str] = []
+    namespaces: list[str] | str = []
+    states: list[str] | str = []
     enabled: bool = True
 
 
@@ -241,7 +241,7 @@ def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
 
     Raises: Refused 403, 404; InputError `NamespaceInvalid`.
     """
-    namespaces = check_namespaces(asked.namespaces)
+    namespaces = check_namespaces(bodies.names(asked.namespaces))
     reach.check_namespaces(subject, namespaces)
     if not namespaces and subject.namespaces is not None:
         namespaces = sorted(subject.namespaces)
@@ -250,7 +250,7 @@ def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
         url=asked.url,
         cluster=reach.cluster_of(asked.cluster) if asked.cluster else None,
         namespaces=namespaces,
-        states=asked.states,
+        states=bodies.names(asked.states),
         enabled=asked.enabled,
     )
 

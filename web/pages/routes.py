@@ -19,6 +19,7 @@ from .search import search
 from .sentences_document import sentences
 from .shadow import shadow, shadow_of_pod
 from .tokens import tokens
+from .webhooks import delivery, webhooks
 from .what_if import what_if
 from .workload_list import workloads
 from .workloads import workload
@@ -45,6 +46,8 @@ urlpatterns = [
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),
     re_path(r"^tokens/$", tokens, name="tokens"),
+    re_path(r"^webhooks/$", webhooks, name="webhooks"),
+    re_path(r"^deliveries/(?P<pk>d-[0-9a-z]{1,38})/$", delivery, name="delivery"),
     re_path(r"^clusters/$", clusters, name="clusters"),
     re_path(r"^audit/$", audit, name="audit"),
     re_path(r"^what-if/$", what_if, name="what-if"),

@@ -57,6 +57,7 @@ PLACES = (
     ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),
     ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
     ("audit", "u", gettext_lazy("Audit"), "run", Action.VIEW),
+    ("webhooks", "h", gettext_lazy("Webhooks"), "run", Action.SUBMIT),
     ("tokens", "t", gettext_lazy("Tokens"), "run", Action.ADMIN),
 )
 IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])

@@ -20,6 +20,7 @@ from hetsched.placement.topics import workload_topic
 from .acting import on_workload
 from .amounts import duration
 from .shell import Shell, page
+from .webhooks import of_workload
 from .why import why
 from .words import result_words
 
@@ -64,6 +65,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "history": history,
             "lasted": duration(sum(step["seconds"] for step in history)),
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
+            "told": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
             # What runs would be in its own way.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,

@@ -1,0 +1,97 @@
+"""Webhooks and deliveries are shown to those who submit, each their own, with the buttons that act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions.hooking import Wanted, add_webhook, try_webhook
+from hetsched.placement.models import Delivery, Webhook
+from tests.builders import a_pod
+from tests.pages.test_words_of_agents_are_shown import words
+from tests.scenes import ALICE, placing, recorded, submitted
+
+
+@pytest.fixture(autouse=True)
+def allowed(settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = True
+    settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
+
+
+@pytest.fixture
+def submitter(browsing: Callable[..., Client]) -> Client:
+    return browsing("submitter")
+
+
+@pytest.fixture
+def hook(submitter: Client) -> Webhook:
+    owner = f"user:{User.objects.latest('id').pk}"
+    wanted = Wanted("pipeline <b>", "https://ci.example/done", states=("failed",))
+    return add_webhook(wanted, owner=owner, actor=ALICE, reason="x")[0]
+
+
+def test_who_only_looks_is_told_whom_to_ask(viewer: Client) -> None:
+    answer = viewer.get("/webhooks/")
+    assert answer.status_code == 403
+    assert "Webhooks are for those who submit" in answer.content.decode()
+    assert 'href="/webhooks/"' not in viewer.get("/nodes/").content.decode()
+
+
+def test_without_a_host_to_call_the_page_says_why(submitter: Client, settings: Any) -> None:
+    settings.HETSCHED_CALLBACK_HOSTS = []
+    shown = words(submitter, "/webhooks/")
+    assert "HETSCHED_CALLBACK_HOSTS" in shown
+    assert "Add a webhook" not in shown
+
+
+def test_a_webhook_is_shown_with_what_it_is_told_of(submitter: Client, hook: Webhook) -> None:
+    shown = words(submitter, "/webhooks/")
+    assert "pipeline <b> https://ci.example/done failed all clusters, all namespaces on" in shown
+    page = submitter.get("/webhooks/").content.decode()
+    for part in ("test/", "secret/", ""):
+        assert f'data-act="/api/v1/webhooks/{hook.pk}/{part}"' in page
+    assert "whsec_" not in page
+
+
+def test_one_that_was_paused_says_why(submitter: Client, hook: Webhook) -> None:
+    Webhook.objects.update(enabled=False, paused_because="its address answers 410 Gone")
+    shown = words(submitter, "/webhooks/")
+    assert "paused its address answers 410 Gone" in shown
+    assert "Resume" in shown
+
+
+def test_a_delivery_shows_its_attempts_and_what_is_sent(submitter: Client, hook: Webhook) -> None:
+    row = try_webhook(hook, actor=ALICE)
+    row.log.create(at=row.created_at, took_millis=12, code="HostSlow", message="ci.example takes longer than 5 s")
+    assert "webhook.test – ci.example pipeline <b> due 0" in words(submitter, "/webhooks/")
+    shown = words(submitter, f"/deliveries/{row.pk}/")
+    assert "HostSlow 12 ms ci.example takes longer than 5 s" in shown
+    assert '"type": "webhook.test"' in shown
+    assert "Deliver again" not in shown
+    Delivery.objects.update(state=Delivery.DEAD)
+    page = submitter.get(f"/deliveries/{row.pk}/").content.decode()
+    assert f'data-act="/api/v1/deliveries/{row.pk}/redeliver/"' in page
+
+
+def test_what_is_somebody_elses_is_not_there(hook: Webhook, browsing: Callable[..., Client]) -> None:
+    row = try_webhook(hook, actor=ALICE)
+    stranger = browsing("submitter")
+    assert "pipeline" not in words(stranger, "/webhooks/")
+    assert stranger.get(f"/deliveries/{row.pk}/").status_code == 404
+    assert "pipeline" in words(browsing("operator"), "/webhooks/")
+
+
+def test_a_workload_shows_what_was_told_of_it(
+    cluster: Cluster, browsing: Callable[..., Client], viewer: Client
+) -> None:
+    workload = submitted(cluster, a_pod("p"), callback_url="https://ci.example/done")
+    recorded(cluster, placing(cluster, "n1"))
+    address = f"/workloads/{workload.pk}/"
+    assert "workload.placed ci.example due" in words(browsing("operator"), address)
+    assert "Told to others" not in words(viewer, address)
+    assert "Told to others" not in words(browsing("submitter"), address)
