@@ -32,7 +32,17 @@ from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 
 from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import HOLDING, QUEUED, State, workload_state
-from .models import IdempotencyKey, Nomination, Pod, Reservation, ReservedCard, ReservedCpu, ReservedDevice, Workload
+from .models import (
+    Hold,
+    IdempotencyKey,
+    Nomination,
+    Pod,
+    Reservation,
+    ReservedCard,
+    ReservedCpu,
+    ReservedDevice,
+    Workload,
+)
 from .zones import alone
 
 _GUARDS = (
@@ -255,6 +265,9 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
     nominated = Nomination.objects.filter(cluster=cluster, active=True)
     for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
         yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} and still nominated")
+    rooms = pods.filter(origin=Pod.HELD, state__in=holding)
+    for room in rooms.exclude(hold__state__in=Hold.OPEN).only("namespace", "name"):
+        yield Violation("I8", room.key, "is room of a hold that is over")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
     )

@@ -4,8 +4,8 @@ Problem: two submissions that each fit into what is left, at the same moment, do
 Rule: a submission is written first and counted then, in its transaction: it takes the locks of what it is counted
 against, in the order of their names, and sums up what all that committed before it hold with its own. What is too
 much is undone with everything else. The locks are held from there to the commit, which is next; SQLite has one writer
-anyway. A workload is charged whole until it is over.
-Invariant: at every commit the workloads of an owner with a quota hold no more than the quota, whatever raced.
+anyway. A workload is charged whole until it is over, a hold until a workload claims it.
+Invariant: at every commit what an owner with a quota has submitted or holds is no more than the quota, whatever raced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from .lifecycle import FINISHED
-from .models import Charge, Pod, Workload
+from .models import Charge, Hold, Pod, Workload
 
 _OVER = sorted(state.value for state in FINISHED)
 
@@ -76,13 +76,38 @@ def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, m
     wanted: Counter[str] = Counter()
     for charge in own:
         wanted.update(charge.amounts)
+    _check_bounds(wanted, most)
+    Charge.objects.bulk_create(own)
+    _check_owner(owner, most, wanted)
+
+
+def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) -> None:
+    """Count a hold just written against the bounds of its owner: room is room, whether pods are in it or not.
+
+    Raises: InputError `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`.
+    """
+    check_ceiling(allowance, pods, None)
+    if not allowance.most:
+        return
+    _lock([f"owner {hold.owner}"])
+    hold.amounts = _asked(pods, allowance.most)
+    _check_bounds(hold.amounts, allowance.most)
+    hold.save(update_fields=["amounts"])
+    _check_owner(hold.owner, allowance.most, hold.amounts)
+
+
+def _check_bounds(wanted: Mapping[str, int], most: Mapping[str, int]) -> None:
     for name, bound in most.items():
         if wanted[name] > bound:
             raise InputError("QuotaTooSmall", _over(name, bound, wanted[name], 0), place=name, hint="Ask for less")
-    Charge.objects.bulk_create(own)
+
+
+def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int]) -> None:
+    """Refuse what an owner's workloads and holds, those just written among them, come to beyond the quota."""
     held: Counter[str] = Counter()
-    rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
-    for amounts in rows.values_list("amounts", flat=True):
+    charged = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
+    kept = Hold.objects.filter(owner=owner, state=Hold.HELD)
+    for amounts in (*charged.values_list("amounts", flat=True), *kept.values_list("amounts", flat=True)):
         held.update(amounts)
     for name, bound in most.items():
         if held[name] > bound:

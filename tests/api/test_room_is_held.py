@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from hetsched.access.tokens import create_token
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.invariants import check_invariants
@@ -267,3 +268,17 @@ def test_the_list_comes_in_pages_the_latest_first(operator: Api, cluster: Cluste
     assert ([row["id"] for row in rest["items"]], rest["next"]) == ([ids[0]], None)
     operator("DELETE", f"holds/{ids[0]}/", status=200)
     assert [row["id"] for row in operator.get("holds/", state="cancelled")["items"]] == [ids[0]]
+
+
+def test_a_quota_counts_room_that_is_held(operator: Api, cluster: Cluster) -> None:
+    token = create_token(role="submitter", name="ci", quota={"cpu": "6"})[1]
+    limited = Api(token)
+    hold = held(limited)
+    # 5 of 6 CPUs are held, and 5 more are asked for.
+    assert held(limited, status=429)["code"] == "QuotaExceeded"
+    assert submitted(limited, BIG.replace("web", "other"), 429)["code"] == "QuotaExceeded"
+    # The submission that has the room is charged in its place, not besides.
+    submitted(limited, hold=hold["id"])
+    assert held(limited, POD.replace("500m", "2"), 429)["code"] == "QuotaExceeded"
+    held(limited, POD.replace("500m", "1"))
+    assert held(limited, POD.replace("500m", "7"), 403)["code"] == "QuotaTooSmall"

@@ -65,6 +65,7 @@ ADDRESSES = {
     "clusters/{name}/collectors/{collector}/": "clusters/lab/collectors/racks/",
     "decisions/{decision_id}/again/": "decisions/{decision}/again/",
     "pods/{pod_id}/why/": "pods/{pod}/why/?outlook=true",
+    "holds/": "holds/", "holds/{hold_id}/": "holds/{hold}/",
     "isa/": "isa/", "isa/parse/": "isa/parse/?text=rv64gc_zba",
     "decisions/{decision_id}/": "decisions/{decision}/?explain=true", "metrics/balance/": "metrics/balance/",
     "metrics/at-risk/": "metrics/at-risk/", "metrics/headroom/": "metrics/headroom/", "nodes/": "nodes/",
@@ -129,6 +130,12 @@ def a_webhook_that_was_told() -> None:
     made.log.create(at=now, took_millis=12, status=503, code="Answer503")
 
 
+def a_hold(operator: Api) -> str:
+    """Hold room for a pod with cards."""
+    pod = POD.replace("web", "held").replace("cpu: 500m", "cpu: 500m, nvidia.com/gpu: 1")
+    return str(operator("POST", "holds/", pod, kind="application/yaml", status=201).json()["id"])
+
+
 def things_of_the_policy_desk(admin: Api) -> None:
     """Have one of each thing that people keep beside policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
@@ -157,8 +164,9 @@ def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, deci
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}
     made = Decision.objects.latest("id")
+    there = {"decision": made.pk, "pod": made.pod_id, "hold": a_hold(operator)}
     for path, address in ADDRESSES.items():
-        answer = operator("GET", address.format(decided, decision=made.pk, pod=made.pod_id), status=200)
+        answer = operator("GET", address.format(decided, **there), status=200)
         check(document, path, "get", 200, answer.json())
 
 
@@ -171,6 +179,18 @@ def test_the_answers_to_writes_fit(document: Any, api: Any, operator: Api, clust
     check(document, "workloads/{workload_id}/actions/", "post", 200, acted.json())
     asked = operator("POST", "what-if/?explain=true", POD, kind="application/yaml", status=200)
     check(document, "what-if/", "post", 200, asked.json())
+    planned = operator("POST", "what-if/?plan=true", POD, kind="application/yaml", status=200).json()
+    check(document, "what-if/", "post", 200, planned)
+    held = operator("POST", "holds/", POD, kind="application/yaml", status=201).json()
+    check(document, "holds/", "post", 201, held)
+    longer = {"action": "extend", "reason": "x"}
+    acted = operator("POST", f"holds/{held['id']}/actions/", longer, if_match="*", status=200)
+    check(document, "holds/{hold_id}/actions/", "post", 200, acted.json())
+    check(document, "holds/{hold_id}/", "delete", 200, operator("DELETE", f"holds/{held['id']}/", status=200).json())
+    items = [{"manifest": POD.replace("web", "one"), "key": "k"}, {"manifest": POD.replace("500m", "-1")}]
+    for sent, status in ((items[:1], 202), (items, 207)):
+        many = operator("POST", "submissions/", {"items": sent}, status=status)
+        check(document, "submissions/", "post", status, many.json())
     made = operator("POST", "clusters/", {"name": "more", "reason": "x"}, status=201)
     check(document, "clusters/", "post", 201, made.json())
     draft = {"name": "mine", "plugins": [{"name": "taints"}]}
@@ -184,7 +204,13 @@ def test_the_answers_to_writes_fit(document: Any, api: Any, operator: Api, clust
 
 def test_problems_fit(document: Any, operator: Api, cluster: Any) -> None:
     schema = {"$ref": "#/components/schemas/Problem", "components": document["components"]}
-    jsonschema.Draft202012Validator(schema).validate(operator("GET", "nodes/none/", status=404).json())
+    never = {"manifest": POD.replace("500m", "900")}
+    for answer in (
+        operator("GET", "nodes/none/", status=404),
+        operator("POST", "holds/", never, status=409),  # with the what-if that says why
+        operator("POST", "submissions/", {"items": [{"manifest": "x"}], "allOrNothing": True}, status=422),
+    ):
+        jsonschema.Draft202012Validator(schema).validate(answer.json())
 
 
 def test_it_comes_as_yaml_for_who_asks(operator: Api) -> None:

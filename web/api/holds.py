@@ -21,6 +21,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.access.tokens import allowance_of
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
@@ -227,6 +228,7 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
         return hold(
             cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
             actor=subject, owner=subject.owner, note=asked.note, idempotency_key=key, body_hash=body_hash,
+            allowance=allowance_of(subject.token),
         )  # fmt: skip
 
     try:

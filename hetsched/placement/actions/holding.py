@@ -20,6 +20,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
@@ -36,6 +37,7 @@ from ..bookings import Booked, parts
 from ..holds import MARK, Hold
 from ..lifecycle import FINISHED, QUEUED, State
 from ..models import IdempotencyKey, Pod
+from ..quotas import keep_hold_within
 from .change import Change
 from .claiming import CLAIMED
 from .submitting import Submission, answered
@@ -73,15 +75,19 @@ def hold(
     note: str = "",
     idempotency_key: str = "",
     body_hash: str = "",
+    allowance: Allowance = UNLIMITED,
 ) -> Kept:
     """Book room for pods that were placed on `revision` of a cluster, for `seconds`.
 
+    `allowance` is what their owner may not exceed.
     Raises: Conflict where something was booked since, or another version of the policy decides by now; Contradiction;
-    InputError `HoldTooLong`, `HoldNotPossible`, `TooManyHolds`, `IdempotencyKeyReused`.
+    InputError `HoldTooLong`, `HoldNotPossible`, `TooManyHolds`, `IdempotencyKeyReused`, `PriorityNotAllowed`,
+    `QuotaTooSmall`, `QuotaExceeded`.
     """
     try:
         with transaction.atomic():
             row = _book(cluster_id, rooms, revision, policy, _lasting(seconds), actor, owner, note)
+            keep_hold_within(row, [room.spec for room in rooms], allowance)
             response = {
                 "id": row.pk,
                 "state": row.state,
