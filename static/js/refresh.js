@@ -5,6 +5,7 @@
 // counts what came and shows it at once. At most one request every two seconds, none while nobody looks at the page.
 import { drawBars, element, fill, tellTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
+import { tell } from "./notes.js";
 
 const PAUSE_SECONDS = 2;
 const AGAIN_SECONDS = 10;
@@ -16,15 +17,26 @@ let timer = null;
 
 async function refresh() {
   timer = null;
+  if (over) return;
   if (document.hidden) {
     document.addEventListener("visibilitychange", changed, { once: true });
     return;
   }
   askedAt = Date.now();
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
-  if (answer?.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  // Another page than was asked for is that of the login: what is in view stays, and is not asked for any more.
+  if (answer?.redirected && new URL(answer.url).pathname !== location.pathname) signedOut();
+  else if (answer?.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
   // Out of reach, or failing: what changed is not seen yet. An answer that it is gone or not allowed stays as it is.
   else if (!answer || answer.status >= 500) timer ??= setTimeout(refresh, AGAIN_SECONDS * 1000);
+}
+
+let over = false;
+
+function signedOut() {
+  if (over) return;
+  over = true;
+  tell(document.getElementById("live").dataset.signedOut, "bad");
 }
 
 // What has the focus, told so that it can be found in what comes in its place.
@@ -37,7 +49,29 @@ function placeOf(focused) {
   return null;
 }
 
+// A part that was not there before comes behind the one that it follows, or first in what it stands in; one that is gone
+// is taken away.
+function comeAndGo(fresh) {
+  for (const part of document.querySelectorAll("[data-part]")) if (!fresh.getElementById(part.id)) part.remove();
+  for (const part of fresh.querySelectorAll("[data-part]")) {
+    if (document.getElementById(part.id)) continue;
+    let before = part.previousElementSibling;
+    while (before && !(before.id && document.getElementById(before.id))) before = before.previousElementSibling;
+    const parent = part.parentElement.id ? document.getElementById(part.parentElement.id) : null;
+    const after = part.nextElementSibling?.id ? document.getElementById(part.nextElementSibling.id) : null;
+    const adopted = document.importNode(part, true);
+    if (before) document.getElementById(before.id).after(adopted);
+    else if (after) after.before(adopted);
+    else if (parent) parent.prepend(adopted);
+    else continue;
+    sent.set(part.id, part.outerHTML);
+    drawBars(adopted);
+    tellTimes(adopted);
+  }
+}
+
 function exchange(fresh, wanted = false) {
+  comeAndGo(fresh);
   const focused = placeOf(document.activeElement);
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);

@@ -5,6 +5,7 @@ import { localized } from "./told.js";
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;
 const MOST_NAMED = 3;
+const MOST_BESIDE = 3;
 const number = (value, digits = 1) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
 const panel = (title, ...children) =>
@@ -271,10 +272,13 @@ function bestNodes(words, nodes, pods, most = MOST_NODES) {
     ...plugins.map((score) => right([score.plugin, element("span", { class: "muted" }, ` ×${score.weight}`)])),
   ];
   const title = fill(words["best-nodes-of"], { pod, feasible: feasible.length, all: own.length });
-  return panel(
+  const made = panel(
     title,
     pods > 1 ? element("p", { class: "small muted" }, fill(words["first-pod"], { count: pods })) : null,
     table(heads, rows, "fit"),
     element("p", { class: "small muted" }, fill(words["score-of-total"], { weights: plugins.reduce((sum, { weight }) => sum + weight, 0) })),
   );
+  // Many plugins are many columns: the table gets the whole width then.
+  made.classList.toggle("whole", plugins.length > MOST_BESIDE);
+  return made;
 }

@@ -17,7 +17,7 @@ from web.pages.amounts import amount_words, mib_words, percent, use
         ("memory", 0, "0 B"),
         ("ephemeral-storage", 3 * 2**39, "1.5 TiB"),
         ("nvidia.com/gpu", 8, "8"),
-        ("hetsched.io/network-mbps", 25000, "25,000"),
+        ("hetsched.io/network-mbps", 25000, "25,000 Mbit/s"),
     ],
 )
 def test_amounts(resource: str, amount: int, words: str) -> None:

@@ -40,9 +40,12 @@ MOST_WORKLOADS = 100
 MOST_MANIFEST = 6000
 _SHOWN_BUDGETS = 3
 GOALS = {
-    Goal.BALANCE: (gettext_lazy("Balance"), gettext_lazy("until every node is used evenly")),
-    Goal.ROOM: (gettext_lazy("Room"), gettext_lazy("so that a shape fits that finds no node")),
-    Goal.RARE: (gettext_lazy("Rare nodes"), gettext_lazy("so that who needs cards, vectors or size finds them free")),
+    Goal.BALANCE: (gettext_lazy("Balance"), gettext_lazy("The fewest moves until every node is used evenly.")),
+    Goal.ROOM: (gettext_lazy("Room"), gettext_lazy("The fewest moves after which a shape fits that finds no node.")),
+    Goal.RARE: (
+        gettext_lazy("Rare nodes"),
+        gettext_lazy("The fewest moves after which who needs cards, vectors or size finds them free."),
+    ),
 }
 STAYS = {
     "StaticPod": gettext_lazy("its kubelet runs it from a file"),

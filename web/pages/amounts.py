@@ -6,8 +6,9 @@ from typing import Any
 
 from django.utils.formats import number_format
 
-from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, MEMORY, MIB, format_amount
+from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, MEMORY, MIB, NETWORK_MBPS, format_amount
 
+_RATES = {NETWORK_MBPS: "Mbit/s", DISK_MBPS: "MB/s"}
 _STEPS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10))
 
 
@@ -17,7 +18,9 @@ def amount_words(resource: str, amount: int) -> str:
         return _number(amount / 1000, 2)
     if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
         return bytes_words(amount)
-    return number_format(amount, use_l10n=True, force_grouping=True)
+    unit = _RATES.get(resource)
+    number = number_format(amount, use_l10n=True, force_grouping=True)
+    return f"{number} {unit}" if unit else number
 
 
 def bytes_words(amount: int) -> str:

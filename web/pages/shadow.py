@@ -7,6 +7,7 @@ from typing import Any
 from django.http import Http404, HttpResponse
 from django.utils.translation import gettext as _
 
+from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
 from hetsched.placement.models import Judgement, Shadow
 from hetsched.placement.shadow_report import WORST, RegretBin, summary, worst
@@ -14,6 +15,7 @@ from hetsched.placement.shadow_report import WORST, RegretBin, summary, worst
 from .shell import Shell, page
 
 PAGE_SIZE = 50
+SECONDS_BETWEEN_LOOKS = 15  # a judgement has no topic of its own
 TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait", Judgement.INFEASIBLE: "bad"}
 
 
@@ -21,6 +23,7 @@ TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait
 def shadow(shell: Shell) -> HttpResponse:
     if shell.cluster is None:
         return shell.render("shadow", {})
+    shell.follow(cluster_topic(shell.cluster))
     rows = Shadow.objects.filter(cluster=shell.cluster)
     found = summary(shell.cluster, rows)
     judgement = shell.text("judgement")
@@ -34,6 +37,7 @@ def shadow(shell: Shell) -> HttpResponse:
         "shadow",
         {
             "found": found,
+            "every": SECONDS_BETWEEN_LOOKS,
             "figures": [
                 {"label": one.label, "pods": getattr(found, one.value), "tone": tone, "share": _share(found, one)}
                 for one, tone in TONES.items()
