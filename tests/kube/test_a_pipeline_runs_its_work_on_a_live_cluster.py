@@ -1,0 +1,174 @@
+"""The commands of a pipeline against the whole product on a real API server: each way that a run comes out.
+
+Real here: every process of the product, the API server, the command in a shell of its own. Not here: kubelets; pods
+come to what their label says.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kube.resources import PODS
+from tests.kube.control_plane import ControlPlane
+from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends
+from tests.kube.live import PACE, connected, start_watch
+from tests.kube.scene import make_node
+from tests.system.plane import Plane
+from tests.system.processes import accepts, free_port, plain_environment, python, wait_until
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"), pytest.mark.timeout(600)]
+FATES = {"runs": RUNS, "ends": ends(seconds=0.5), "fails": ends(7, reason="Error", seconds=0.5)}
+PATIENCE = ("--timeout", "180")
+
+
+def fate_of(pod: BoundPod) -> Fate:
+    return FATES[pod.labels["fate"]]
+
+
+class Pipeline:
+    """A submitter's token for the namespace default, and the command in an environment that holds nothing else."""
+
+    def __init__(self, ours: Plane, api: Api) -> None:
+        port = free_port()
+        where = ("--host", "127.0.0.1", "--port", str(port), "--lifespan", "off", "--no-access-log")
+        web = ours.start("web", "-m", "uvicorn", "hetsched.project.asgi:application", *where)
+        start_watch(ours)
+        ours.start_worker()
+        ours.start_beat()
+        asked = ("token", "create", "--role", "submitter", "--namespace", "default", "-o", "json")
+        token = json.loads(ours.run("-m", "hetsched.cli", *asked))["token"]
+        self.api, self.folder = api, ours.folder
+        self.environment = plain_environment() | {
+            "HETSCHED_SERVER": f"http://127.0.0.1:{port}", "HETSCHED_TOKEN": token, "HOME": str(ours.folder),
+        }  # fmt: skip
+        wait_until(lambda: accepts(port) or not web.running, what="the web server", seconds=180)
+        assert web.running, web.said()
+
+    def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = python("-m", "hetsched.cli", *map(str, words))
+        return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
+
+    def manifest(self, name: str, fate: str) -> Path:
+        requests = "{requests: {cpu: 100m, memory: 16Mi}}"
+        path = self.folder / f"{name}.yaml"
+        path.write_text(
+            f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{fate: {fate}}}}}\n"
+            f"spec: {{restartPolicy: Never, containers: [{{name: main, image: busybox, resources: {requests}}}]}}\n"
+        )
+        return path
+
+    def submitted(self, name: str, fate: str, *words: str) -> dict[str, Any]:
+        """Submit a pod and return the answer."""
+        done = self("submit", "-f", self.manifest(name, fate), "-o", "json", *words)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def there(self, name: str) -> list[str]:
+        """Return the pods on the API server that were made of this one."""
+        names = [json.loads(item)["metadata"]["name"] for item in self.api.list_all(PODS)[0]]
+        return [one for one in names if one.startswith(f"{name}-")]
+
+
+@pytest.fixture(scope="module")
+def pipeline(plane: ControlPlane) -> Iterator[Pipeline]:
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
+        plane.call("DELETE", path)
+    api = Api(from_kubeconfig(plane.kubeconfig()))
+    with connected(plane, **PACE) as ours, Kubelet(api, fate_of):
+        kubeconfig = ours.folder / "kubeconfig"
+        ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}", "--namespace=default")
+        make_node(api, "n1")
+        yield Pipeline(ours, api)
+
+
+def test_waiting_for_running_and_for_the_end_of_a_good_run_is_0(pipeline: Pipeline) -> None:
+    workload = pipeline.submitted("good", "ends")["id"]
+    running = pipeline("wait", workload, "--for", "running", *PATIENCE)
+    assert running.returncode == 0, running.stderr
+    finished = pipeline("wait", workload, "--for", "finished", *PATIENCE, "-o", "json")
+    assert (finished.returncode, json.loads(finished.stdout)["state"]) == (0, "succeeded")
+
+
+def test_a_run_that_fails_is_14_and_says_with_what(pipeline: Pipeline) -> None:
+    manifest = pipeline.manifest("bad", "fails")
+    done = pipeline("submit", "-f", manifest, "--for", "finished", "--watch", *PATIENCE)
+    assert done.returncode == 14, done.stderr
+    assert "main" in done.stdout
+    assert "exit code 7" in done.stdout
+    assert "-> failed" in done.stderr
+
+
+def test_a_run_that_does_not_end_in_time_is_13_and_goes_on(pipeline: Pipeline) -> None:
+    workload = pipeline.submitted("long", "runs")["id"]
+    assert pipeline("wait", workload, "--for", "running", *PATIENCE).returncode == 0
+    late = pipeline("wait", workload, "--for", "finished", "--timeout", "1")
+    assert late.returncode == 13, late.stderr
+    assert len(pipeline.there("long")) == 1
+
+
+def test_what_is_cancelled_is_deleted_and_whoever_waits_hears_14(pipeline: Pipeline) -> None:
+    workload = pipeline.submitted("gone", "runs")["id"]
+    assert pipeline("wait", workload, "--for", "running", *PATIENCE).returncode == 0
+    assert len(pipeline.there("gone")) == 1
+    done = pipeline("cancel", workload, "--reason", "superseded", "--wait", *PATIENCE, "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)["state"]) == (0, "cancelled"), done.stderr
+    assert pipeline.there("gone") == []
+    assert pipeline("wait", workload, "--for", "finished").returncode == 14
+
+
+def test_the_same_key_twice_makes_one_set_of_objects(pipeline: Pipeline) -> None:
+    first = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
+    again = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
+    assert again == first
+    assert pipeline("wait", first["id"], "--for", "running", *PATIENCE).returncode == 0
+    third = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
+    assert third["id"] == first["id"]
+    # What would make a second one is done: a later submission is there.
+    later = pipeline.submitted("later", "runs")["id"]
+    assert pipeline("wait", later, "--for", "running", *PATIENCE).returncode == 0
+    assert len(pipeline.there("once")) == 1
+    other = pipeline("submit", "-f", pipeline.manifest("once", "ends"), "--idempotency-key", "build-42")
+    assert other.returncode == 2
+    assert "IdempotencyKeyReused" in other.stderr
+
+
+def test_what_is_wrong_is_told_by_its_own_code(pipeline: Pipeline, tmp_path: Path) -> None:
+    never = tmp_path / "never.yaml"
+    never.write_text(pipeline.manifest("never", "runs").read_text().replace("cpu: 100m", 'cpu: "500"'))
+    assert pipeline("submit", "-f", never, "--wait", *PATIENCE).returncode == 11
+    wrong = tmp_path / "wrong.yaml"
+    labels = "annotations: {hetsched.io/isa: rv64gq_zzz}, labels"
+    wrong.write_text(pipeline.manifest("wrong", "runs").read_text().replace("labels", labels))
+    assert pipeline("submit", "-f", wrong, "--wait", *PATIENCE).returncode == 12
+    assert pipeline("submit", "-f", tmp_path / "none.yaml").returncode == 2
+    assert pipeline("get", "nodes", "--token", "hs_wrong").returncode == 3
+    assert pipeline("get", "nodes", "--server", "http://127.0.0.1:9").returncode == 3
+
+
+def test_what_has_to_wait_for_room_is_10_and_patience_gets_it(pipeline: Pipeline) -> None:
+    """A node of 8 CPUs: two pods of 5 do not run beside each other."""
+    texts = [pipeline.manifest(name, "runs").read_text().replace("cpu: 100m", "cpu: 5") for name in ("big", "bigger")]
+    files = [pipeline.folder / f"{at}.yaml" for at in range(2)]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    first = pipeline("submit", "-f", files[0], "--for", "running", *PATIENCE, "-o", "json")
+    assert first.returncode == 0, first.stderr
+    second = pipeline("submit", "-f", files[1], "--wait", *PATIENCE, "-o", "json")
+    assert second.returncode == 10, second.stderr
+    workload = json.loads(second.stdout)["id"]
+    waiting = subprocess.Popen(
+        python("-m", "hetsched.cli", "wait", workload, "--for", "running", "--patient", *PATIENCE),
+        env=pipeline.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert pipeline("cancel", json.loads(first.stdout)["id"], "--wait", *PATIENCE).returncode == 0
+    out, error = waiting.communicate(timeout=200)
+    assert waiting.returncode == 0, out + error
