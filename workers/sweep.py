@@ -16,11 +16,11 @@ from typing import Any
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.contrib.sessions.models import Session
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from hetsched.access.login import forget_failures
+from hetsched.access.sessions import forget_sessions
 from hetsched.inventory.hearing import take_samples
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -123,7 +123,7 @@ def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
     yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
     yield partial(forget_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     yield partial(forget_failures, now)
-    yield Session.objects.filter(expire_date__lt=now).delete
+    yield partial(forget_sessions, now)
 
 
 def _is_left_waiting(cluster_id: int) -> bool:

@@ -1,5 +1,6 @@
 from typing import Any
 
+import structlog
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
@@ -10,7 +11,18 @@ class AccessConfig(AppConfig):
     verbose_name = _("Access")
 
     def ready(self) -> None:
+        from django.contrib.auth.signals import user_logged_in
+
+        user_logged_in.connect(note_login, dispatch_uid="hetsched.access")
         post_migrate.connect(ensure_groups, sender=self)
+
+
+def note_login(request: Any, user: Any, **_signal: Any) -> None:
+    """Begin the session of somebody who signed in."""
+    from .sessions import begin
+
+    begin(request)
+    structlog.get_logger(__name__).info("login.succeeded", username=user.get_username())
 
 
 def ensure_groups(**_signal: Any) -> None:

@@ -1,47 +1,76 @@
 """Password login with a brake on guessing.
 
-Rule: failures are counted for 15 minutes per account and address (10), per account (100) and per address (100); over a
-limit the password is not even looked at. The counters live in the database, so every process shares them.
+Problem: to close an account after some failures lets anybody lock its owner out; to count by address alone lets a
+thousand machines guess at one account.
+Rule: attempts are counted for 15 minutes per account and address (10), per account (100) and per address (100, IPv6 by
+its /64); over a limit the password is not even looked at. An attempt is counted before its password is looked at, so a
+hundred at once are no more than a hundred, and taken back when it was right. A browser that signed in to an account
+before bears a signed cookie for it and is counted by itself (10): guessing from elsewhere never locks its owner out.
+What is answered is the same for a wrong name, a wrong password and a closed door.
+The counters live in the database, so every process shares them.
+Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
+from django.core import signing
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import F
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.crypto import get_random_string
 
 from .models import LoginFailure
 
 WINDOW = timedelta(minutes=15)
+DEVICE_LIFETIME = timedelta(days=180)
+_SALT = "hetsched.access.login.device"
 log = structlog.get_logger(__name__)
 
 
 class BrakedBackend(ModelBackend):
-    """Check a password unless too many were wrong lately."""
+    """Check a password unless too many were tried lately."""
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> Any:
         if request is None or username is None:
             return super().authenticate(request, username=username, password=password, **kwargs)
-        limits = _limits(username, request.META.get("REMOTE_ADDR", ""))
-        now = timezone.now()
-        counted = LoginFailure.objects.filter(key__in=limits, window_ends_at__gt=now).values_list("key", "count")
-        if any(count >= limits[key] for key, count in counted):
-            log.warning("login.braked", username=username)
+        if not settings.HETSCHED_PASSWORDS:
+            raise PermissionDenied
+        limits = _limits(request, username)
+        if not _taken(limits, timezone.now()):
+            log.warning("login.braked", username=username[:150])
             raise PermissionDenied
         user = super().authenticate(request, username=username, password=password, **kwargs)
         if user is None:
-            log.warning("login.failed", username=username)
-            for key in limits:
-                _count_failure(key, now)
+            log.warning("login.failed", username=username[:150])
+        else:
+            _give_back(limits)
         return user
+
+
+def know_again(response: HttpResponse, request: HttpRequest, username: str) -> None:
+    """Have the browser bear that it signed in to this account."""
+    if _device(request, _account(username)):
+        return
+    value = signing.dumps([_account(username), get_random_string(16)], salt=_SALT)
+    response.set_cookie(
+        settings.HETSCHED_DEVICE_COOKIE_NAME,
+        value,
+        max_age=DEVICE_LIFETIME,
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
 
 
 def forget_failures(now: datetime) -> None:
@@ -49,11 +78,50 @@ def forget_failures(now: datetime) -> None:
     LoginFailure.objects.filter(window_ends_at__lt=now).delete()
 
 
-def _limits(username: str, address: str) -> dict[str, int]:
-    account = username.lower()[:150]  # in this order: a lower-case text may be the longer one
+def _account(username: str) -> str:
+    return username.lower()[:150]  # in this order: a lower-case text may be the longer one
+
+
+def _device(request: HttpRequest, account: str) -> str:
+    """Return the name of a browser that signed in to this account before, empty for any other."""
+    try:
+        known, device = signing.loads(
+            request.COOKIES.get(settings.HETSCHED_DEVICE_COOKIE_NAME, ""), salt=_SALT, max_age=DEVICE_LIFETIME
+        )
+    except (signing.BadSignature, ValueError, TypeError):
+        return ""
+    return str(device) if known == account else ""
+
+
+def _limits(request: HttpRequest, username: str) -> dict[str, int]:
+    account, address = _account(username), _network(request.META.get("REMOTE_ADDR", ""))
+    if device := _device(request, account):
+        return {f"device {device}": 10}
     return {f"{account}@{address}": 10, f"account {account}": 100, f"address {address}": 100}
 
 
-def _count_failure(key: str, now: Any) -> None:
-    if not LoginFailure.objects.filter(key=key, window_ends_at__gt=now).update(count=F("count") + 1):
-        LoginFailure.objects.update_or_create(key=key, defaults={"count": 1, "window_ends_at": now + WINDOW})
+def _network(address: str) -> str:
+    """Return an address as it is counted: one customer has a whole /64 of IPv6."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:60]
+    return str(ip_network(f"{found}/64", strict=False)) if found.version == 6 else str(found)
+
+
+def _taken(limits: dict[str, int], now: datetime) -> bool:
+    """Count an attempt under each key; count none and return False where one is at its limit."""
+    fresh = {"count": 0, "window_ends_at": now + WINDOW}
+    with transaction.atomic():
+        for key in sorted(limits):
+            LoginFailure.objects.get_or_create(key=key, defaults=fresh)
+            LoginFailure.objects.filter(key=key, window_ends_at__lte=now).update(**fresh)
+            if not LoginFailure.objects.filter(key=key, count__lt=limits[key]).update(count=F("count") + 1):
+                transaction.set_rollback(True)
+                return False
+    return True
+
+
+def _give_back(limits: dict[str, int]) -> None:
+    for key in sorted(limits):
+        LoginFailure.objects.filter(key=key, count__gt=0).update(count=F("count") - 1)

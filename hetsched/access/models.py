@@ -7,7 +7,10 @@ agent's token is bound to one node of one cluster.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from django.conf import settings
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 from knox.models import AbstractAuthToken
@@ -78,3 +81,48 @@ class LoginFailure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.count}"
+
+
+class BrowserSession(AbstractBaseSession):
+    """Somebody who is signed in with a browser; the key is kept as a digest (`sessions.py`)."""
+
+    account = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="browser_sessions"
+    )
+    started_at = models.DateTimeField(_("signed in"), null=True)
+    seen_at = models.DateTimeField(_("last seen"))
+    address = models.CharField(_("address"), max_length=45, blank=True)
+    browser = models.CharField(_("browser"), max_length=200, blank=True)
+
+    class Meta:
+        verbose_name = _("session")
+        verbose_name_plural = _("sessions")
+
+    @classmethod
+    def get_session_store_class(cls) -> Any:
+        from .sessions import SessionStore
+
+        return SessionStore
+
+    @property
+    def name(self) -> str:
+        """Return by what it is named in addresses: no secret, since the key is not to be had from it."""
+        return self.session_key[:16]
+
+
+class ExternalAccount(models.Model):
+    """An account that an identity provider vouches for; known again by issuer and subject, never by a name."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="external")
+    issuer = models.CharField(_("issuer"), max_length=300)
+    subject = models.CharField(_("subject"), max_length=255)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    objects: ClassVar[Any] = models.Manager()
+
+    class Meta:
+        verbose_name = _("external account")
+        verbose_name_plural = _("external accounts")
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="access_external_account_once")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"

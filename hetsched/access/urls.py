@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.contrib.auth.views import LoginView, LogoutView
+from django.core.exceptions import PermissionDenied
+from django.http.response import HttpResponseBase
 from django.urls import path
+from django.utils.translation import gettext as _
 from django.views.generic import RedirectView
 
+from .login import know_again
+
+
+class SignIn(LoginView):
+    """The login page."""
+
+    template_name = "access/login.html"
+    redirect_authenticated_user = True
+    http_method_names = ["get", "head", "post", "options"]
+
+    def form_valid(self, form: Any) -> Any:
+        response = super().form_valid(form)
+        know_again(response, self.request, form.cleaned_data["username"])
+        return response
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        return super().get_context_data(**more, oidc=settings.HETSCHED_OIDC_NAME, passwords=settings.HETSCHED_PASSWORDS)
+
+
+class ToLogin(RedirectView):
+    """Where the admin sends whoever may not enter it: a stranger to the login, others no further."""
+
+    pattern_name = "login"
+    query_string = True
+    http_method_names = ["get", "head", "options"]
+
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.user.is_authenticated:
+            raise PermissionDenied(_("The administration is for those who run this server. Ask one of them."))
+        return super().get(request, *args, **kwargs)
+
+
 urlpatterns = [
-    path(
-        "login/",
-        LoginView.as_view(template_name="access/login.html", redirect_authenticated_user=True),
-        name="login",
-    ),
+    path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("admin/login/", RedirectView.as_view(pattern_name="login", query_string=True)),
+    path("admin/login/", ToLogin.as_view()),
 ]
+if settings.HETSCHED_OIDC_ISSUER:
+    from .oidc import begin, complete
+
+    urlpatterns += [
+        path("login/oidc/", begin, name="oidc"),
+        path("login/oidc/callback/", complete, name="oidc-callback"),
+    ]

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 from django.apps import apps
-from django.contrib.sessions.models import Session
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import connection, models, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -94,7 +94,9 @@ def read(path: Path) -> tuple[dict[str, int], bool]:
 
 
 def _models() -> list[type[models.Model]]:
-    found = [model for model in apps.get_models(include_auto_created=True) if model is not Session]
+    found = [
+        model for model in apps.get_models(include_auto_created=True) if not issubclass(model, AbstractBaseSession)
+    ]
     return sorted((model for model in found if model._meta.managed), key=lambda model: model._meta.db_table)
 
 

@@ -38,6 +38,19 @@ def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     return [Error("ALLOWED_HOSTS allows every host.", hint=hint, id="hetsched.E002")]
 
 
+@register(Tags.security)
+def somebody_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse half an identity provider, and a server that nobody can sign in to."""
+    found: list[CheckMessage] = []
+    if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):
+        hint = "Set HETSCHED_OIDC_CLIENT_ID, and HETSCHED_OIDC_ROLES to GROUP=ROLE, comma-separated."
+        found.append(Error("The identity provider is not set up whole.", hint=hint, id="hetsched.E004"))
+    if not settings.HETSCHED_PASSWORDS and not settings.HETSCHED_OIDC_ISSUER:
+        hint = "Set HETSCHED_OIDC_ISSUER, or HETSCHED_PASSWORDS to 1."
+        found.append(Error("Nobody can sign in: neither by password nor by a provider.", hint=hint, id="hetsched.E005"))
+    return found
+
+
 @register(Tags.compatibility)
 def data_folder_is_usable(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse an embedded database whose folder cannot be written."""

@@ -129,6 +129,26 @@ class Environment:
                 self._invalid(name, f"{origin!r} is not a web origin", "Write scheme://host[:port], comma-separated")
         return [origin.rstrip("/") for origin in found]
 
+    def pairs(self, name: str, values: frozenset[str]) -> dict[str, str]:
+        """Return a comma-separated list of `key=value`, where the value is one of these."""
+        found: dict[str, str] = {}
+        for part in self.names(name):
+            key, _equals, value = (piece.strip() for piece in part.rpartition("="))
+            if not key or value not in values:
+                hint = f"The value is one of: {', '.join(sorted(values))}"
+                self._invalid(name, f"{part[:80]!r} is not KEY=VALUE", hint)
+            found[key] = value
+        return found
+
+    def provider(self, name: str) -> str:
+        """Return the address of a service that is asked over TLS, or on this machine."""
+        value = self._get(name)
+        parts = urlsplit(value)
+        local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
+        if value and (not parts.hostname or parts.query or parts.fragment or not (parts.scheme == "https" or local)):
+            self._invalid(name, f"{value[:80]!r} is not an https address", "Write https://host[:port][/path]")
+        return value
+
     def folder(self, name: str, default: Path) -> Path:
         value = self._get(name)
         path = Path(value).expanduser() if value else default

@@ -18,6 +18,8 @@ from typing import Any
 from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.access.roles import Role
+
 from . import logs
 from .environment import Environment, RedisAddress, exit_with_message
 
@@ -43,7 +45,6 @@ INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
-    "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "channels",
@@ -70,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "hetsched.access.sessions.SeenLately",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -298,6 +300,16 @@ HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 2, least=1, 
 HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
+# Whether people may sign in by name and password; without it by the identity provider alone.
+HETSCHED_PASSWORDS = ENV.flag("HETSCHED_PASSWORDS", default=True)
+# An OpenID Connect provider, what we are to it, and which of its groups have which role (`*`: everybody it knows).
+HETSCHED_OIDC_ISSUER = ENV.provider("HETSCHED_OIDC_ISSUER")
+HETSCHED_OIDC_CLIENT_ID = ENV.text("HETSCHED_OIDC_CLIENT_ID")
+HETSCHED_OIDC_CLIENT_SECRET = ENV.secret("HETSCHED_OIDC_CLIENT_SECRET", least_characters=16)
+HETSCHED_OIDC_SCOPE = " ".join(dict.fromkeys(["openid", *ENV.names("HETSCHED_OIDC_SCOPES", ("profile", "email"))]))
+HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
+HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
+HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
 LOGIN_URL = "/login/"
 CSRF_FAILURE_VIEW = "web.pages.errors.csrf_failed"
 LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "/"
@@ -353,11 +365,16 @@ SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
-SESSION_COOKIE_AGE = 12 * 3600
+SESSION_ENGINE = "hetsched.access.sessions"
+# A session ends so long after it began, and so long after its person did something last.
+HETSCHED_SESSION_HOURS = ENV.number("HETSCHED_SESSION_HOURS", 12, least=1, most=720)
+HETSCHED_SESSION_IDLE_MINUTES = ENV.number("HETSCHED_SESSION_IDLE_MINUTES", 120, least=1, most=43_200)
+SESSION_COOKIE_AGE = HETSCHED_SESSION_HOURS * 3600
 _secure = HTTPS != "off" and not DEBUG
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _secure
 SESSION_COOKIE_NAME = "__Host-hetsched" if _secure else "hetsched"
 CSRF_COOKIE_NAME = "__Host-csrftoken" if _secure else "csrftoken"
+HETSCHED_DEVICE_COOKIE_NAME = "__Host-hetsched-device" if _secure else "hetsched-device"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _secure else 0
 SECURE_REDIRECT_EXEMPT = [r"^(healthz|livez|readyz|metrics)$"]  # asked by probes inside the deployment, without TLS
 # Whether sub-domains use TLS, and preloading, are decisions of whoever owns the domain.

@@ -1,5 +1,6 @@
 """The login page: one door, with a brake on guessing."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from hetsched.access.models import LoginFailure
+from hetsched.access.tokens import service_account
 
 PASSWORD = "a long enough password"
 pytestmark = pytest.mark.django_db
@@ -69,3 +71,67 @@ def test_logout_needs_a_post(client: Client, person: Any) -> None:
     client.force_login(person("ada"))
     assert client.get("/logout/").status_code == 405
     assert client.post("/logout/").status_code == 302
+
+
+def test_guessing_from_everywhere_locks_its_owner_out_of_no_browser_that_was_in_before(
+    client: Client, person: Any
+) -> None:
+    person("ada")
+    assert attempt(client, PASSWORD)
+    client.post("/logout/")
+    for number in range(101):
+        attempt(Client(), "wrong", address=f"198.51.100.{number}")
+    assert not attempt(Client(), PASSWORD)  # closed to strangers
+    assert attempt(client, PASSWORD)
+
+
+def test_the_cookie_of_a_browser_is_for_one_account_and_has_a_limit_of_its_own(client: Client, person: Any) -> None:
+    person("ada")
+    person("bob")
+    assert attempt(client, PASSWORD)
+    client.post("/logout/")
+    for number in range(100):
+        attempt(Client(), "wrong", name="bob", address=f"198.51.100.{number}")
+    assert not attempt(client, PASSWORD, name="bob")
+    for _try in range(10):
+        attempt(client, "wrong")
+    assert not attempt(client, PASSWORD)
+
+
+@pytest.mark.parametrize("forged", ["", "x", "WyJhZGEiLCJ4Il0:1:x", "[]"])
+def test_a_cookie_that_was_made_up_opens_nothing(person: Any, forged: str) -> None:
+    person("ada")
+    for number in range(100):
+        attempt(Client(), "wrong", address=f"198.51.100.{number}")
+    client = Client()
+    client.cookies["hetsched-device"] = forged
+    assert not attempt(client, PASSWORD)
+
+
+def test_a_whole_network_of_ipv6_is_one_address(client: Client, person: Any) -> None:
+    person("ada")
+    for number in range(10):
+        attempt(client, "wrong", address=f"2001:db8:0:1::{number}")
+    assert not attempt(client, PASSWORD, address="2001:db8:0:1:ffff::1")
+    assert attempt(client, PASSWORD, address="2001:db8:0:2::1")
+
+
+def test_right_passwords_use_up_nothing(person: Any) -> None:
+    person("ada")
+    for _try in range(12):
+        assert attempt(Client(), PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["ada", "nobody", "closed", "service-viewer"])
+def test_nobody_learns_which_accounts_there_are(client: Client, person: Any, name: str) -> None:
+    person("ada")
+    closed = person("closed")
+    closed.is_active = False
+    closed.save()
+    service_account("viewer")
+    answers = [client.post("/login/", {"username": name, "password": "wrong"}) for _try in range(12)]
+    texts = {re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", answer.content.decode()) for answer in answers}
+    texts = {re.sub(r"[0-9a-f]{32}", "", text) for text in texts}
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(texts) == 1  # the same before and after the door closed
+    assert name not in texts.pop().replace("username", "").replace("data-", "")

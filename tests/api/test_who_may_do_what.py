@@ -133,6 +133,25 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("livez", "GET"): ALL,
     ("metrics", "GET"): {"anonymous", *LOOK},  # anonymous calls of this machine
 }
+# What a token that is limited to namespaces may send too; whatever else changes something is refused to it.
+WITHIN = {
+    ("api/v1/callback-secret/", "DELETE"),
+    ("api/v1/callback-secret/", "POST"),
+    ("api/v1/deliveries/<str:delivery_id>/redeliver/", "POST"),
+    ("api/v1/webhooks/", "POST"),
+    ("api/v1/webhooks/<str:webhook_id>/", "DELETE"),
+    ("api/v1/webhooks/<str:webhook_id>/", "PUT"),
+    ("api/v1/webhooks/<str:webhook_id>/secret/", "POST"),
+    ("api/v1/webhooks/<str:webhook_id>/test/", "POST"),
+    ("api/v1/agent/reports/", "POST"),
+    ("api/v1/isa/inspect/", "POST"),
+    ("api/v1/policies/<str:name>/check/", "POST"),
+    ("api/v1/policy-plans/preview/", "POST"),
+    ("api/v1/what-if/", "POST"),
+    ("api/v1/workloads/", "POST"),
+    ("api/v1/workloads/<str:workload_id>/", "DELETE"),
+    ("api/v1/workloads/<str:workload_id>/actions/", "POST"),
+}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -193,6 +212,18 @@ def test_the_table_holds(api: Callable[..., Api], decided: str, route: str) -> N
                 assert status not in (401, 403, 405, 500), (role, method)
             else:
                 assert status == (401 if role == "anonymous" else 403), (role, method)
+
+
+def test_a_limited_token_changes_only_what_is_within_namespaces(api: Callable[..., Api], decided: str) -> None:
+    callers = {role: api(role, "team") for role in ROLES}
+    wrong = []
+    for route, method in sorted(row for row in TABLE if row[1] != "GET"):
+        for role in TABLE[route, method] & set(ROLES):
+            answer = callers[role](method, address_of(route, decided), {"x": 1}, if_match="*")
+            refused = answer.status_code == 403 and answer.json()["code"] == "NamespaceNotAllowed"
+            if refused is ((route, method) in WITHIN):
+                wrong.append((method, route, role, answer.status_code))
+    assert not wrong
 
 
 def test_a_superuser_may_do_everything(person: Any, decided: str) -> None:

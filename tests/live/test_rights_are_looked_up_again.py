@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.contrib.sessions.models import Session
 
-from hetsched.access.models import Token
+from hetsched.access.models import BrowserSession, Token
 from web.live import sockets
 
 from .conftest import in_thread
@@ -46,7 +45,7 @@ async def test_a_token_that_lost_its_right(
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda: Session.objects.all().delete(), 4401),
+        (lambda: BrowserSession.objects.all().delete(), 4401),
         (lambda: User.objects.get().groups.set([]), 4403),
         (lambda: _new_password(User.objects.get()), 4401),
     ],

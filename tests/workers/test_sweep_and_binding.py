@@ -6,10 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from hetsched.access.models import LoginFailure
+from hetsched.access.models import BrowserSession, LoginFailure
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, confirm, release, retention
@@ -61,10 +60,10 @@ def test_a_pod_that_waits_for_time_is_looked_at_again_after_a_minute(woken: list
 def test_sessions_and_counters_of_failed_logins_go_when_they_are_over(woken: list[Any]) -> None:
     now = timezone.now()
     for name, ends in (("over", now - timedelta(seconds=1)), ("runs", now + timedelta(hours=1))):
-        Session.objects.create(session_key=name, expire_date=ends)
+        BrowserSession.objects.create(session_key=name, expire_date=ends, seen_at=now)
         LoginFailure.objects.create(key=name, window_ends_at=ends)
     sweep.run()
-    assert [session.pk for session in Session.objects.all()] == ["runs"]
+    assert [session.pk for session in BrowserSession.objects.all()] == ["runs"]
     assert [failure.pk for failure in LoginFailure.objects.all()] == ["runs"]
 
 

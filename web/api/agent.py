@@ -39,6 +39,7 @@ _read = msgspec.json.Decoder(AgentMessage).decode
 
 class Reports(ApiView):
     actions: ClassVar = {"POST": Action.REPORT}
+    within: ClassVar = ("POST",)
     authentication_classes = [AgentTokens, SessionAuthentication]
     queries: ClassVar = {"cluster": "Name of the cluster whose API server made the token."}
 

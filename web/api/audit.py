@@ -1,7 +1,7 @@
 """`audit/`: who did what to which object, when and why; `audit/chain/`: how far the trail is sealed and verified.
 
-Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees,
-and what it did itself elsewhere; entries about tokens are for those who may manage them.
+Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees
+and nothing else; entries about tokens are for those who may manage them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -85,9 +85,8 @@ def visible(subject: Subject) -> QuerySet[AuditEntry]:
         rows = rows.exclude(object_kind="token")
     if subject.namespaces is None:
         return rows
-    seen = Q(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
-    # Tokens of other namespaces may bear the same name, so that says nothing of workloads.
-    return rows.filter(seen | Q(actor=subject.name) & ~Q(object_kind__in=["workload", "pod"]))
+    # Tokens of other namespaces may bear the same name, so that an actor's name says nothing.
+    return rows.filter(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
 
 
 def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[AuditEntry]:

@@ -107,6 +107,7 @@ class One(ApiView):
 
 class Redeliver(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": False}
 
     @extend_schema(request=Again, responses={202: DeliveryRow})

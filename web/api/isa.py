@@ -121,6 +121,7 @@ class Parse(ApiView):
 
 class Inspect(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
     queries: ClassVar = {"file": "Its name, which the answer repeats."}
 
     @extend_schema(request={BINARY: OpenApiTypes.BINARY}, responses=IsaNeed)

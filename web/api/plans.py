@@ -142,6 +142,7 @@ class One(ApiView):
 
 class Trial(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
 
     @extend_schema(request=PlanTrial, responses=PlanPreview)
     def post(self, request: Any) -> HttpResponse:

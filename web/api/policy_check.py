@@ -51,6 +51,7 @@ class Checked(Document, frozen=True):
 
 class Check(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
     queries: ClassVar = {"against": "Version to compare the draft with; the one that decides if not given."}
 
     @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=Checked)

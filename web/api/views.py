@@ -1,7 +1,9 @@
 """The base of every REST view.
 
-Rule: `actions` names the right each method needs; a method without one does not exist (405). GET answers carry an
-ETag and are never kept by shared caches; a GET never writes. Query strings hold no NUL and only known names.
+Rule: `actions` names the right each method needs; a method without one does not exist (405). A token that is limited to
+namespaces changes nothing, unless the method is one of `within`: then the view itself keeps to these namespaces. What
+it is answered names nobody of the others (`veil`). GET answers carry an ETag and are never kept by shared caches; a GET
+never writes. Query strings hold no NUL and only known names.
 """
 
 from __future__ import annotations
@@ -15,15 +17,20 @@ from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.parsers import BaseParser
 from rest_framework.views import APIView
 
+from hetsched.access.models import Token
 from hetsched.access.permissions import RolePermission
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.errors import InputError
+from hetsched.placement.veil import veil
 
+from . import reach
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
 from .prometheus import REQUESTS
 from .rates import READ, WRITE, take_turn
+
+_LOOKING = frozenset({"GET", "OPTIONS"})
 
 
 class Unread(BaseParser):
@@ -42,6 +49,7 @@ class ApiView(APIView):
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
+    within: ClassVar[tuple[str, ...]] = ()  # methods that a token limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
     counted: ClassVar[dict[str, str]] = {}  # methods that are counted otherwise than by what they may do
@@ -54,6 +62,8 @@ class ApiView(APIView):
         super().initial(request, *args, **kwargs)
         if method in self.actions:
             self._count(str(method))
+        if method not in _LOOKING and method not in self.within:
+            reach.check_unlimited(self.subject)
         if any("\0" in str(part) for part in kwargs.values()):
             raise Http404
         for name, values in request.GET.lists():
@@ -73,6 +83,8 @@ class ApiView(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         response = super().dispatch(request, *args, **kwargs)
+        if isinstance(auth := getattr(self.request, "auth", None), Token) and auth.namespaces:
+            response.content = veil(response.content, auth.namespaces)  # type: ignore[attr-defined]
         route = getattr(request.resolver_match, "route", "")
         # Whoever asks may invent methods; each would be a time series for ever.
         method = request.method if str(request.method).lower() in self.http_method_names else "other"

@@ -96,6 +96,7 @@ class WebhookMade(WebhookDetail, frozen=True, kw_only=True):
 
 class Webhooks(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
     queries: ClassVar = LIST_QUERIES
 
     @extend_schema(responses=page_of(WebhookDetail))
@@ -117,6 +118,7 @@ class Webhooks(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "PUT": Action.SUBMIT, "DELETE": Action.SUBMIT}
+    within: ClassVar = ("PUT", "DELETE")
     matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
 
@@ -150,6 +152,7 @@ class One(ApiView):
 
 class Secret(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
 
     @extend_schema(request=SecretWanted, responses=SecretMade)
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
@@ -162,6 +165,7 @@ class Secret(ApiView):
 
 class Test(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
 
     @extend_schema(request=None, responses={202: DeliveryRow})
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
@@ -173,6 +177,7 @@ class Test(ApiView):
 
 class CallbackSecret(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT, "DELETE": Action.SUBMIT}
+    within: ClassVar = ("POST", "DELETE")
     queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
 
     @extend_schema(responses=SecretShown)

@@ -105,6 +105,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 class View(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         "policy": "POST of a bare manifest: the policy to decide by.",

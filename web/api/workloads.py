@@ -147,6 +147,7 @@ class Workloads(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
     keyed: ClassVar = ("POST",)
     counted: ClassVar = {"POST": SUBMIT}
+    within: ClassVar = ("POST",)
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
@@ -186,6 +187,7 @@ class Workloads(ApiView):
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     matched: ClassVar = {"DELETE": False}
+    within: ClassVar = ("DELETE",)
     queries: ClassVar = {
         "wait": f"Seconds, at most {LONGEST_WAIT_SECONDS}, to wait for what `for` names; answered as soon as it is so.",
         "for": "What to wait for: placed (any verdict), running or finished.",
@@ -232,6 +234,7 @@ class Pods(ApiView):
 class Actions(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     matched: ClassVar = {"POST": True}
+    within: ClassVar = ("POST",)
 
     @extend_schema(request=WorkloadAction, responses=WorkloadDetail)
     def post(self, request: Any, workload_id: str) -> HttpResponse:

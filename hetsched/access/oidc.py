@@ -1,0 +1,221 @@
+"""Sign-in by an identity provider: OpenID Connect, authorization code with PKCE.
+
+Rule: the provider is the deployment's choice (`HETSCHED_OIDC_ISSUER`), not a user's. What it answers counts where its
+signature is by one of its own keys and of an asymmetric kind, issuer, audience, times and nonce are right, and the
+browser is the one that set out (state in its session). An account is known again by issuer and subject; a name is for
+reading and never leads to an account that was made otherwise. Its roles are what its groups are mapped to
+(`HETSCHED_OIDC_ROLES`), anew at each sign-in; who has none does not come in.
+Limits: who left the provider stays signed in until the session ends, or somebody ends it here.
+Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer of an answer).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from authlib.integrations.base_client import OAuthError
+from authlib.integrations.django_client.apps import DjangoOAuth2App
+from authlib.integrations.django_client.integration import DjangoIntegration
+from authlib.integrations.requests_client import OAuth2Session
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth import login as log_in
+from django.contrib.auth.models import Group
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import resolve_url
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from joserfc.errors import JoseError
+from requests import RequestException
+
+from hetsched.journal import audit
+
+from .models import ExternalAccount
+from .roles import Role
+
+ADMINISTRATOR = "admin"
+SECONDS = 5
+SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_NEXT = "_oidc_next"
+log = structlog.get_logger(__name__)
+
+
+class Refused(Exception):
+    """Somebody does not come in; the reason is for the log, what they read is not about it."""
+
+
+class _Session(OAuth2Session):
+    """Goes to the provider itself and nowhere that it points to."""
+
+    def request(self, method: str, url: str, **options: Any) -> Any:
+        return super().request(method, url, **{**options, "allow_redirects": False})
+
+
+class _Provider(DjangoOAuth2App):
+    client_cls = _Session
+
+    def load_server_metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = super().load_server_metadata()
+        if found.get("issuer") != settings.HETSCHED_OIDC_ISSUER:
+            found.pop("_loaded_at", None)  # ask again next time
+            raise Refused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
+        told = found.get("id_token_signing_alg_values_supported") or ["RS256"]
+        found["id_token_signing_alg_values_supported"] = [name for name in told if name in SIGNATURES]
+        return found
+
+
+@functools.lru_cache(maxsize=8)
+def _provider(issuer: str, client_id: str, client_secret: str, scope: str) -> _Provider:
+    return _Provider(
+        DjangoIntegration("oidc"),
+        name="oidc",
+        client_id=client_id,
+        client_secret=client_secret or None,
+        server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
+        client_kwargs={"scope": scope, "code_challenge_method": "S256", "default_timeout": SECONDS},
+    )
+
+
+def provider() -> _Provider:
+    """Return the provider of the settings; what it says of itself is asked once in a process."""
+    return _provider(
+        settings.HETSCHED_OIDC_ISSUER,
+        settings.HETSCHED_OIDC_CLIENT_ID,
+        settings.HETSCHED_OIDC_CLIENT_SECRET,
+        settings.HETSCHED_OIDC_SCOPE,
+    )
+
+
+@never_cache
+@require_safe
+def begin(request: HttpRequest) -> HttpResponse:
+    """Send the browser to the provider."""
+    wanted = request.GET.get("next", "")
+    ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
+    try:
+        answer: HttpResponse = provider().authorize_redirect(request, _callback(request))
+    except (Refused, RequestException, RuntimeError, ValueError) as error:
+        log.error("login.provider", error=repr(error)[:500])
+        raise PermissionDenied(
+            _("The sign-in service does not answer as it should. Try again in some minutes.")
+        ) from None
+    request.session[_NEXT] = wanted if ours else ""
+    return answer
+
+
+@never_cache
+@require_safe
+def complete(request: HttpRequest) -> HttpResponse:
+    """Take the browser back from the provider, and sign its person in."""
+    try:
+        claims = _claims(request)
+        user = _account_of(claims)
+    except (Refused, OAuthError, JoseError, RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
+        log.warning("login.refused", error=repr(error)[:500])
+        said = _("You are not signed in. Try again; if it stays, ask an administrator and quote the id below.")
+        raise PermissionDenied(said) from None
+    wanted = request.session.pop(_NEXT, "")
+    log_in(request, user, backend="hetsched.access.login.BrakedBackend")
+    return HttpResponseRedirect(wanted or resolve_url(settings.LOGIN_REDIRECT_URL))
+
+
+def _callback(request: HttpRequest) -> str:
+    return request.build_absolute_uri(reverse("oidc-callback"))
+
+
+def _claims(request: HttpRequest) -> dict[str, Any]:
+    """Return what the provider vouches for.
+
+    Raises: Refused, and whatever the library raises for an answer that is not right.
+    """
+    asked, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
+    if request.GET.get("iss", issuer) != issuer:
+        raise Refused("the answer is another provider's")
+    must = {
+        "iss": {"essential": True, "value": issuer},
+        "aud": {"essential": True, "value": settings.HETSCHED_OIDC_CLIENT_ID},
+        "sub": {"essential": True},
+        "exp": {"essential": True},
+    }
+    token = asked.authorize_access_token(request, claims_options=must, leeway=30)
+    claims = dict(token.get("userinfo") or {})
+    if not claims.get("sub"):
+        raise Refused("there is no ID token")
+    if settings.HETSCHED_OIDC_GROUPS_CLAIM not in claims and "userinfo_endpoint" in asked.load_server_metadata():
+        more = dict(asked.userinfo(token=token))
+        if more.get("sub") != claims["sub"]:
+            raise Refused("the user info is about somebody else")
+        claims = more | claims
+    return claims
+
+
+def _roles(claims: dict[str, Any]) -> set[str]:
+    told = claims.get(settings.HETSCHED_OIDC_GROUPS_CLAIM) or []
+    if isinstance(told, str):
+        told = [told]
+    groups = [group for group in told if isinstance(group, str)] if isinstance(told, list) else []
+    mapped = settings.HETSCHED_OIDC_ROLES
+    return {mapped[group] for group in [*groups, "*"] if group in mapped}
+
+
+def _account_of(claims: dict[str, Any]) -> Any:
+    """Return the account behind these claims, with the roles that it has by now; made where there is none yet.
+
+    Raises: Refused.
+    """
+    subject, roles = str(claims["sub"]), _roles(claims)
+    if not 0 < len(subject) <= 255 or "\0" in subject:
+        raise Refused("the subject cannot be kept")
+    if not roles:
+        raise Refused(f"no group of {_name(claims, subject)!r} has a role")
+    with transaction.atomic():
+        issuer = settings.HETSCHED_OIDC_ISSUER
+        known = ExternalAccount.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
+        user = known.user if known else _made(issuer, subject, _name(claims, subject))
+        if not user.is_active:
+            raise Refused(f"the account {user.get_username()!r} is closed")
+        _give(user, roles, made=known is None)
+    return user
+
+
+def _name(claims: dict[str, Any], subject: str) -> str:
+    for claim in ("preferred_username", "email", "name"):
+        if isinstance(claims.get(claim), str) and claims[claim].strip():
+            return "".join(sign for sign in claims[claim].strip() if sign.isprintable())[:100]
+    return subject[:100]
+
+
+def _made(issuer: str, subject: str, name: str) -> Any:
+    """Make an account; a name that somebody has already gets the provider's name behind it, then a number."""
+    users, host = get_user_model().objects, urlsplit(issuer).hostname or "provider"
+    names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
+    free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
+    if free is None:
+        raise Refused(f"a thousand accounts are called {name!r}")
+    user = users.create_user(free)  # without a password it has none that fits
+    ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
+    return user
+
+
+def _give(user: Any, roles: set[str], *, made: bool) -> None:
+    had = set(user.groups.values_list("name", flat=True)) | ({ADMINISTRATOR} if user.is_superuser else set())
+    if not made and had == roles:
+        return
+    user.groups.set([Group.objects.get_or_create(name=name)[0] for name in sorted(roles & set(Role))])
+    user.is_superuser = user.is_staff = ADMINISTRATOR in roles
+    user.save(update_fields=["is_superuser", "is_staff"])
+    audit.record(
+        actor=user.get_username(),
+        role=",".join(sorted(roles)),
+        action="account.create" if made else "account.roles",
+        obj=("account", user.get_username()),
+        details={"roles": sorted(roles), "before": sorted(had), "provider": settings.HETSCHED_OIDC_ISSUER},
+    )

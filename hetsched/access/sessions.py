@@ -1,0 +1,151 @@
+"""Who is signed in with a browser, and until when.
+
+Rule: the cookie holds the key, the row only its digest, so that a stolen database signs nobody in. A session ends
+`HETSCHED_SESSION_HOURS` after it began, whatever happens, and `HETSCHED_SESSION_IDLE_MINUTES` after its person did
+something last: looked at a page or sent something. What an open page fetches by itself does not count. Signing in
+begins a new session under a new key; a new password ends all others, as Django has it.
+Invariant: a session that is over is never loaded again, whether its row is still there or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.journal import audit
+
+from .models import BrowserSession
+from .roles import Action
+from .subject import Subject
+
+NOTED = timedelta(minutes=1)
+_BEGAN = "_began"
+
+
+def digest_of(key: str) -> str:
+    """Return what is kept of a key: 160 bits of its SHA-256."""
+    return sha256(f"session {key}".encode()).hexdigest()[:40]
+
+
+class SessionStore(DatabaseStore):
+    """Keeps sessions in the database under the digests of their keys."""
+
+    row: BrowserSession | None = None
+
+    @classmethod
+    def get_model_class(cls) -> type[BrowserSession]:
+        return BrowserSession
+
+    def _get_session_from_db(self) -> BrowserSession | None:
+        now = timezone.now()
+        found = BrowserSession.objects.filter(
+            session_key=digest_of(self.session_key or ""),
+            expire_date__gt=now,
+            seen_at__gt=now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES),
+        )
+        self.row = found.first()
+        if self.row is None:
+            self._session_key = None
+        return self.row
+
+    def exists(self, session_key: str) -> bool:
+        return bool(super().exists(digest_of(session_key)))
+
+    def create_model_instance(self, data: dict[str, Any]) -> BrowserSession:
+        made: Any = super().create_model_instance(data)
+        made.session_key = digest_of(str(self.session_key))
+        began = data.get(_BEGAN, {})
+        made.account_id = int(data[SESSION_KEY]) if SESSION_KEY in data else None
+        made.started_at = datetime.fromisoformat(began["at"]) if began else None
+        made.seen_at = timezone.now()
+        made.address, made.browser = began.get("address", ""), began.get("browser", "")
+        return made
+
+    def delete(self, session_key: str | None = None) -> None:
+        key = session_key or self.session_key
+        if key is not None:
+            BrowserSession.objects.filter(pk=digest_of(key)).delete()
+
+
+def begin(request: Any) -> None:
+    """Note when, from where and with what somebody signed in, and when that ends."""
+    now = timezone.now()
+    meta = getattr(request, "META", {})
+    request.session[_BEGAN] = {
+        "at": now.isoformat(),
+        "address": str(meta.get("REMOTE_ADDR", ""))[:45],
+        "browser": str(meta.get("HTTP_USER_AGENT", ""))[:200].replace("\0", ""),
+    }
+    request.session.set_expiry(now + timedelta(hours=settings.HETSCHED_SESSION_HOURS))
+
+
+class SeenLately:
+    """Middleware: notes, once a minute, that the person behind a session did something."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        row = getattr(request.session, "row", None)
+        now = timezone.now()
+        if row is not None and now - row.seen_at > NOTED and _did_something(request):
+            BrowserSession.objects.filter(pk=row.pk).update(seen_at=now)
+        return response
+
+
+def _did_something(request: HttpRequest) -> bool:
+    return request.method not in ("GET", "HEAD") or request.headers.get("Sec-Fetch-Dest", "document") != "empty"
+
+
+def sessions_of(user: Any) -> list[BrowserSession]:
+    """Return the sessions of a person that are not over, the latest seen first."""
+    now = timezone.now()
+    idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
+    rows = BrowserSession.objects.filter(account=user, expire_date__gt=now, seen_at__gt=idle)
+    return list(rows.order_by("-seen_at", "session_key"))
+
+
+def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", reason: str = "") -> int:
+    """End the session of this name of a person, or all of them, `but` one; return how many there were.
+
+    Whose they are may, and whoever may manage the product.
+    Raises: InputError `PermissionDenied`, `SessionUnknown`.
+    """
+    own = actor.token is None and actor.user.pk == user.pk
+    if not own and not actor.may(Action.ADMIN):
+        raise InputError("PermissionDenied", "sessions of others are ended by administrators", place="account")
+    rows = BrowserSession.objects.filter(account=user).exclude(pk=but)
+    with transaction.atomic():
+        ended = list(rows.filter(session_key__startswith=name) if name else rows)
+        if name and not ended:
+            raise InputError("SessionUnknown", "there is no such session, or it is over", place="id")
+        for row in ended:
+            row.delete()
+        if ended:
+            audit.record(
+                actor=actor.name,
+                role=actor.role,
+                action="session.end",
+                obj=("account", user.get_username()),
+                reason=reason,
+                details={"sessions": len(ended)},
+            )
+    return len(ended)
+
+
+def forget_sessions(now: datetime) -> None:
+    """Delete the rows of sessions that are over."""
+    idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
+    for over in (BrowserSession.objects.filter(expire_date__lt=now), BrowserSession.objects.filter(seen_at__lt=idle)):
+        over._raw_delete(over.db)  # nobody listens to them any more

@@ -1,0 +1,140 @@
+"""A session is kept under a digest, ends by the clock and by its person, and nobody else ends it but administrators."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.access.models import BrowserSession
+from hetsched.access.sessions import end_sessions, forget_sessions, sessions_of
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import create_token
+from hetsched.contracts.errors import InputError
+from hetsched.journal.models import AuditEntry
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "a long enough password"
+PAGE = "/api/v1/plugins/"
+
+
+def browser(name: str = "ada") -> Client:
+    client = Client(headers={"user-agent": "Browser 1.0"})
+    assert client.login(username=name, password=PASSWORD)
+    return client
+
+
+def is_in(client: Client, **headers: str) -> bool:
+    return bool(client.get(PAGE, headers=headers).status_code == 200)
+
+
+def after(**time: float) -> Any:
+    return time_machine.travel(timezone.now() + timedelta(**time))
+
+
+def test_the_database_holds_no_key_of_a_session(person: Any) -> None:
+    person("ada", "viewer")
+    client = browser()
+    cookie = client.cookies["hetsched"].value
+    row = BrowserSession.objects.get()
+    assert cookie not in str(row.__dict__)
+    thief = Client()
+    thief.cookies["hetsched"] = row.session_key
+    assert (is_in(client), is_in(thief)) == (True, False)
+
+
+def test_it_ends_when_its_person_did_nothing_for_long(person: Any, settings: Any) -> None:
+    settings.HETSCHED_SESSION_IDLE_MINUTES = 30
+    person("ada", "viewer")
+    client = browser()
+    with after(minutes=29):
+        assert is_in(client)
+    with after(minutes=58):
+        assert is_in(client)
+    with after(minutes=58 + 31):
+        assert not is_in(client)
+
+
+def test_what_an_open_page_fetches_by_itself_keeps_nobody_signed_in(person: Any, settings: Any) -> None:
+    settings.HETSCHED_SESSION_IDLE_MINUTES = 30
+    person("ada", "viewer")
+    client = browser()
+    with after(minutes=20):
+        assert is_in(client, **{"sec-fetch-dest": "empty"})
+    with after(minutes=40):
+        assert not is_in(client, **{"sec-fetch-dest": "empty"})
+
+
+def test_it_ends_however_busy_its_person_is(person: Any, settings: Any) -> None:
+    settings.HETSCHED_SESSION_HOURS, settings.HETSCHED_SESSION_IDLE_MINUTES = 2, 90
+    person("ada", "viewer")
+    client = browser()
+    for minutes in (60, 119):
+        with after(minutes=minutes):
+            assert is_in(client)
+            session = client.session
+            session["changed"] = minutes
+            session.save()
+    with after(minutes=121):
+        assert not is_in(client)
+
+
+def test_a_key_that_was_there_before_signing_in_is_worth_nothing_after(person: Any) -> None:
+    person("ada", "viewer")
+    client = Client()
+    session = client.session
+    session["x"] = 1
+    session.save()
+    before = session.session_key
+    client.cookies["hetsched"] = before
+    assert client.login(username="ada", password=PASSWORD)
+    thief = Client()
+    thief.cookies["hetsched"] = before
+    assert not is_in(thief)
+
+
+def test_one_sees_where_one_is_signed_in_and_ends_one_or_all_others(person: Any) -> None:
+    ada = person("ada", "viewer")
+    phone, desk, here = (browser() for _ in range(3))
+    rows = sessions_of(ada)
+    assert [(row.address, row.browser) for row in rows] == [("", "")] * 3  # the test's way in is no request
+    mine = here.session.row.pk if here.session.row else ""
+    (first, *_rest) = [row for row in rows if row.pk != mine]
+    assert end_sessions(ada, actor=Subject(ada), name=first.name) == 1
+    assert sum(map(is_in, (phone, desk, here))) == 2
+    assert end_sessions(ada, actor=Subject(ada), reason="lost a phone") == 2
+    assert not any(map(is_in, (phone, desk, here)))
+    assert AuditEntry.objects.filter(action="session.end").count() == 2
+
+
+def test_a_new_password_ends_all_sessions(person: Any) -> None:
+    ada = person("ada", "viewer")
+    client = browser()
+    ada.set_password("another long password")
+    ada.save()
+    assert not is_in(client)
+
+
+def test_others_are_signed_out_by_administrators_alone(person: Any) -> None:
+    ada, bob, root = person("ada", "viewer"), person("bob", "operator"), person("root", superuser=True)
+    client = browser()
+    token, _plaintext = create_token(role="viewer", name="ada's", user=ada)
+    for actor in (Subject(bob), Subject(ada, token)):
+        with pytest.raises(InputError, match="PermissionDenied"):
+            end_sessions(ada, actor=actor)
+    assert is_in(client)
+    assert end_sessions(ada, actor=Subject(root)) == 1
+    assert not is_in(client)
+
+
+def test_rows_of_sessions_that_are_over_go(person: Any, settings: Any) -> None:
+    person("ada", "viewer")
+    browser()
+    forget_sessions(timezone.now())
+    assert BrowserSession.objects.count() == 1
+    forget_sessions(timezone.now() + timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES + 1))
+    assert not BrowserSession.objects.exists()

@@ -1,0 +1,141 @@
+"""A token limited to a namespace learns nothing of the others: by every route, in every role, in every word.
+
+Rule: another team's workloads bear one word in all that they are made of; no answer to a limited token holds it,
+whether the route is asked for its own things, for theirs, or for what stands in its pods' way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision, Pod, Shadow
+from hetsched.placement.veil import HIDDEN
+from workers.schedule import run
+
+from .conftest import Api
+from .test_who_may_do_what import ROUTES, TABLE, address_of
+
+WORD = "hush"
+THEIRS = f"""\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {WORD}-one
+  namespace: {WORD}
+  labels: {{app: {WORD}-label}}
+  annotations: {{note: {WORD}-note}}
+spec:
+  priority: 1
+  nodeName: ""
+  containers:
+  - name: {WORD}-main
+    image: example.com/{WORD}-image
+    ports: [{{containerPort: 80, hostPort: 8080}}]
+    env: [{{name: X, value: {WORD}-value}}]
+    resources: {{requests: {{cpu: "7", memory: 1Gi}}}}
+"""
+OURS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: team}
+spec:
+  priority: %d
+  containers:
+  - name: main
+    image: example.com/ours
+    ports: [{containerPort: 80, hostPort: 8080}]
+    resources: {requests: {cpu: "%s", memory: 1Gi}}
+"""
+LIMITED = ("viewer", "submitter", "operator", "policy-admin")
+
+
+class Scene:
+    """Two nodes full of another team's pods, some of whom had to go; and ours, waiting beside them."""
+
+    def __init__(self, api: Callable[..., Api], cluster: Cluster) -> None:
+        operator = api("operator")
+        theirs = [THEIRS.replace(f"{WORD}-one", f"{WORD}-{name}") for name in ("one", "two", "three")]
+        accepted = operator(
+            "POST", "workloads/", {"manifest": "---\n".join(theirs)}, idempotency_key=f"{WORD}-key", status=202
+        )
+        self.theirs = str(accepted.json()["id"])
+        run(cluster.pk)
+        ours = [OURS % ("waits", 0, "7"), OURS % ("huge", 0, "900"), OURS % ("strong", 1000, "7")]
+        self.ours = [
+            str(operator("POST", "workloads/", manifest, kind="application/yaml", status=202).json()["id"])
+            for manifest in ours
+        ]
+        run(cluster.pk)
+        run(cluster.pk)
+        operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": f"{WORD}-reason"}, if_match="*")
+        operator(
+            "POST",
+            f"workloads/{self.theirs}/actions/",
+            {"action": "retry", "reason": f"{WORD}-retry"},
+            if_match=operator.tag(f"workloads/{self.theirs}/"),
+        )
+
+
+@pytest.fixture
+def scene(api: Callable[..., Api], cluster: Cluster) -> Scene:
+    return Scene(api, cluster)
+
+
+ASKED: dict[str, Any] = {
+    "api/v1/what-if/": {"manifest": OURS % ("new", 2000, "7"), "explain": True},
+    "api/v1/policies/<str:name>/check/": {"spec": {"plugins": [{"name": "resource-fit"}]}},
+    "api/v1/policies/<str:name>/preview/": {"version": 1},
+    "api/v1/golden-placements/check/": {},
+    "api/v1/clusters/<str:name>/advice/": {},
+    "api/v1/policy-plans/preview/": {},
+}
+
+
+def addresses(route: str, scene: Scene) -> list[str]:
+    """Fill a route in with all there is, ours and theirs."""
+
+    def of(rows: Any, name: str, given: list[str]) -> list[str]:
+        return [one.replace(name, str(pk)) for one in given for pk in rows] if name in route else given
+
+    found = [route.replace("<int:version>", "1")]
+    found = of([scene.theirs, *scene.ours], "<str:workload_id>", found)
+    found = of(Decision.objects.values_list("pk", flat=True), "<int:decision_id>", found)
+    found = of(Pod.objects.values_list("pk", flat=True), "<int:pod_id>", found)
+    found = of(Shadow.objects.values_list("pk", flat=True) or [1], "<int:shadow_id>", found)
+    if "/nodes/<str:name>/" in route:
+        found = of(["n1", "n2"], "<str:name>", found)
+    return [address_of(one, scene.theirs) for one in found]
+
+
+@pytest.mark.parametrize("role", LIMITED)
+def test_no_answer_names_them(api: Callable[..., Api], scene: Scene, role: str) -> None:
+    caller, named = api(role, "team"), []
+    for route in ROUTES:
+        for address in addresses(route, scene):
+            for method, body in (("GET", None), ("POST", ASKED.get(route))):
+                if (route, method) not in TABLE or (method == "POST" and body is None):
+                    continue
+                answer = caller(method, address, body)
+                if answer.status_code >= 500 or WORD in answer.content.decode().replace(address, ""):
+                    named.append((method, address, answer.status_code, answer.content))
+    assert not named
+
+
+def test_the_scene_has_what_could_be_told(api: Callable[..., Api], scene: Scene) -> None:
+    unlimited = api("operator")
+    told = [unlimited.client.get(f"/api/v1/{noun}/").content.decode() for noun in ("workloads", "decisions", "audit")]
+    assert all(WORD in text for text in told)
+    asked = unlimited("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
+    assert asked["evictions"][0]["pod"].startswith(f"{WORD}/")
+
+
+def test_what_is_told_instead_keeps_the_numbers(api: Callable[..., Api], scene: Scene) -> None:
+    told = api("viewer", "team")("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
+    (eviction,) = told["evictions"]
+    assert (eviction["pod"], eviction["priority"]) == (HIDDEN, 1)
+    assert "fits on n2" in told["summary"]
+    assert f"the eviction of {HIDDEN}" in told["summary"]
