@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -21,6 +23,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.prepared import Given, Prepared
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
@@ -133,9 +136,19 @@ def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
     return found
 
 
+@lru_cache(maxsize=8)
+def _beyond(most: int) -> Prepared[Any]:
+    """Return the query for a pod that waits beyond so many others, whatever the order."""
+    rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
+    return Prepared(lambda: rows[most : most + 1])
+
+
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
     """Refuse more pods of one namespace than may wait. Pods that are written already count themselves."""
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
+    # Where the whole cluster has no more, nobody has to count a namespace: the index alone tells that much.
+    if cluster.kind != ClusterKind.KUBERNETES and not _beyond(most)(cluster=cluster.pk):
+        return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:
         waiting += coming  # these come in by the watch, once they are made
