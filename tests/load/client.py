@@ -1,7 +1,7 @@
 """A small HTTP client that costs little, so that a machine shared with the server measures the server.
 
-Rule: connections are kept open, one request at a time on each; one that the server closed is opened anew, and a request
-that got no answer says so by status 0. Nothing is tried again here: who measures decides what a retry is.
+Rule: connections are kept open, one request at a time on each; one that the server closed meanwhile is opened anew. A
+request that got no answer says so by status 0. Nothing else is tried again here: who measures decides what a retry is.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Connection:
         return Answer(status, answered, text, sent_at, time.perf_counter() - began)
 
     async def _exchange(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
+        if self._streams is not None and self._streams[0].at_eof():
+            await self.close()
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._where)
         reader, writer = self._streams
