@@ -373,6 +373,12 @@ def lint(*args: str) -> None:
     say("lint: all clean")
 
 
+def audit(*args: str) -> None:
+    """Ask what is known against the locked packages, and write their bill of materials"""
+    setup()
+    become(BIN / "python", "-m", "tests.audit", *args)
+
+
 def fmt(*args: str) -> None:
     """Format and fix what can be fixed"""
     setup()
@@ -425,7 +431,7 @@ def lock(*args: str) -> None:
 
 
 TARGETS = {
-    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "chaos": chaos, "gauntlet": gauntlet,
+    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos, "gauntlet": gauntlet,
     "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up,
     "clean": clean,
 }  # fmt: skip

@@ -1,0 +1,51 @@
+"""The audit of packages says what was found, and does not call something clean that nobody looked at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.audit import LOCK, bill, judge, pins
+
+# What is known against older versions; the threat model of docs/security.md names why.
+FLOORS = {"django": (5, 2, 17), "djangorestframework": (3, 15, 2), "urllib3": (2, 5, 0), "cryptography": (44, 0, 1)}
+
+
+def answer(*packages: dict[str, object]) -> str:
+    return json.dumps({"dependencies": packages})
+
+
+CLEAN = {"name": "django", "version": "5.2.19", "vulns": []}
+KNOWN = {"name": "urllib3", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"]}]}
+UNKNOWN = {"name": "django", "skip_reason": "Dependency not found"}
+
+
+def test_a_known_vulnerability_fails_with_its_name_and_where_it_is_mended() -> None:
+    assert judge(answer(CLEAN, KNOWN)) == (1, "1 known vulnerabilities:\nurllib3 1.0: PYSEC-1, mended in 1.1")
+
+
+def test_packages_that_were_looked_up_are_told_apart_from_those_that_were_not() -> None:
+    assert judge(answer(CLEAN, UNKNOWN)) == (0, "nothing is known against 1 packages; 1 were not checked")
+
+
+@pytest.mark.parametrize("said", ["", "<html>no</html>", "{}", answer(UNKNOWN, UNKNOWN)])
+def test_what_nobody_answered_for_is_not_checked(said: str) -> None:
+    code, sentence = judge(said)
+
+    assert code == 0
+    assert sentence.startswith("NOT CHECKED")
+
+
+def test_the_bill_names_every_pin_with_its_hashes() -> None:
+    lock = f"alpha==1.0 ; python_version > '3' \\\n    --hash=sha256:{'a' * 64} \\\n    --hash=sha256:{'b' * 64}\nbeta==2\n"
+
+    assert pins(lock) == {"alpha": ("1.0", ["a" * 64, "b" * 64]), "beta": ("2", [])}
+    assert [one["purl"] for one in bill(lock)["components"]] == ["pkg:pypi/alpha@1.0", "pkg:pypi/beta@2"]
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_version_is_below_what_is_known_to_be_mended(package: str) -> None:
+    version = pins(LOCK.read_text())[package][0]
+
+    assert tuple(map(int, version.split(".")[:3])) >= FLOORS[package]
