@@ -9,9 +9,11 @@ leases of the database, and the others stand by.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +47,8 @@ def scheduler(
     port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     data: Annotated[Path | None, typer.Option(help="Folder for logs, and for data without DATABASE_URL.")] = None,
+    webs: standalone.Webs = 1,
+    workers: standalone.Workers = 1,
 ) -> None:
     """Schedule Kubernetes clusters, in cluster or by kubeconfig; of several on one database one leads, others wait."""
     if kubeconfig is not None:
@@ -57,9 +61,12 @@ def scheduler(
     data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
     if extender:
         check_extender(data_dir)
-    with standalone.owned(data_dir) as lock:
+    with standalone.owned(data_dir) as lock, contextlib.ExitStack() as held:
+        servers: list[Program] = []
         if not no_web:
-            port = standalone.free_port(host, port)
+            door = held.enter_context(standalone.bound(host, port))
+            port = standalone.port_of(door)
+            servers = standalone.webs_at(door, webs)
         where = f"process {os.getpid()}" if no_web else standalone.address(host, port)
         lock.write(where)
         lock.flush()
@@ -70,7 +77,8 @@ def scheduler(
         cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
         try:
             web = None if no_web else (host, port)
-            bring_up(supervisor, socket_file, cluster, web, extender=extender)
+            programs = [*servers, *standalone.workers_called(f"scheduler-{os.getpid()}", workers)]
+            bring_up(supervisor, socket_file, cluster, web, programs, extender=extender)
             supervisor.watch()
         except Stopped:
             pass
@@ -87,6 +95,7 @@ def bring_up(
     socket_file: Path | None,
     cluster: Program | None,
     web: tuple[str, int] | None,
+    programs: Sequence[Program],
     *,
     extender: bool,
 ) -> None:
@@ -102,12 +111,8 @@ def bring_up(
     admin = standalone.admin_of(supervisor.run_to_end(prepare))
     if cluster is not None:
         supervisor.run_to_end(cluster)
-    if web:
-        supervisor.start(standalone.web(*web))
-    programs = [standalone.worker(f"scheduler-{os.getpid()}"), standalone.watch(), standalone.beat()]
-    if extender:
-        programs.append(Program("extender", (sys.executable, "-m", "django", "extender")))
-    for program in programs:
+    others = [Program("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
+    for program in (*programs, standalone.watch(), standalone.beat(), *others):
         supervisor.start(program)
     with standalone.step("what runs here"):
         if web:

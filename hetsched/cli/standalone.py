@@ -4,7 +4,8 @@ Problem: trying a control plane must not begin with installing a database and a 
 Rule: the same processes and the same settings as in production, on embedded defaults: SQLite in the data folder and a
 private Valkey on a unix socket. Store, preparation, web, worker, watch, beat start in this order; the address is
 printed only after the readiness page is green and a task made the round trip. The data folder outlives the command,
-and one command at a time owns it.
+and one command at a time owns it. The command itself holds the port, and its web processes take what comes in there in
+turns: while one starts again, whoever connects waits for the next instead of being turned away.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -51,17 +52,25 @@ def default_data_dir() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "hetsched"
 
 
+Webs = Annotated[int, typer.Option("--web", metavar="N", help="How many web processes.", min=1, max=64)]
+Workers = Annotated[
+    int, typer.Option("--workers", metavar="N", help="How many workers, of two processes each.", min=1, max=64)
+]
+
+
 def standalone(
     port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     data: Annotated[Path | None, typer.Option(help="Folder for the database, logs and files.")] = None,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="No demo cluster and no demo workloads.")] = False,
     reset_password: Annotated[bool, typer.Option("--reset-password", help="New administrator password.")] = False,
+    webs: Webs = 1,
+    workers: Workers = 1,
 ) -> None:
     """Run web, API, live push, worker, beat and a demo cluster here, without anything installed beforehand."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
-    with owned(data_dir) as lock:
-        port = free_port(host, port)
+    with owned(data_dir) as lock, bound(host, port) as door:
+        port = port_of(door)
         lock.write(address(host, port))
         lock.flush()
         socket_file = store.socket_path(data_dir)
@@ -72,7 +81,9 @@ def standalone(
             tell=note,
         )
         try:
-            admin = bring_up(supervisor, socket_file, host, port, demo=not no_demo, reset=reset_password)
+            programs = (*webs_at(door, webs), *workers_called("standalone", workers), watch(), beat())
+            where = probe(host, port)
+            admin = bring_up(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
             announce(address(host, port), data_dir, admin)
             supervisor.watch()
         except Stopped:
@@ -86,7 +97,7 @@ def standalone(
 
 
 def bring_up(
-    supervisor: Supervisor, socket_file: Path, host: str, port: int, *, demo: bool, reset: bool
+    supervisor: Supervisor, socket_file: Path, programs: Iterable[Program], where: str, *, demo: bool, reset: bool
 ) -> dict[str, str] | None:
     """Start everything in order and return the administrator's new credentials, if there are any."""
     note("hetsched is starting")
@@ -97,10 +108,10 @@ def bring_up(
     prepare = Program("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
     admin = admin_of(supervisor.run_to_end(prepare))
 
-    for program in (web(host, port), worker("standalone"), watch(), beat()):
+    for program in programs:
         supervisor.start(program)
     with step("web, worker and beat"):
-        supervisor.wait_until(lambda: is_ready(probe(host, port)), what="the web server", timeout_seconds=START_SECONDS)
+        supervisor.wait_until(lambda: is_ready(where), what="the web server", timeout_seconds=START_SECONDS)
         round_trip = RoundTrip(socket_file)
         supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=START_SECONDS)
     return admin
@@ -112,22 +123,29 @@ def admin_of(said: bytes) -> dict[str, str] | None:
     return found
 
 
-def web(host: str, port: int) -> Program:
-    """Return the web server: HTTP and WebSockets, small frames, no compression to bomb."""
-    where = ("--host", host, "--port", str(port), "--lifespan", "off", "--no-access-log", "--no-server-header")
+def webs_at(door: socket.socket, count: int) -> list[Program]:
+    """Return web servers at one door: HTTP and WebSockets, small frames, no compression to bomb."""
+    where = ("--fd", str(door.fileno()), "--lifespan", "off", "--no-access-log", "--no-server-header")
     sockets = ("--ws", "websockets-sansio", "--ws-max-size", "65536", "--ws-per-message-deflate", "false")
     # Longer than pauses of a client that comes again: who reuses a connection that is just closed gets no answer.
     end = ("--timeout-keep-alive", "30", "--timeout-graceful-shutdown", "3")
-    return Program(
-        "web", (sys.executable, "-m", "uvicorn", "hetsched.project.asgi:application", *where, *sockets, *end)
-    )
+    argv = (sys.executable, "-m", "uvicorn", "hetsched.project.asgi:application", *where, *sockets, *end)
+    return [Program(name, argv, fds=(door.fileno(),)) for name in numbered("web", count)]
 
 
-def worker(name: str) -> Program:
-    """Return the worker for all queues, two processes; workers of one message store need different names."""
-    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io,discover", "-n", f"{name}@localhost")
+def workers_called(name: str, count: int) -> list[Program]:
+    """Return workers for all queues, two processes each; those of one message store need different names."""
+    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io,discover")
     quiet = ("--without-gossip", "--without-mingle")
-    return Program("worker", (*CELERY, "worker", *pool, *quiet), grace_seconds=10.0)
+    return [
+        Program(program, (*CELERY, "worker", *pool, "-n", f"{one}@localhost", *quiet), grace_seconds=10.0)
+        for program, one in zip(numbered("worker", count), numbered(name, count), strict=True)
+    ]
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """Return so many names: the first is the name itself."""
+    return [name, *(f"{name}-{number}" for number in range(2, count + 1))]
 
 
 def watch() -> Program:
@@ -165,22 +183,36 @@ def owned(data_dir: Path) -> Iterator[IO[str]]:
         lock.truncate(0)
 
 
-def free_port(host: str, port: int) -> int:
-    """Return the port to listen on, a free one for 0.
+@contextlib.contextmanager
+def bound(host: str, port: int) -> Iterator[socket.socket]:
+    """Hold the port to listen on, a free one for 0, for the processes that will.
 
     Raises: InputError `PortBusy`, `HostInvalid`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted here inherits it: short answers leave at once.
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            probe.bind((host, port))
+            door.bind((host, port))
         except socket.gaierror:
             raise InputError("HostInvalid", f"{host!r} is no address of this machine", place="--host") from None
         except OSError as error:
             hint = "Choose another with --port, or 0 for a free one"
             raise InputError("PortBusy", f"{host}:{port}: {error.strerror}", place="--port", hint=hint) from None
-        return int(probe.getsockname()[1])
+        yield door
+
+
+def port_of(door: socket.socket) -> int:
+    """Return the port that is held."""
+    return int(door.getsockname()[1])
+
+
+def free_port(host: str, port: int) -> int:
+    """Return a port that nobody holds, a free one for 0. Raises: InputError, as `bound` does."""
+    with bound(host, port) as door:
+        return port_of(door)
 
 
 def address(host: str, port: int) -> str:

@@ -37,11 +37,12 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What to run; `grace_seconds` is the time to finish after SIGTERM."""
+    """What to run; `grace_seconds` is the time to finish after SIGTERM, `fds` are open files that it takes over."""
 
     name: str
     argv: tuple[str, ...]
     grace_seconds: float = 5.0
+    fds: tuple[int, ...] = ()
 
 
 class Stopped(Exception):
@@ -152,6 +153,7 @@ class Supervisor:
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=program.fds,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  (no threads here)
         )
 

@@ -68,6 +68,7 @@ class ThreadedHandler(ASGIHandler):
     def _answer(self, scope: Any, body: Any) -> Any:
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
+        response: Any
         request, response = self.create_request(scope, body)
         if request is not None:
             response = self.get_response(request)
