@@ -28,7 +28,6 @@ import structlog
 from celery import shared_task
 from django.db import transaction
 from django.db.models import F, Q
-from django.utils import timezone
 
 from hetsched.adapters.kube.allocating import allocate, release
 from hetsched.adapters.kube.api import Api, ApiFailure
@@ -40,6 +39,7 @@ from hetsched.inventory.connecting import api_of, in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import figures, tally
+from hetsched.journal.moment import shared_now
 from hetsched.journal.prepared import Among, Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
@@ -124,7 +124,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         try:
             with transaction.atomic():
                 begin_binding(cluster.pk, pods)
-                Pod.objects.filter(pk__in=pods).update(not_before=timezone.now() + LEFT_AFTER)
+                Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
         except Conflict:
             lost += 1  # another run took some of them
             continue
@@ -134,14 +134,14 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 
 def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     """Claim pods that have been *binding* for too long, part by part, and give them; all may have been tried."""
-    last, now = 0, timezone.now()
+    last, now = 0, shared_now()
     left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
     while in_step(cluster):
         with transaction.atomic():
             part = rows.filter(pk__gt=last).order_by("id").select_for_update()
             pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])
-            Pod.objects.filter(pk__in=pods).update(not_before=timezone.now() + LEFT_AFTER)
+            Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
         if not pods:
             return
         last = pods[-1]
@@ -177,7 +177,7 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
 
 def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
     """Return what is to be written for these pods, each with what it holds; `tried`: perhaps not for the first time."""
-    now = timezone.now()
+    now = shared_now()
     held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(held.values_list("pod_id", "leader_epoch"))
     rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
@@ -215,7 +215,7 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
     if by_fate[Fate.WAITING]:  # nothing was written: the next run may look at once
         pods = [one.pod_id for one in by_fate[Fate.WAITING]]
-        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=timezone.now())
+        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
     for reason, pods in reasons.items():
         act_on(cluster, partial(reject, reason=reason), pods)
     for fate in (Fate.REFUSED, Fate.LOST, Fate.GONE):

@@ -1,13 +1,15 @@
-"""Read many tables as they were at one moment, while others write.
+"""Read many tables as they were at one moment, while others write; and the time that all processes share.
 
 Rule: one transaction that sees one state and writes nothing: REPEATABLE READ on PostgreSQL, a deferred transaction on
-SQLite, whose writers never wait for its readers. Inside a transaction that runs already, that one's view is used.
+SQLite, whose writers never wait for its readers. Inside a transaction that runs already, that one's view is used. What
+is held is never freed, nor taken over, by the clock of one process: one that was set wrong would do it early.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from django.db import connection, transaction
 
@@ -31,3 +33,14 @@ def one_moment() -> Iterator[None]:
         finally:
             with connection.cursor() as cursor:
                 cursor.execute("ROLLBACK")
+
+
+def shared_now() -> datetime:
+    """Return the time by the clock of the database."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT clock_timestamp()")
+            told: datetime = cursor.fetchone()[0]
+            return told
+        cursor.execute("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')")
+        return datetime.fromisoformat(cursor.fetchone()[0]).replace(tzinfo=UTC)

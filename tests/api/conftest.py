@@ -49,7 +49,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
             woken.append((task, args))
             return self
 
-        def apply_async(self, queue: str, ignore_result: bool) -> None:
+        def apply_async(self, queue: str, ignore_result: bool, retry: bool) -> None:
             pass
 
         @contextmanager

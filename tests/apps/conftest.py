@@ -33,7 +33,7 @@ def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, lis
             sent.append((task, args))
             return self
 
-        def apply_async(self, queue: str, ignore_result: bool) -> None:
+        def apply_async(self, queue: str, ignore_result: bool, retry: bool) -> None:
             pass
 
     monkeypatch.setattr(dispatch, "current_app", Broker())

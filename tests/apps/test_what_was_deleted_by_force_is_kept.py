@@ -159,7 +159,7 @@ def test_a_node_that_comes_back_under_its_name_has_it_kept(cluster: Cluster, nod
 def test_a_node_that_does_not_come_back_is_given_up(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY], nodes_gone=["n1"])
     assert end_remnants(cluster.pk) == 0
-    Pod.objects.filter(origin=Pod.REMNANT).update(created_at=timezone.now() - ANOTHER_MACHINE)
+    Pod.objects.filter(origin=Pod.REMNANT).update(created_at=timezone.now() - ANOTHER_MACHINE - timedelta(seconds=1))
     assert end_remnants(cluster.pk) == 1
     assert holders() == []
 
@@ -185,3 +185,24 @@ def test_a_copy_of_the_cluster_has_its_room_taken_by_a_plain_pod(cluster: Cluste
     seen(cluster, pods_gone=[KEY])
     (pod,) = export_cluster(cluster).running
     assert (pod.name, pod.node_name, pod.allocation) == ("p.u1", "n1", Allocation(gpus=(CardGrant(1, 1000, 0),)))
+
+
+def test_a_process_whose_clock_is_ahead_lets_nothing_go_early(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(cluster, pods_gone=[KEY])
+    wrong = timezone.now() + timedelta(minutes=10)
+    monkeypatch.setattr(timezone, "now", lambda: wrong)
+    assert end_remnants(cluster.pk) == 0
+    assert holders() == [REMNANT]
+
+
+def test_what_a_process_notes_whose_clock_is_behind_is_kept_as_long(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = timezone.now() - timedelta(minutes=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(timezone, "now", lambda: wrong)
+        seen(cluster, pods_gone=[KEY])
+    assert end_remnants(cluster.pk) == 0
+    assert holders() == [REMNANT]

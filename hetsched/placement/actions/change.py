@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 from django.db.models import Count
@@ -25,6 +25,7 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
+from hetsched.journal.moment import shared_now
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.publish import Patch, publish_many
 
@@ -86,6 +87,11 @@ class Change:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
         self._also: dict[str, Patch] = {}
+
+    @cached_property
+    def shared_now(self) -> datetime:
+        """Return the time that all processes share, for what others will free or take over by it."""
+        return shared_now()
 
     def touch(self, pods: Iterable[Pod]) -> None:
         """Note that these pods are told anew, with their workloads."""

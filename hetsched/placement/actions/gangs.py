@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from django.db import transaction
-from django.utils import timezone
 
 from hetsched.inventory.ledger import advance
+from hetsched.journal.moment import shared_now
 
 from .. import dispatch
 from ..lifecycle import HOLDING, State
@@ -67,7 +67,7 @@ def _keep_whole(change: Change, missing: Pod, absent: set[int], reason: str) -> 
         HalfGang.objects.get_or_create(
             cluster=change.cluster, namespace=missing.namespace, gang=missing.gang,
             defaults={
-                "least": gang.min_available, "since": change.now, "reason": told,
+                "least": gang.min_available, "since": change.shared_now, "reason": told,
                 "patience_seconds": int(max(seconds, LEAST_PATIENCE.total_seconds())),
             },
         )  # fmt: skip
@@ -82,7 +82,7 @@ def settle_half_gangs(cluster_id: int) -> int:
     """Forget gangs that are whole or gone, and have those taken back whose time is over; return how many were."""
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
-        over = timezone.now() >= one.since + timedelta(seconds=one.patience_seconds)
+        over = shared_now() >= one.since + timedelta(seconds=one.patience_seconds)
         if _is_half(one, _members(cluster_id, one.namespace, one.gang)) and not over:
             continue
         with transaction.atomic():

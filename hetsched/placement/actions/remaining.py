@@ -5,8 +5,9 @@ it, if it can. Whoever gets its CPUs or cards before shares them with containers
 Rule: kubelets report an end before a pod goes. One that goes while its containers ran when it was last seen, or whose
 going was noticed by its absence alone, leaves a remnant: a pod of ours alone, `NAME~UID`, which nobody can create, and
 which holds on its node what the pod held. It is let go once its node was ready for `HETSCHED_FORCED_HOLD_SECONDS`, so
-that the kubelet had that long to end what the API server has no more. A node that is deleted may come back under its
-name with all that ran there; one that does not within `ANOTHER_MACHINE` is given up, and what is kept on it with it.
+that the kubelet had that long to end what the API server has no more; by the clock of the database. A node that is
+deleted may come back under its name with all that ran there; one that does not within `ANOTHER_MACHINE` is given up,
+and what is kept on it with it.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
 Invariant: what was held is held by the pod or its remnant, in one step, by never both.
 """
@@ -20,11 +21,11 @@ import msgspec
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.following import forget_gone
 from hetsched.inventory.ledger import advance
+from hetsched.journal.moment import shared_now
 
 from .. import dispatch
 from ..bookings import Booked, parts
@@ -78,7 +79,7 @@ def _remnant(change: Change, one: Held) -> Pod:
     )
     seconds = settings.HETSCHED_FORCED_HOLD_SECONDS
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
-    pod.origin, pod.not_before = Pod.REMNANT, change.now + timedelta(seconds=seconds)
+    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + timedelta(seconds=seconds)
     pod.message = (
         f"{was.key} went before anybody saw its end; its containers may still run, so its place is kept for a while"
     )
@@ -87,7 +88,7 @@ def _remnant(change: Change, one: Held) -> Pod:
 
 def end_remnants(cluster_id: int) -> int:
     """Let go what need not be kept any more; return how many remnants went."""
-    now = timezone.now()
+    now = shared_now()
     rows = Pod.objects.filter(cluster_id=cluster_id, origin=Pod.REMNANT, state=State.RUNNING.value)
     given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
     rows.filter(node__ready=False).exclude(given_up).update(
