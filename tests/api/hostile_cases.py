@@ -1,0 +1,164 @@
+"""Named requests that no honest client sends: an address, a body, and why it must be refused or taken as plain text.
+
+Rule: a case is a name, a method, an address under /api/v1/, a media type and a body. Most are made of two lists, one of
+what is wrong and one of where it stands, so that every place meets every wrong value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tests.hostile import HOSTILE
+
+JSON = "application/json"
+
+
+class Case(NamedTuple):
+    """One request of an operator."""
+
+    name: str
+    method: str
+    address: str
+    body: bytes = b""
+    kind: str = JSON
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    """Return a small pod with dotted fields set, the last part of a path being set as it is."""
+    made: dict[str, Any] = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m"}}}]},
+    }  # fmt: skip
+    for path, value in fields.items():
+        where: Any = made
+        *steps, last = path.split("__")
+        for step in steps:
+            where = where[int(step)] if step.isdigit() else where.setdefault(step, {})
+        where[last] = value
+    return made
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# Where text stands in a manifest, and which of them may hold any text.
+_TEXTS = {
+    "the pod's name": "metadata__name",
+    "the namespace": "metadata__namespace",
+    "a label": "metadata__labels",
+    "an annotation": "metadata__annotations",
+    "the image": "spec__containers__0__image",
+    "the container": "spec__containers__0__name",
+    "the scheduler": "spec__schedulerName",
+    "the class": "spec__priorityClassName",
+}
+
+
+def texts() -> Iterator[Case]:
+    """Every hostile string in every place of a manifest: as a key and as a value where it is a map."""
+    for number, text in enumerate(HOSTILE):
+        for place, path in _TEXTS.items():
+            value: Any = {text: text, "a": text} if path.endswith(("labels", "annotations")) else text
+            yield Case(f"string {number} as {place}", "POST", "workloads/", _json(pod(**{path: value})))
+
+
+_AMOUNTS = (
+    "-1", "1e400", "1E-400", "0x10", "1_000", "١٢", "1,5", "NaN", "Infinity", "-0", "1" * 65, "1Zi", "1 Gi", "", " 1",
+    "1\n", "1.1.1", "+", ".", "e5", "9223372036854775808", -1, 1e308, 2**64, True, None, [], {}, "0.0000000001n",
+)  # fmt: skip
+_RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu", "hugepages-2Mi", "hetsched.io/network-mbps")
+
+
+def amounts() -> Iterator[Case]:
+    """Every wrong amount of every kind of resource."""
+    for resource in _RESOURCES:
+        for amount in _AMOUNTS:
+            body = pod(spec__containers__0__resources={"requests": {resource: amount}})
+            yield Case(f"{amount!r:.40} of {resource}", "POST", "what-if/", _json({"manifest": body}))
+
+
+_ANNOTATIONS = {
+    "oks/gpu-number": ("-1", "1.5", "9" * 40, "NaN", "", "0x1", "1;2", "١"),
+    "oks/gpu-memory": ("-1", "9" * 40, "1Gi", "NaN", "\ufeff1"),
+    "hetsched.io/gpu-milli": ("0", "1001", "-5", "500m", "9" * 30),
+    "hetsched.io/gpu-model": ("|", "|||" * 50, "A" * 5000, "\u202e"),
+    "hetsched.io/isa": ("RV64" + "Z" * 4000, "rv64i_" * 500, "x86-64-v99", "arm64+" * 300, "RV128", "\0", "+", "_"),
+    "hetsched.io/load-profile": ("peaks=99-99", "peaks=", "peaks=-1--1", "idle,busy"),
+    "hetsched.io/expected-usage": ("{", "[]", '{"cpu": -1}', '{"cpu": ' + "[" * 500, '{"cpu": 1e999}', '"x"'),
+    "hetsched.io/allocation": ("{}", '{"v":1,"cpus":"0-99999999999"}', "null", '{"v":99}', '{"v":1,"gpus":[{}]}'),
+    "topology.crane.io/cpu-policy": ("EXCLUSIVE ", "x", "", "none,numa"),
+    "topology.crane.io/topology-awareness": ("yes", "1", "True ", ""),
+    "hetsched.io/policy": ("../../x", "A", "x" * 300, "\n"),
+}
+
+
+def annotations() -> Iterator[Case]:
+    for key, values in _ANNOTATIONS.items():
+        for number, value in enumerate(values):
+            body = pod(metadata__annotations={key: value})
+            yield Case(f"{key} with wrong value {number}", "POST", "what-if/", _json({"manifest": body}))
+
+
+_SHAPES: dict[str, Any] = {
+    "a number": 5, "a list": [], "a text": "x", "an empty object": {}, "true": True, "null": None,
+    "a list of null": [None], "a list of lists": [[[]]], "1,000 of them": [{}] * 1000, "a huge number": 10**400,
+}  # fmt: skip
+_FIELDS = (
+    "metadata", "metadata__labels", "metadata__annotations", "metadata__ownerReferences", "spec", "spec__containers",
+    "spec__initContainers", "spec__nodeSelector", "spec__affinity", "spec__tolerations", "spec__volumes",
+    "spec__topologySpreadConstraints", "spec__overhead", "spec__priority", "spec__resourceClaims",
+    "spec__schedulingGates", "spec__containers__0__resources", "spec__containers__0__ports",
+)  # fmt: skip
+
+
+def shapes() -> Iterator[Case]:
+    """Every field of a pod as something else than it is."""
+    for field in _FIELDS:
+        for name, value in _SHAPES.items():
+            yield Case(f"{field.replace('__', '.')} is {name}", "POST", "workloads/", _json(pod(**{field: value})))
+
+
+_ADDRESSES = (
+    "nodes/{}/", "clusters/{}/", "clusters/{}/export/", "policies/{}/", "policies/{}/versions/", "plugins/{}/",
+    "workloads/{}/", "workloads/{}/pods/", "golden-placements/{}/", "policy-plans/{}/", "decisions/{}/",
+)  # fmt: skip
+_SEGMENTS = {
+    "dots": "%2e%2e", "an encoded slash": "a%2fb", "NUL": "a%00b", "half a character": "%ff%fe",
+    "a newline": "a%0d%0ab", "a minus": "-1", "a huge number": "9" * 40, "5,000 letters": "a" * 5000, "a percent sign": "%25",
+    "a query": "a%3fb", "right to left": "%e2%80%ae", "another script": "%d9%a1",
+}  # fmt: skip
+
+
+def addresses() -> Iterator[Case]:
+    for address in _ADDRESSES:
+        for name, segment in _SEGMENTS.items():
+            yield Case(f"{name} in {address}", "GET", address.format(segment))
+
+
+_DATES = (
+    "0001-01-01", "9999-12-31", "10000-01-01", "2026-02-30", "2026-13-01", "-1", "1e9", "now", "2026-11-22T25:00",
+    "2026-11-22T10:00:00+99:99", "٢٠٢٦-١١-٢٢", "2026-11-22\0", "0" * 3000,
+)  # fmt: skip
+_NUMBERS = ("-1", "0", "1001", "1e3", "0x10", " 5", "٥", "9" * 400, "", "NaN", "5;5", "%00")
+
+
+def queries() -> Iterator[Case]:
+    for date in _DATES:
+        for name in ("since", "until"):
+            yield Case(f"audit {name} {date!r:.30}", "GET", f"audit/?{name}={_quoted(date)}")
+    for number in _NUMBERS:
+        for address in ("nodes/", "decisions/", "workloads/", "queue/"):
+            yield Case(f"limit {number!r:.30} of {address}", "GET", f"{address}?limit={_quoted(number)}")
+    for text_number, text in enumerate(HOSTILE):
+        yield Case(f"string {text_number} as a namespace to look for", "GET", f"decisions/?namespace={_quoted(text)}")
+        yield Case(f"string {text_number} as an instruction set", "GET", f"isa/parse/?text={_quoted(text)}")
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in text.encode())
+
+
+GROUPS = {one.__name__: list(one()) for one in (texts, amounts, annotations, shapes, addresses, queries)}

@@ -1,0 +1,39 @@
+"""Over a thousand named requests that no honest client sends: none is a 5xx, every refusal is a problem document."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from hetsched.placement import snapshot
+
+from .conftest import Api
+from .hostile_cases import GROUPS
+
+
+def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
+    names = [case.name for group in GROUPS.values() for case in group]
+    assert len(names) == len(set(names)) >= 400
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_case_breaks_the_server(group: str, operator: Api, cluster: Any, figures: dict[str, object]) -> None:
+    broken, took = [], []
+    for case in GROUPS[group]:
+        began = perf_counter()
+        with transaction.atomic():
+            answer = operator(case.method, case.address, case.body or None, kind=case.kind)
+            transaction.set_rollback(True)
+        took.append(perf_counter() - began)
+        snapshot._warm.clear()
+        refused = answer.status_code >= 400
+        if answer.status_code >= 500 or refused and answer["Content-Type"] != "application/problem+json":
+            broken.append(f"{case.name}: {answer.status_code} {answer.content[:200]!r}")
+        elif refused and not answer.json()["code"]:
+            broken.append(f"{case.name}: no code")
+    assert not broken, "\n".join(broken)
+    slowest = sorted(took)[int(0.99 * len(took))]
+    figures[f"hostile {group}"] = f"{len(took)} cases, 0 x 5xx, p99 {1000 * slowest:.0f} ms"
