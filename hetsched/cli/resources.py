@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ from .completing import a_cluster, a_kind, a_name
 from .decision_view import show_decision
 from .kinds import Kind, kind_of, known
 from .live import Watch, follow
-from .output import Output, OutputFormat, console, note, print_json, table
+from .output import Output, OutputFormat, console, duration, note, print_json, table
 from .workload_view import COLOURS, coloured, show
 
 _EVERY_SECONDS = 2.0
@@ -90,12 +91,13 @@ def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat
     if output is OutputFormat.JSON:
         print_json({"items": items})
         return
-    shown = table(*kind.columns)
+    if not items:
+        note(f"there are no {kind.name}")
+        return
+    shown = table(*map(_header, kind.columns))
     for item in items:
         shown.add_row(*(_coloured(column, item.get(column)) for column in kind.columns))
     console().print(shown)
-    if not items:
-        note(f"there are no {kind.name}")
     if len(items) == limit:
         note(f"the first {limit}; see more with --limit")
 
@@ -111,7 +113,8 @@ def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
         shown = table("", "")
         shown.show_header = False
         for name, value in document.items():
-            shown.add_row(Text(name), _coloured(name, value))
+            text = cell(value)
+            shown.add_row(Text(name), coloured(text) if name in ("state", "verdict") else Text(text))
         console().print(shown)
 
 
@@ -169,9 +172,10 @@ def _fields(document: Row) -> list[Row]:
 
 def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
     """Yield a table as lines, at most `height`."""
-    cells = [[cell(item.get(column)) for column in columns] for item in items]
-    widths = [max([len(column), *(len(row[at]) for row in cells)]) for at, column in enumerate(columns)]
-    yield Text("  ".join(f"{column:<{width}}" for column, width in zip(columns, widths, strict=True)), style="bold")
+    cells = [[_in_table(column, item.get(column)) for column in columns] for item in items]
+    heads = [_header(column) for column in columns]
+    widths = [max([len(head), *(len(row[at]) for row in cells)]) for at, head in enumerate(heads)]
+    yield Text("  ".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)), style="bold")
     room = height - 1 if len(cells) < height else height - 2
     for row in cells[:room]:
         line = Text()
@@ -202,8 +206,23 @@ def _print_line(document: Any) -> None:
 # -- single values -----------------------------------------------------------------------------------------------------
 
 
+_TIMES = {"createdAt": "created", "expiresAt": "expires", "lastUsedAt": "last used", "expires": "expires", "at": "at"}
+
+
+def _header(column: str) -> str:
+    return _TIMES.get(column, column)
+
+
+def _in_table(column: str, value: Any) -> str:
+    """Write one value in its column; a time as how long it is from now, since that is what lists are read for."""
+    if column not in _TIMES or not isinstance(value, str) or not value:
+        return cell(value)
+    seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
+    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+
+
 def _coloured(column: str, value: Any) -> Text:
-    text = cell(value)
+    text = _in_table(column, value)
     return coloured(text) if column in ("state", "verdict") else Text(text)
 
 

@@ -58,7 +58,10 @@ def create(
             reason="command line",
         )
     except (OperationalError, ProgrammingError) as error:
-        hint = "Start the server once, or run `python manage.py prepare`; check HETSCHED_DATA and DATABASE_URL"
+        hint = (
+            "Name a standalone server's folder with --data DIR; for others check HETSCHED_DATA and DATABASE_URL, and "
+            "run `python manage.py prepare` once"
+        )
         raise InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint) from None
     if output is OutputFormat.JSON:
         print_json(

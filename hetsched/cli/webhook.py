@@ -91,12 +91,16 @@ def remove(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     reason: Reason = "removed by command",
+    output: Output = OutputFormat.TEXT,
 ) -> None:
     """End a webhook, with all that it had still to tell."""
     with connect(server, token) as client:
         tag, _ = client.changed(_path(webhook))
         client.send("DELETE", _path(webhook), query={"reason": reason}, headers={**JSON, "If-Match": tag})
-    note(f"{webhook}: removed")
+    if output is OutputFormat.JSON:
+        print_json({"id": webhook, "removed": True})
+    else:
+        note(f"{webhook}: removed")
 
 
 def redeliver(

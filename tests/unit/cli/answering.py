@@ -49,7 +49,7 @@ class Server:
         """Set what is answered: documents, bytes, or exceptions that break the connection."""
         made = [
             answer
-            if isinstance(answer, Exception)
+            if isinstance(answer, BaseException)
             else httpx.Response(status, content=answer, headers=headers)
             if isinstance(answer, bytes)
             else httpx.Response(status, json=answer, headers=headers)
@@ -67,7 +67,7 @@ class Server:
         if waiting is None:
             return httpx.Response(404, json={"code": "NotFound", "detail": f"there is no {request.url.path}"})
         answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 

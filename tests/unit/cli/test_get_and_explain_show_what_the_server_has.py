@@ -1,5 +1,7 @@
 """`hetsched get` and `explain`: pages are followed, tables for people, the server's own JSON for programs."""
 
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.unit.cli.answering import Server, a_decision, a_workload
@@ -243,3 +245,33 @@ def test_explain_follows_until_there_is_a_place(server: Server) -> None:
         "default/web is not-now",
         "default/web fits on n1",
     ]
+
+
+def test_times_in_lists_are_told_from_now(server: Server) -> None:
+    ago = datetime.now(UTC) - timedelta(hours=3, minutes=5)
+    row = {**a_workload("running"), "createdAt": ago.isoformat()}
+    server.answers("GET", f"{API}/workloads/", {"items": [row], "next": None})
+    header, line = run("get", "wl").stdout.splitlines()
+    assert header.split()[-1] == "created"
+    assert line.rstrip().endswith("3 h 5 min ago")
+
+
+def test_a_watched_list_tells_each_row_that_changed(server: Server) -> None:
+    rows = [[node("a"), node("b")], [node("a"), {**node("b"), "ready": False}], [node("b")]]
+    pages = [{"items": items, "next": None} for items in rows]
+    server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())
+    result = run("get", "nodes", "--watch")
+    assert [line.split()[1:] for line in result.stdout.splitlines()] == [
+        ["a", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "no", "no", "0.6025", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
+        ["a", "gone"],
+    ]
+
+
+def test_a_watch_for_programs_is_a_document_a_line(server: Server) -> None:
+    pages = [{"items": items, "next": None} for items in ([node("a")], [])]
+    server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())
+    lines = run("get", "nodes", "--watch", "-o", "json").stdout.splitlines()
+    assert [len(json.loads(line)["items"]) for line in lines] == [1, 0]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -67,6 +68,28 @@ def test_a_misspelled_word_is_answered_with_the_right_one(words: list[str], mean
     result = run(*words)
     assert result.exit_code == 2
     assert re.search(rf"(Did you mean|Possible options:)[^\n]*{meant}", result.stderr), result.stderr
+
+
+def commands_of(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from commands_of(command, *names, name)
+        else:
+            yield " ".join((*names, name)), command
+
+
+# These write files, run for good, or print something that programs read as it is.
+WITHOUT_JSON = {
+    "agent", "certs", "cluster export", "completion", "docs", "health", "policy golden export", "scheduler",
+    "standalone",
+}  # fmt: skip
+
+
+def test_every_command_that_tells_something_tells_it_as_json_too() -> None:
+    options = {
+        name: {option for param in command.params for option in param.opts} for name, command in commands_of(program())
+    }
+    assert {name for name, known in options.items() if "--output" not in known} == WITHOUT_JSON
 
 
 def test_each_kind_has_names_of_its_own() -> None:
