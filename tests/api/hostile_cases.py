@@ -127,8 +127,8 @@ _ADDRESSES = (
 )  # fmt: skip
 _SEGMENTS = {
     "dots": "%2e%2e", "an encoded slash": "a%2fb", "NUL": "a%00b", "half a character": "%ff%fe",
-    "a newline": "a%0d%0ab", "a minus": "-1", "a huge number": "9" * 40, "5,000 letters": "a" * 5000, "a percent sign": "%25",
-    "a query": "a%3fb", "right to left": "%e2%80%ae", "another script": "%d9%a1",
+    "a newline": "a%0d%0ab", "a minus": "-1", "a huge number": "9" * 40, "5,000 letters": "a" * 5000,
+    "a percent sign": "%25", "a query": "a%3fb", "right to left": "%e2%80%ae", "another script": "%d9%a1",
 }  # fmt: skip
 
 
