@@ -431,9 +431,9 @@ def lock(*args: str) -> None:
 
 
 TARGETS = {
-    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos, "gauntlet": gauntlet,
-    "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up,
-    "clean": clean,
+    "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
+    "gauntlet": gauntlet, "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
+    "kube-up": kube_up, "clean": clean,
 }  # fmt: skip
 
 

@@ -38,7 +38,8 @@ def test_what_nobody_answered_for_is_not_checked(said: str) -> None:
 
 
 def test_the_bill_names_every_pin_with_its_hashes() -> None:
-    lock = f"alpha==1.0 ; python_version > '3' \\\n    --hash=sha256:{'a' * 64} \\\n    --hash=sha256:{'b' * 64}\nbeta==2\n"
+    hashes = " \\\n".join(f"    --hash=sha256:{letter * 64}" for letter in "ab")
+    lock = f"alpha==1.0 ; python_version > '3' \\\n{hashes}\nbeta==2\n"
 
     assert pins(lock) == {"alpha": ("1.0", ["a" * 64, "b" * 64]), "beta": ("2", [])}
     assert [one["purl"] for one in bill(lock)["components"]] == ["pkg:pypi/alpha@1.0", "pkg:pypi/beta@2"]
