@@ -68,7 +68,7 @@ class DeliveryDetail(DeliveryRow, frozen=True, kw_only=True):
     log: list[Attempt]
 
 
-class Again(Request, frozen=True):
+class Redelivery(Request, frozen=True):
     """Why it is told again."""
 
     reason: str
@@ -110,10 +110,10 @@ class Redeliver(ApiView):
     within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": False}
 
-    @extend_schema(request=Again, responses={202: DeliveryRow})
+    @extend_schema(request=Redelivery, responses={202: DeliveryRow})
     def post(self, request: Any, delivery_id: str) -> HttpResponse:
         """Have it told again, with the same id and body."""
-        asked = bodies.read(request, Again)
+        asked = bodies.read(request, Redelivery)
         row = find(self.subject, delivery_id)
         with locked(row):
             check_match(request, tag(find(self.subject, delivery_id)), required=False)

@@ -18,6 +18,7 @@ from drf_spectacular.utils import OpenApiParameter
 
 import hetsched.access.schema  # noqa: F401 - it registers how tokens are described
 
+from .examples import with_example
 from .problems import CONTENT_TYPE, Problem
 from .queries import kind_of, serves
 
@@ -107,6 +108,10 @@ class ApiSchema(AutoSchema):
     def _get_request_body(self, direction: Any = "request") -> Any:
         body = super()._get_request_body(direction)
         return {**body, "required": True} if body else body
+
+    def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
+        operation = super().get_operation(path, path_regex, path_prefix, method, registry)
+        return with_example(operation, method, path) if operation else operation
 
     def get_operation_id(self) -> str:
         words = re.findall(r"[a-z_]+", self.path.removeprefix("/api/v1/").replace("_id}", "}").replace("-", "_"))

@@ -1,0 +1,54 @@
+"""One worked example of every operation, in the OpenAPI document.
+
+Rule: an example is what was really asked and answered: `tests/api/test_every_operation_has_an_example.py` asks it all
+and writes `examples.json`. Long lists are cut to their first entries; names that are made by chance and moments are
+replaced by others of their kind, and secrets by what is none.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+FILE = Path(__file__).with_name("examples.json")
+JSON = "application/json"
+
+
+class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked of one operation, and what it answered; `media` is that of the request."""
+
+    status: int
+    path: dict[str, Any] = {}
+    query: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    media: str = JSON
+    request: Any = None
+    answer: Any = None
+
+
+@lru_cache(maxsize=1)
+def examples() -> dict[str, Example]:
+    """Return the examples by operation, as `GET nodes/{name}/`."""
+    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Example])
+
+
+def with_example(operation: dict[str, Any], method: str, path: str) -> dict[str, Any]:
+    """Return the description of an operation with its example in it."""
+    found = examples().get(f"{method} {path.removeprefix('/api/v1/')}")
+    if found is None:
+        return operation
+    given = {"path": found.path, "query": found.query, "header": found.headers}
+    for parameter in operation.get("parameters", ()):
+        value = given.get(parameter["in"], {}).get(parameter["name"])
+        if value is not None:
+            parameter["example"] = value
+    asked = operation.get("requestBody", {}).get("content", {})
+    if found.request is not None and found.media in asked:
+        asked[found.media]["example"] = found.request
+    answered = operation["responses"].get(str(found.status), {}).get("content", {})
+    if found.answer is not None and JSON in answered:
+        answered[JSON]["example"] = found.answer
+    return operation
