@@ -331,6 +331,14 @@ def chaos(*args: str) -> None:
     become(BIN / "python", "-m", "pytest", "-m", "chaos", *args)
 
 
+def fuzz(*args: str) -> None:
+    """Send every operation 1,000 requests made from its schema, and every parser 20,000 texts (an hour and more)"""
+    setup()
+    sizes = {"HETSCHED_TEST_FUZZ_CASES": "1000", "HETSCHED_TEST_PARSER_CASES": "20000"}
+    os.environ.update({name: os.environ.get(name, size) for name, size in sizes.items()})
+    become(BIN / "python", "-m", "pytest", "--timeout", "0", "tests/fuzz", *args)
+
+
 def gauntlet(*args: str) -> None:
     """Seed two dozen bugs that other schedulers had, one after the other, and see a test notice each"""
     setup()

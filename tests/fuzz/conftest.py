@@ -1,0 +1,11 @@
+"""Faked here: the broker, the channel layer and every outbound door. Checked: that nothing sent breaks the server."""
+
+from tests.api.conftest import (  # noqa: F401 - fixtures
+    api,
+    cluster,
+    decided,
+    operator,
+    person,
+    policies,
+    quiet_surroundings,
+)
