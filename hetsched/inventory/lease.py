@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 from .models import Cluster, Connection
 
 EPOCHS_LEFT_OUT = 1_000_000
+_LONGEST_SECONDS = 300  # as HETSCHED_LEASE_SECONDS at most is
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -39,8 +40,7 @@ class Leases:
 
     def take(self, cluster_id: int, holder: str) -> Lease | None:
         """Take the lease, or return None while somebody else holds it."""
-        free = Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()})
-        row = self._rows().filter(free, pk=cluster_id)
+        row = self._rows().filter(self._is_free(), pk=cluster_id)
         epoch = row.values_list(self._epoch, flat=True).first()
         if epoch is None:
             return None
@@ -58,7 +58,12 @@ class Leases:
 
     def is_held(self, cluster_id: int) -> bool:
         """Tell whether somebody's lease runs."""
-        return self._rows().filter(pk=cluster_id, **{f"{self._until}__gte": Now()}).exists()
+        return self._rows().filter(~self._is_free(), pk=cluster_id).exists()
+
+    def _is_free(self) -> Q:
+        """A lease that ends later than any may was taken before the database's clock was set back: nobody has it."""
+        late = Now() + timedelta(seconds=_LONGEST_SECONDS)
+        return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
 
     def _own(self, lease: Lease) -> Any:
         return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})

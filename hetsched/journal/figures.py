@@ -44,6 +44,7 @@ KUBELET_REFUSALS = Kept(
 DELIVERIES = Kept(
     "hetsched_deliveries", "Attempts to tell others of workloads: delivered, failed (tried again), dead.", ("outcome",)
 )
+TICKS = Kept("hetsched_ticks", "Slots of periodic work that were taken, by what was done.", ("work",))
 EVENTS_GIVEN_UP = Kept(
     "hetsched_outbox_given_up", "Live events that the message store refused for so long that they are not sent."
 )
@@ -62,6 +63,6 @@ GOLDENS = Kept(
 
 COUNTERS = (
     DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS, DELIVERIES, EVENTS_GIVEN_UP,
-    STALE_EPOCHS, READ_BACKS,
+    STALE_EPOCHS, READ_BACKS, TICKS,
 )  # fmt: skip
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -224,6 +224,7 @@ CELERY_IMPORTS = [
     "workers.desk",
     "workers.replay",
     "workers.rebalance",
+    "workers.ticking",
     "workers.sweep",
     "workers.canary",
     "workers.audit",
@@ -235,10 +236,19 @@ AUDIT_SECONDS = 60
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
+# How far the clocks of the machines of beats and workers may be apart before ticks are taken for old ones.
+CLOCKS_APART_SECONDS = 900
+
+
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Send `task` periodically; a tick that no worker took before the one after next is dropped."""
-    options = {"expires": 2 * seconds, "queue": queue}
-    return {"task": task, "schedule": timedelta(seconds=seconds), "options": options, "args": args}
+    """Have `task` done periodically, once a slot; ticks that nobody took in a long time are dropped."""
+    options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
+    return {
+        "task": "workers.ticking.run",
+        "schedule": timedelta(seconds=seconds),
+        "options": options,
+        "args": (task, seconds, list(args)),
+    }
 
 
 CELERY_BEAT_SCHEDULE = {

@@ -18,6 +18,7 @@ def load_tasks() -> None:
 
 def test_periodic_tasks_exist() -> None:
     assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
+    assert {entry["args"][0] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
 
 
 @pytest.mark.parametrize(

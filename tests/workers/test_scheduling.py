@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.engine.cycle import Scheduler
@@ -169,6 +171,17 @@ def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
     fresh = Cluster.objects.get()
     assert (fresh.leader_epoch, fresh.leader_until) == (first.epoch + 1, None)
     assert not leading.renew(first)
+
+
+@pytest.mark.django_db
+def test_a_lease_of_before_the_databases_clock_was_set_back_is_nobodys() -> None:
+    cluster = a_cluster()
+    held = leading.take(cluster.pk, "somebody")
+    assert held is not None
+    Cluster.objects.update(leader_until=timezone.now() + timedelta(hours=1))
+    assert not leading.is_held(cluster.pk)
+    assert leading.take(cluster.pk, "another") is not None
+    assert not leading.renew(held)
 
 
 @pytest.mark.django_db

@@ -1,0 +1,59 @@
+"""However many beats ask for it, and however late a worker hears of it, periodic work is done once a slot."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from hetsched.journal import figures, tally, ticks
+from hetsched.journal.models import Figure
+from workers import canary, ticking
+
+pytestmark = pytest.mark.django_db
+WORK, SECONDS = "workers.canary.run", 10
+
+
+@pytest.fixture(autouse=True)
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the queues whose canary was sent through."""
+    queues: list[str] = []
+    monkeypatch.setattr(canary.run, "run", queues.append)
+    return queues
+
+
+def _slots() -> list[float]:
+    return [one.value for one in tally.told(figures.TICKS)]
+
+
+def _pass(seconds: float) -> None:
+    for row in Figure.objects.filter(name=figures.TICKS.name):
+        Figure.objects.filter(pk=row.pk).update(at=row.at - timedelta(seconds=seconds))
+
+
+def test_a_slot_is_taken_once(done: list[str]) -> None:
+    assert [ticking.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
+    _pass(SECONDS)
+    assert [ticking.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
+    assert done == ["io", "io"]
+    assert _slots() == [2]
+
+
+def test_each_work_has_slots_of_its_own(done: list[str]) -> None:
+    assert ticking.run(WORK, SECONDS, ["io"])
+    assert ticking.run(WORK, SECONDS, ["schedule"])
+    assert done == ["io", "schedule"]
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up(done: list[str]) -> None:
+    assert ticking.run(WORK, SECONDS, ["io"])
+    _pass(-3600)
+    assert ticking.run(WORK, SECONDS, ["io"])
+
+
+def test_the_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ticks.take(WORK, SECONDS)
+    wrong = timezone.now() + timedelta(minutes=10)
+    monkeypatch.setattr(timezone, "now", lambda: wrong)
+    assert not ticks.take(WORK, SECONDS)
