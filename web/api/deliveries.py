@@ -16,7 +16,6 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.contracts.errors import InputError
 from hetsched.placement.actions.hooking import tell_again
 from hetsched.placement.models import Delivery
 
@@ -83,12 +82,11 @@ class Deliveries(ApiView):
         "state": "Only in this state: due, delivered or dead.",
         "event": "Only of this kind, as workload.placed.",
     }
+    kinds: ClassVar = {"state": {"type": "string", "enum": list(dict(Delivery.STATES))}}
 
     @extend_schema(responses=page_of(DeliveryRow))
     def get(self, request: Any) -> HttpResponse:
         """List deliveries, the latest first."""
-        if request.GET.get("state", "due") not in dict(Delivery.STATES):
-            raise InputError("QueryInvalid", "it is due, delivered or dead", place="state")
         rows = visible(self.subject).defer("body")
         rows = reach.by_query(request, rows, webhook="webhook_id", workload="workload", state="state", event="event")
         found, following = page(request, rows, "id", descending=True)
