@@ -1,5 +1,7 @@
 """The steps of the pipelines in `docs/examples/ci`, word by word, in a shell, against a real server.
 
+So is the program of `docs/client.md`, all its parts one after the other.
+
 Rule: the scripts are taken out of the files by their own formats. What a CI system would put in, its variables and its
 secrets, is in the environment; everything else is the example's.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -132,3 +135,37 @@ def test_github_tells_people_also_when_it_is_stopped(pipelines: Pipelines, proje
     assert "misconfigured" in (project / "summary.md").read_text()
     results: list[dict[str, Any]] = json.loads((project / "check.sarif").read_text())["runs"][0]["results"]
     assert {result["level"] for result in results} == {"error"}
+
+
+def test_the_clients_page_runs_as_it_is_written(pipelines: Pipelines, project: Path) -> None:
+    page = (ROOT / "docs" / "client.md").read_text()
+    parts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (project / "page.py").write_text("\n".join(parts))
+    done = pipelines.run([f"{sys.executable} page.py"], project, "4")
+    assert done.returncode == 0, done.stderr
+    reached, refused, planned, workload, never, *fits = done.stdout.splitlines()
+    assert reached.startswith("reached [('ci/hello', '")
+    assert refused.startswith("422 IdempotencyKeyReused")
+    assert "ci/planned" in planned
+    assert workload.startswith("w-")
+    assert "ci/huge never fits" in never
+    assert all(line.startswith("it would fit with cpu 5000 -> ") for line in fits)
+    assert fits
+
+
+def test_plan_hold_and_batch_go_with_a_submitters_token(pipelines: Pipelines, project: Path) -> None:
+    job = project / "job.yaml"
+    job.write_text(job.read_text().replace("unit-tests", "by-hand"))
+    (project / "jobs").mkdir()
+    for name in ("one", "two"):
+        (project / "jobs" / f"{name}.yaml").write_text(job.read_text().replace("by-hand", name))
+    steps = [
+        "hetsched plan -f job.yaml --out job.plan",
+        "hetsched submit -f job.yaml --plan job.plan --wait",
+        'HOLD=$(hetsched hold create -f jobs/one.yaml --for 5m -o json | grep -o "h-[0-9a-z]*" | head -1)\n'
+        'hetsched hold extend "$HOLD" --for 10m\n'
+        'hetsched hold cancel "$HOLD"',
+        'hetsched batch -f jobs/ --idempotency-key "$CI_PIPELINE_ID" --wait',
+    ]
+    done = pipelines.run(steps, project, "5")
+    assert done.returncode == 0, done.stdout + done.stderr

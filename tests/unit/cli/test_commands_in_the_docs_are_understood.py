@@ -1,0 +1,65 @@
+"""Whatever command the documentation tells people to type, the program understands it as it is written there."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from hetsched.cli.kinds import kind_of
+from hetsched.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_DOTS = re.compile(r"\s?(…|\.\.\.)(?=\s|$)")  # and more of your own
+_BLOCK = re.compile(r"(?:\s{4,}|\$ )(?:\$ )?((?:[A-Z_]+=\S+ )*hetsched [a-z].*)")
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the commands of a page: those in blocks, and those set in code, which may leave out what is required."""
+    for line in text.replace("\\\n", " ").splitlines():
+        found = _BLOCK.match(line)
+        if found:
+            yield found[1]
+        else:
+            yield from (f"{mentioned} …" for mentioned in re.findall(r"`(hetsched [a-z][^`]*)`", line))
+
+
+FOUND = sorted({(page.name, line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))})
+
+
+def parsed(line: str) -> Any:
+    """Return the context in which the program would run this line."""
+    words = shlex.split(re.sub(r"[\[\])]|<\(", "", _DOTS.sub("", line)), comments=True)
+    words = ["10" if word in ("N", "M") else word for word in words[words.index("hetsched") + 1 :]]
+    ends = [at for at, word in enumerate(words) if word in ("|", ">", "&&", ";", "2>")]
+    words = words[: ends[0]] if ends else words
+    if words[0] == "agent":  # it reads its own options
+        return None
+    context = typer.main.get_command(app).make_context("hetsched", words)
+    while getattr(context.command, "commands", None) and (context._protected_args or context.args):
+        name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        if not rest and getattr(inner, "commands", None):
+            return None  # a group is named, as in "see hetsched policy"
+        context = inner.make_context(name, rest, parent=context, resilient_parsing=not rest)
+    return context
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(FOUND) > 60
+
+
+@pytest.mark.parametrize(("page", "line"), FOUND, ids=[f"{page}: {line}" for page, line in FOUND])
+def test_a_command_is_understood(page: str, line: str) -> None:
+    try:
+        context = parsed(line)
+    except typer.BadParameter as refused:
+        missing = type(refused).__name__ == "MissingParameter" and line.endswith("…")
+        if missing or re.search(r"'[A-Z]+' is not one of", str(refused)):
+            return
+        raise
+    if context is not None and context.command.name == "get" and context.params.get("kind"):
+        kind_of(context.params["kind"])
