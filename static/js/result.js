@@ -46,15 +46,14 @@ function ghostsOf({ node, zones, gpus }, known) {
 export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null } = {}) {
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
-  const tables = [
-    ...(placed.length ? [element("div", { class: "stack" }, ...placed)] : []),
-    ...(nodes.some((node) => node.feasible) ? [bestNodes(words, nodes, podsOf(answer))] : []),
-  ];
+  const best = nodes.some((node) => node.feasible) ? bestNodes(words, nodes, podsOf(answer)) : null;
+  // Beside a narrow table of nodes the others stand one above the other, above a wide one side by side.
+  const tables = best?.matches(".whole") || !placed.length ? [...placed, best] : [element("div", { class: "stack" }, ...placed), best];
   container.replaceChildren(
     verdict(words, answer),
     ...refusals(words, answer, attempt),
     ...moves(words, answer),
-    element("div", { class: "columns" }, ...tables),
+    element("div", { class: "columns" }, ...tables.filter(Boolean)),
   );
 }
 
@@ -248,7 +247,7 @@ const eviction = (words, { priority, pdb }) =>
 
 function moves(words, answer) {
   const rows = [
-    ...answer.displaced.map((pod) => [pod.pod, pod.from, pod.to ?? words.nowhere, words[pod.verdict]]),
+    ...answer.displaced.map((pod) => [pod.pod, pod.from, pod.to ?? words.nowhere, element("span", { class: "nowrap" }, words[pod.verdict])]),
     ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", eviction(words, pod)]),
   ];
   return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];

@@ -54,7 +54,7 @@ class Console:
 
 @pytest.fixture(scope="session")
 def console() -> Iterator[Console]:
-    with embedded() as plane:
+    with embedded(HETSCHED_CALLBACK_HOSTS="127.0.0.1") as plane:
         yield Console(plane)
 
 

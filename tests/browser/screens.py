@@ -46,6 +46,9 @@ SCREENS = (
     Screen("clusters", "/clusters/"),
     Screen("audit", "/audit/"),
     Screen("tokens", "/tokens/"),
+    Screen("webhooks", "/webhooks/"),
+    Screen("shadow", "/shadow/"),
+    Screen("search-miss", "/search/?q=nothing-has-this-name"),
 )
 # What must be there: a pod that was placed on one of several nodes, and one that was refused.
 _IDS = """

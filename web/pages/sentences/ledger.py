@@ -105,4 +105,8 @@ LEDGER = (
     "label {key}",
     "collector {name}",
     "agent: {text}",
+    # Deliveries
+    "its address answers 410 Gone",
+    "{n} deliveries in a row were given up",
+    "it waited for three days",
 )

@@ -1,0 +1,73 @@
+"""A person makes a webhook, copies its secret, tries it, and has again what was refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.receiving import Receiver, receiving
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as listening:
+        yield listening
+
+
+def test_a_webhook_is_made_tried_and_told_again(visit: Callable[..., Any], receiver: Receiver) -> None:
+    visitor = visit()
+    page = visitor.open("/webhooks/")
+    page.get_by_role("button", name="Add a webhook…").click()
+    dialog = page.locator("dialog#act")
+    dialog.get_by_label("Name: what it is for").fill("pipeline")
+    dialog.get_by_label("Address").fill(receiver.url)
+    dialog.get_by_label("Only these states").fill("failed, not-now")
+    dialog.get_by_label("Reason").fill("tell the pipeline")
+    dialog.get_by_role("button", name="Create").click()
+    secret = page.locator("#plaintext")
+    expect(secret).to_be_visible()
+    assert secret.input_value().startswith("whsec_")
+    page.get_by_role("link", name="I have it").click()
+    expect(page.locator("#hooks")).to_contain_text("not now")
+    assert "whsec_" not in page.content()
+
+    receiver.status = 410  # nobody is there, so it is given up at once
+    page.get_by_role("button", name="Try…").click()
+    dialog.get_by_role("button", name="Try", exact=True).click()
+    expect(page.locator("#rows")).to_contain_text("webhook.test")
+    _until(page, "#hooks", "its address answers 410 Gone")
+    _shot(page, "webhooks")
+
+    receiver.status = 204
+    page.get_by_role("button", name="Resume…").click()
+    dialog.get_by_label("Reason").fill("it is back")
+    dialog.get_by_role("button", name="Resume").click()
+    expect(page.locator("#hooks")).to_contain_text("Pause…")
+    page.locator("#rows").get_by_role("link", name="webhook.test").click()
+    expect(page.locator("#log")).to_contain_text("410")
+    page.get_by_role("button", name="Deliver again…").click()
+    dialog.get_by_label("Reason").fill("it is back")
+    dialog.get_by_role("button", name="Deliver again").click()
+    _until(page, "h1 + .chip", "delivered")
+    _shot(page, "delivery")
+    assert [one.headers["webhook-id"] for one in receiver.heard] == [receiver.heard[0].headers["webhook-id"]] * 2
+
+
+def _until(page: Any, place: str, text: str) -> None:
+    """Load the page anew until it says so: a worker sends when it comes to it."""
+    for _ in range(60):
+        if text in page.locator(place).inner_text():
+            return
+        page.wait_for_timeout(500)
+        page.reload()
+    expect(page.locator(place)).to_contain_text(text)
+
+
+def _shot(page: Any, name: str) -> None:
+    """Leave a picture where somebody wants one."""
+    if folder := os.environ.get("HETSCHED_SHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)

@@ -1,0 +1,37 @@
+"""Sections come and go by themselves, whoever is signed out is told so, and Chinese pages answer in Chinese."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from .conftest import Visitor
+
+
+def test_a_section_that_was_not_there_comes_to_its_place(visitor: Visitor) -> None:
+    page = visitor.open("/balance/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.evaluate("document.getElementById('sources').remove()")
+    visitor.submit("comes-by-itself")
+    expect(page.locator("#resources + #sources")).to_be_visible()
+
+
+def test_whoever_is_signed_out_keeps_the_page_and_is_told(visit: Callable[..., Visitor]) -> None:
+    visitor, other = visit(), visit()
+    page = visitor.open("/balance/")
+    other.open("/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.context.clear_cookies()
+    other.submit("seen-by-nobody")
+    expect(page.locator("#notes .note")).to_contain_text("You are signed out")
+    expect(page.locator("#rows tbody tr").first).to_be_visible()
+
+
+def test_answers_are_told_in_the_language_of_the_page(visit: Callable[..., Visitor]) -> None:
+    page = visit(locale="zh-CN").open("/what-if/?cpu=4096&memory=1Gi&isa=rv64gcv")
+    expect(page.locator("#sentence")).to_contain_text("此集群即使为空也无法满足")
+    said = page.locator("#result").inner_text()
+    assert re.search(r"节点运行 \S+，需要 rv64", said)
+    assert not re.search(r"\b(the node|Insufficient|nodes fit)\b", said), said
