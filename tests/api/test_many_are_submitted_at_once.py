@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.access.tokens import create_token
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import submitting
@@ -162,3 +163,11 @@ def test_items_may_name_holds_and_plans(operator: Api, cluster: Cluster) -> None
     assert Hold.objects.filter(state="claimed").count() == 2
     refused = sent(operator, named("b", plan=plan), status=400, allOrNothing=True)
     assert (refused["code"], refused["place"]) == ("PlanNotPossible", "items[0].plan")
+
+
+def test_each_item_counts_to_the_rate_of_its_sender(cluster: Cluster) -> None:
+    caller = Api(create_token(role="submitter", name="ci", submits_per_minute=5)[1])
+    sent(caller, *[named(f"a{n}") for n in range(4)])
+    refused = caller("POST", "submissions/", {"items": [named("b"), named("c")]}, status=429)
+    assert (refused.json()["code"], int(refused["Retry-After"]) >= 1) == ("RateLimited", True)
+    assert Workload.objects.count() == 4

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.system import submission_races
 from tests.system.processes import ROOT, python
 
 
@@ -195,7 +196,7 @@ def race_rate(key: str, most: int, threads: int) -> dict[str, Any]:
     from hetsched.access.limits import Limit, take
 
     # One an hour comes back.
-    admitted, errors = _race(lambda number: take(key, Limit(1 / 60, most)).admitted, threads)
+    admitted, errors = in_threads(lambda number: take(key, Limit(1 / 60, most)).admitted, threads)
     return {"admitted": admitted.count(True), "refused": admitted.count(False), "errors": errors}
 
 
@@ -206,14 +207,14 @@ def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, 
     def one(number: int) -> str:
         return _submitted(cluster, prefix, number, f"{prefix}-{number}", Allowance({"pods": most}))
 
-    return dict(Counter(_race(one, threads)[0]))
+    return dict(Counter(in_threads(one, threads)[0]))
 
 
 def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
     """Submit a pod each in one namespace, where only so many may wait; count the answers."""
     from hetsched.contracts.allowance import UNLIMITED
 
-    return dict(Counter(_race(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
+    return dict(Counter(in_threads(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
 
 
 def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance: Any) -> str:
@@ -236,7 +237,7 @@ def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance
     return "202"
 
 
-def _race(work: Callable[[int], Any], threads: int) -> tuple[list[Any], list[str]]:
+def in_threads(work: Callable[[int], Any], threads: int) -> tuple[list[Any], list[str]]:
     """Run a function in many threads that begin together; return what each gave, and what went wrong."""
     from django.db import connection
 
@@ -277,6 +278,7 @@ HANDLERS = {
         race_rate,
         race_quota,
         race_namespace,
+        *submission_races.HANDLERS,
     )
 }
 

@@ -4,7 +4,8 @@ Rule: every item is accepted or refused as if it had come alone, in the order gi
 says that all were accepted, 207 that each has to be looked at. With `allOrNothing` they are one transaction: the first
 refusal is no reason not to look at the others, but nothing is written, and the problem names every item that is wrong.
 An item without a key of its own is known by the request's Idempotency-Key and its index, so the same batch may be sent
-again after whatever happened: what was accepted is answered again, the rest is tried.
+again after whatever happened: what was accepted is answered again, the rest is tried. Each item is a submission to
+its sender's rate.
 Invariant: where the storage fails, the batch ends with that; no item is ever answered that was not written.
 """
 
@@ -27,6 +28,7 @@ from hetsched.inventory.ledger import Conflict
 from . import bodies
 from .documents import Document, Request
 from .problems import ItemProblem, Refused, refusal_of
+from .rates import SUBMIT, take_turn
 from .submissions import PodState, Submit, check_key, idempotency_key, take
 from .views import ApiView, answer
 
@@ -75,6 +77,7 @@ class BatchAnswer(Document, frozen=True):
 
 class Submissions(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
     keyed: ClassVar = ("POST",)
 
     @extend_schema(request=Batch, responses={202: BatchAnswer, 207: BatchAnswer})
@@ -87,6 +90,7 @@ class Submissions(ApiView):
             )
         batch = bodies.read(request, Batch, large=True)
         _check(batch)
+        self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
         submit = _together if batch.all_or_nothing else _each
         told = submit(items, self.subject, key)

@@ -35,6 +35,7 @@ from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, integer, page
 from .planned import book, check_known, rooms_of
 from .problems import Refused
+from .rates import SUBMIT
 from .submissions import fingerprint, idempotency_key
 from .views import ApiView, answer
 from .what_if import Tried, WhatIf
@@ -120,7 +121,9 @@ class HoldDetail(Document, frozen=True):
 
 class Holds(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
     keyed: ClassVar = ("POST",)
+    counted: ClassVar = {"POST": SUBMIT}
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
@@ -161,6 +164,7 @@ class Holds(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    within: ClassVar = ("DELETE",)
     matched: ClassVar = {"DELETE": False}
     queries: ClassVar = {"reason": "DELETE: why, for the audit trail."}
 
@@ -181,6 +185,7 @@ class One(ApiView):
 
 class Actions(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": True}
 
     @extend_schema(request=HoldAction, responses=HoldDetail)
@@ -240,7 +245,7 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
 
 
 def _until_one_ends(subject: Subject) -> dict[str, str]:
-    open_ones = Hold.objects.filter(owner=subject.owner, state__in=Hold.OPEN)
+    open_ones = Hold.objects.filter(owner=subject.owner, state=Hold.HELD)
     first = open_ones.aggregate(first=Min("expires_at"))["first"]
     seconds = 60 if first is None else (first - timezone.now()).total_seconds()
     return {"Retry-After": str(max(1, int(seconds)))}

@@ -269,7 +269,7 @@ def _book(
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
         raise Conflict(f"policy {policy.name} has another active version by now")
-    open_ones = Hold.objects.filter(owner=owner, state__in=Hold.OPEN)
+    open_ones = Hold.objects.filter(owner=owner, state=Hold.HELD)
     if limited and open_ones.count() >= settings.HETSCHED_MOST_HOLDS:
         raise InputError(
             "TooManyHolds", f"{settings.HETSCHED_MOST_HOLDS} holds of yours are open", hint="Cancel or use one first"

@@ -1,0 +1,219 @@
+"""What many senders at once ask of REST, in this process but each in a thread and a transaction of their own.
+
+Rule: every function makes what it needs, lets the senders begin together and returns how often each answer came, so
+that a test can say exactly what it must be. `die` is a program of its own: it is killed amid a request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+_POD = {
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "race"},
+    "spec": {"containers": [{"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "1m"}}}]},
+}  # fmt: skip
+
+
+def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dict[str, Any]:
+    """Submit the same under one key, or by every second sender something else; count answers and workloads."""
+    from hetsched.placement.models import Workload
+
+    ask, before = _asker(), Workload.objects.count()
+
+    def one(number: int) -> tuple[int, dict[str, Any]]:
+        pod = _pod(f"{key}-{number % 2 if both else 0}")
+        return ask("workloads/", {"manifest": pod, "cluster": cluster}, key)
+
+    given = _race(one, threads)
+    ids = {body["id"] for status, body in given if status == 202}
+    return {**_counted(given), "ids": len(ids), "workloads": Workload.objects.count() - before}
+
+
+def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Send the same batch under one key; count answers and workloads."""
+    from hetsched.placement.models import Workload
+
+    ask, before = _asker(), Workload.objects.count()
+    items = [{"manifest": _pod(f"{key}-{number}")} for number in range(5)]
+    given = _race(lambda _: ask("submissions/", {"items": items, "cluster": cluster}, key), threads)
+    ids = {item["id"] for status, body in given if status == 202 for item in body["items"]}
+    return {**_counted(given), "ids": len(ids), "workloads": Workload.objects.count() - before}
+
+
+def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Name one hold in different submissions while the sweep ends what is late; count the answers."""
+    ask = _asker()
+    hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster, "seconds": 600})[1]["id"]
+    wish = {"cluster": cluster, "hold": hold}
+    return _counted(_race(lambda n: ask("workloads/", {"manifest": _pod(f"{key}-{n}"), **wish}), threads))
+
+
+def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Claim a hold by half of the senders while the other half end it; return what became of it."""
+    from hetsched.inventory.models import Cluster
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement import actions
+    from hetsched.placement.models import Hold, Pod, Workload
+
+    ask = _asker()
+    hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster})[1]["id"]
+
+    def one(number: int) -> tuple[int, dict[str, Any]]:
+        if number % 2:
+            return ask("workloads/", {"manifest": _pod(f"{key}-{number}"), "cluster": cluster, "hold": hold})
+        try:
+            actions.cancel_hold(Hold.objects.get(pk=hold), actor=SYSTEM, reason="a test")
+        except actions.Conflict:
+            return 409, {}
+        except Exception as error:
+            return (409, {}) if getattr(error, "code", "") == "HoldClaimed" else (500, {"code": repr(error)})
+        return 200, {}
+
+    given = _race(one, threads)
+    row = Hold.objects.get(pk=hold)
+    rooms = Pod.objects.filter(hold=hold, origin=Pod.HELD, state="running").count()
+    named = Workload.objects.filter(cluster=Cluster.objects.get(name=cluster), name__startswith=f"{key}-").count()
+    return {"state": row.state, "rooms": rooms, "submitted": named, "failed": sum(s >= 500 for s, _ in given)}
+
+
+def race_most(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Hold a little room each, by one owner who may have fewer holds; count the answers."""
+    ask = _asker()
+    wish = {"manifest": _pod(key), "cluster": cluster}
+    return _counted(_race(lambda _: _patiently(lambda: ask("holds/", wish)), threads))
+
+
+def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Hold a whole card each, of which there are fewer; count the answers."""
+    ask = _asker()
+    pod = _pod(key, **{"nvidia.com/gpu": "1"})
+    return _counted(_race(lambda _: _patiently(lambda: ask("holds/", {"manifest": pod, "cluster": cluster})), threads))
+
+
+def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Submit one plan by many; count the answers."""
+    ask = _asker()
+    wish = {"manifest": _pod(key), "cluster": cluster}
+    plan = ask("what-if/", {**wish, "plan": True})[1]["plan"]["token"]
+    return _counted(_race(lambda _: _patiently(lambda: ask("workloads/", {**wish, "plan": plan})), threads))
+
+
+def holds_open() -> int:
+    from hetsched.placement.models import Hold
+
+    return Hold.objects.filter(state=Hold.HELD).count()
+
+
+def cancel_holds() -> None:
+    """Let every hold go that nobody claimed."""
+    from hetsched.journal.audit import SYSTEM
+    from hetsched.placement import actions
+    from hetsched.placement.models import Hold
+
+    for row in Hold.objects.filter(state=Hold.HELD):
+        actions.cancel_hold(row, actor=SYSTEM, reason="the round is over")
+
+
+@lru_cache(maxsize=1)
+def token() -> str:
+    """Return the token by which this process asks."""
+    from hetsched.access.tokens import create_token
+
+    return create_token(role="operator", name="racer")[1]
+
+
+def send(address: str, body: dict[str, Any], key: str) -> list[Any]:
+    """Send one request; return its status and its document."""
+    return [*_asker()(address, body, key)]
+
+
+def _counted(given: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    return {"answers": dict(sorted(Counter(_told(*one) for one in given).items()))}
+
+
+def _told(status: int, body: dict[str, Any]) -> str:
+    return f"{status} {body['code']}" if "code" in body else str(status)
+
+
+def _patiently(ask: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
+    """Ask again while the server says that it is busy, as it tells its clients to."""
+    for _ in range(100):
+        status, body = ask()
+        if status != 503:
+            break
+    return status, body
+
+
+def _pod(name: str, **limits: str) -> dict[str, Any]:
+    container = {**_POD["spec"]["containers"][0]}  # type: ignore[index]
+    if limits:
+        container["resources"] = {**container["resources"], "limits": limits}
+    return {**_POD, "metadata": {"name": name, "namespace": "race"}, "spec": {"containers": [container]}}
+
+
+def _asker() -> Callable[..., tuple[int, dict[str, Any]]]:
+    """Return a function that sends a request with a token, through all that a web process does."""
+    from django.test import Client
+
+    text = token()
+
+    def ask(address: str, body: dict[str, Any], key: str = "") -> tuple[int, dict[str, Any]]:
+        headers = {"host": "localhost", "authorization": f"Bearer {text}", **({"idempotency-key": key} if key else {})}
+        client = Client(headers=headers, raise_request_exception=False)
+        answer = client.post(f"/api/v1/{address}", json.dumps(body), content_type="application/json")
+        return answer.status_code, answer.json()
+
+    return ask
+
+
+def _race(work: Callable[[int], tuple[int, dict[str, Any]]], threads: int) -> list[tuple[int, dict[str, Any]]]:
+    from tests.system.driver import in_threads
+
+    given, errors = in_threads(work, threads)
+    return [*given, *((599, {"code": error}) for error in errors)]
+
+
+def die(when: str, address: str, body: str, key: str, text: str) -> None:
+    """Send a request and be killed at the end of the transaction that answers its key: `inside` it, or `after` it."""
+    import django
+
+    django.setup()
+    from django.db import connection
+    from django.db.transaction import Atomic
+    from django.test import Client
+
+    answered: list[str] = []
+    leave = Atomic.__exit__
+
+    def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("INSERT") and "placement_idempotencykey" in sql:
+            answered.append(sql)
+        return execute(sql, *rest)
+
+    def left(self: Atomic, *error: Any) -> None:
+        last = bool(answered) and not connection.savepoint_ids
+        if last and when == "inside":
+            os.kill(os.getpid(), signal.SIGKILL)
+        leave(self, *error)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Atomic.__exit__ = left  # type: ignore[method-assign]
+    client = Client(headers={"host": "localhost", "authorization": f"Bearer {text}", "idempotency-key": key})
+    with connection.execute_wrapper(watch):
+        client.post(f"/api/v1/{address}", body, content_type="application/json")
+
+
+HANDLERS = (
+    race_key, race_batch, race_claim, race_end, race_most, race_room, race_plan, holds_open, cancel_holds, send, token,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    die(*sys.argv[1:])
