@@ -1,10 +1,10 @@
 """`hetsched bench cluster`: hetsched and kube-scheduler, one after the other, on one API server.
 
-Rule: the same nodes, then for each scheduler the same pods: a backlog that waits when the scheduler starts, and pods
-that come at a steady rate. A pod is bound when a watch shows its node; its time runs from before its creation was sent.
-Schedulers run as their own processes, as an operator would start them; where the processor's time goes meanwhile is
-told program by program, with the API server's where it runs on this machine. Only an API server without nodes is used,
-and everything that was made there is deleted.
+Rule: the same nodes, then for each scheduler the same pods: a backlog that waits when the scheduler starts, and, once
+it has done what the backlog left it to do, pods that come at a steady rate. A pod is bound when a watch shows its node;
+its time runs from before its creation was sent. Schedulers run as their own processes, as an operator would start them;
+where the processor's time goes meanwhile is told program by program, with the API server's where it runs on this
+machine. Only an API server without nodes is used, and everything that was made there is deleted.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _OURS, _THEIRS = "hetsched", "default-scheduler"
 _PATIENCE_SECONDS = 300.0
 _ZONES = 3
 _WORTH_TELLING_MS = 0.005
+_SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
 
 
 class _Spec(msgspec.Struct):
@@ -138,6 +139,7 @@ def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) 
             watch.wait_for(pods)
             times = sorted(watch.bound.values())
             rate = (len(times) - 1) / max(times[-1] - times[0], 1e-3) if times else 0.0
+            _settle(process)
             used.append(cpu_of(process, api_port=port))
             sent = _create(api, rival, "steady", range(pods), per_second=RATE_PER_SECOND)
             watch.wait_for(2 * pods)
@@ -233,6 +235,16 @@ def _running(command: Sequence[str], log: Path) -> Iterator[int]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _settle(root: int) -> None:
+    """Wait until a scheduler does next to nothing: telling people of a backlog is no part of a steady rate."""
+    until = time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < until:
+        before = sum(cpu_of(root).values())
+        time.sleep(1.0)
+        if sum(cpu_of(root).values()) - before < _SETTLED_CORES:
+            return
 
 
 class _Watch:
