@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from hetsched.contracts.errors import InputError
 
 _WHOLE = 3
 _START_SECONDS = 120.0
+_PAUSE_SECONDS = (0.5, 2.0)  # pages come back as spread out
 
 
 class _Head(msgspec.Struct):
@@ -56,6 +58,7 @@ class _Socket:
         self.revision = -1
         self.document: Any = {}
         self.heard: list[tuple[int, int, float]] = []
+        self.greeted: list[float] = []
         self.gaps = 0
 
     async def run(self) -> None:
@@ -67,9 +70,12 @@ class _Socket:
                 ) as socket:
                     since = {self._topic: self.revision} if self.revision >= 0 else {}
                     await self._ask(socket, action="subscribe", since=since, merge=True)
+                    text = await socket.recv()
+                    self.greeted.append(time.time())
+                    await self._take(socket, _head.decode(text))
                     async for text in socket:
                         await self._take(socket, _head.decode(text))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - jitter, not a secret
 
     async def _ask(self, socket: Any, **command: Any) -> None:
         await socket.send(msgspec.json.encode({"topics": [self._topic], **command}).decode())
@@ -135,6 +141,10 @@ class Sockets:
             for before, revision, at in list(made.heard):
                 for number in range(before + 1, revision + 1):
                     yield number, at
+
+    def back_after(self, moment: float) -> list[float]:
+        """Return for each socket in how many seconds after this moment it was answered anew; those that were."""
+        return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
 
     def rates(self) -> list[float]:
         """Return the messages a second of each socket so far."""

@@ -20,12 +20,12 @@ from typing import Any
 from hetsched.lab.bench.processes import cpu_of, memory_of
 from tests import parts
 from tests.load.client import Server
-from tests.system.processes import Process, free_port, message_store, plain_environment, postgres, wait_until
+from tests.system.processes import ROOT, Process, free_port, message_store, plain_environment, postgres, wait_until
 
 CLUSTER = "load"
 _START_SECONDS = 240.0
 _ANNOUNCED = "stop        Ctrl-C"
-# What a run needs that a deployment would not give one person: sockets, and requests of one token.
+# Everybody here comes with one token, so it may have more sockets than a person; every other bound is as it comes.
 _ROOM = {"HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_LOG_LEVEL": "warning", "SECRET_KEY": "load" * 12}
 
 
@@ -88,7 +88,7 @@ def _running(backend: str, command: str, settings: dict[str, str], nodes: int, w
             what=lambda: f"{command}: {_last_words(folder)}", seconds=_START_SECONDS,
         )  # fmt: skip
         assert process.running, _last_words(folder)
-        _add_cluster(env, nodes, folder)
+        _add_cluster(env, nodes)
         token = _command(env, "token", "create", "--role=operator", "--name=load")["token"]
         yield Plane(backend, process, Server("127.0.0.1", port, token), env)
     except BaseException:
@@ -99,16 +99,17 @@ def _running(backend: str, command: str, settings: dict[str, str], nodes: int, w
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _add_cluster(env: dict[str, str], nodes: int, folder: Path) -> None:
-    words = [
-        "-c",
-        f"import django; django.setup()\nfrom tests.system.driver import add_cluster\nadd_cluster('{CLUSTER}', {nodes})",
-    ]
-    done = subprocess.run(
-        [sys.executable, *words], env=env | {"DJANGO_SETTINGS_MODULE": "hetsched.project.settings"},
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+def _add_cluster(env: dict[str, str], nodes: int) -> None:
+    inside(env, f"from tests.system.driver import add_cluster\nout = add_cluster({CLUSTER!r}, {nodes})")
+
+
+def inside(env: dict[str, str], code: str) -> Any:
+    """Run a few lines in a process of its own that has the plane's database; what they call `out` comes back."""
+    words = f"import django, json\ndjango.setup()\n{code}\nprint(json.dumps(out))"
+    env = env | {"DJANGO_SETTINGS_MODULE": "hetsched.project.settings", "HETSCHED_LOG_LEVEL": "error"}
+    done = subprocess.run([sys.executable, "-c", words], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _command(env: dict[str, str], *words: str) -> Any:

@@ -38,7 +38,8 @@ class Submitted(msgspec.Struct):
     decided_seconds: float | None = None
     to_decision_seconds: list[float] = []
     rows: list[dict[str, Any]] = []
-    unanswered_refusals: int = 0  # 429 without Retry-After
+    bare_refusals: int = 0  # 429 without Retry-After
+    cancelled: int = 0
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -63,7 +64,12 @@ class Submitted(msgspec.Struct):
 
     @property
     def undecided(self) -> int:
-        return sum(row["decidedAt"] is None for row in self.rows)
+        return sum(row["state"] == "pending" for row in self.rows)
+
+    @property
+    def replayed(self) -> int:
+        """How many answers were those of a request before, as the server says."""
+        return sum("idempotency-replayed" in answer.headers for answer in self.answers)
 
 
 def request(name: str) -> dict[str, Any]:
@@ -77,9 +83,9 @@ def request(name: str) -> dict[str, Any]:
 
 
 async def burst(server: Server, count: int, clients: int, retries: float, *, prefix: str, patience: float) -> Submitted:
-    """Submit as fast as `clients` can, a share of them twice; wait until all are decided, `patience` seconds at most."""
+    """Submit as fast as `clients` can, a share of them twice; wait `patience` seconds at most until all are decided."""
     found = Submitted(count, began_at=time.time())
-    dice = random.Random(prefix)  # noqa: S311 - the same run every time
+    dice = random.Random(prefix)  # the same run every time
     names = [f"{prefix}-{number}" for number in range(count)]
     again = set(dice.sample(names, round(count * retries)))
     waiting = iter(names)
@@ -104,8 +110,13 @@ async def burst(server: Server, count: int, clients: int, retries: float, *, pre
     return found
 
 
-async def steady(server: Server, per_second: float, seconds: float, *, prefix: str, patience: float) -> Submitted:
-    """Submit at a steady rate; wait until all are decided, `patience` seconds at most."""
+async def steady(
+    server: Server, per_second: float, seconds: float, *, prefix: str, patience: float, most_kept: int = 0
+) -> Submitted:
+    """Submit at a steady rate; wait until all are decided, `patience` seconds at most.
+
+    `most_kept`: so many stay, older ones are cancelled as new ones come; 0: all stay.
+    """
     count = round(per_second * seconds)
     found = Submitted(count, began_at=time.time())
     free: list[Connection] = []
@@ -116,6 +127,11 @@ async def steady(server: Server, per_second: float, seconds: float, *, prefix: s
         found.due_at[name] = found.began_at + number / per_second
         connection = free.pop() if free else server.connection()
         await _persist(found, connection, name)
+        old = f"{prefix}-{number - most_kept}"
+        if most_kept and old in found.accepted:
+            for workload_id in found.accepted[old]:
+                gone = await connection.ask("DELETE", f"/api/v1/workloads/{workload_id}/")
+                found.cancelled += gone.status == 200
         free.append(connection)
 
     tasks = []
@@ -140,7 +156,7 @@ async def _persist(found: Submitted, connection: Connection, name: str) -> None:
         if answer.status != 429:
             return
         pause = answer.headers.get("retry-after", "")
-        found.unanswered_refusals += not pause.isdigit()
+        found.bare_refusals += not pause.isdigit()
         await asyncio.sleep(min(float(pause), _LONGEST_PAUSE_SECONDS) if pause.isdigit() else 1.0)
 
 

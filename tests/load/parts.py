@@ -1,0 +1,264 @@
+"""The scenarios: what is done to a control plane, and which goals are held against what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hetsched.cli.bench_sockets import Sockets
+from hetsched.lab.bench.processes import pids_of, spent
+
+from .planes import CLUSTER, Plane, inside
+from .report import Goal, Part, at_most, durations, none_of
+from .submitting import Submitted, burst, steady
+
+_TOPIC = f"cluster:{CLUSTER}"
+
+
+class Meter:
+    """What the machine and the plane's programs did around a scenario."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        self.before = os.getloadavg()
+        self.memory = plane.memory_mib()
+        self._used = plane.processor_seconds()
+        self._own = time.process_time()
+
+    def figures(self, each: int) -> dict[str, Any]:
+        """Return the fields of a part that every scenario has; `each` is how many requests share the time."""
+        used = spent(self._used, self.plane.processor_seconds())
+        used["this client"] = time.process_time() - self._own
+        return {
+            "load_average": {"before": _rounded(self.before), "after": _rounded(os.getloadavg())},
+            "processor_millis_each": {name: round(1000 * took / max(each, 1), 3) for name, took in used.items()},
+            "memory_mib": {name: round(mib) for name, mib in self.plane.memory_mib().items()},
+        }
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(value, 2) for value in values]
+
+
+def flood(plane: Plane, count: int, clients: int) -> Part:
+    """Submit as fast as can be, one in five twice under the same key."""
+    meter = Meter(plane)
+    found = asyncio.run(burst(plane.server, count, clients, 0.2, prefix="burst", patience=400))
+    scale = count / 10_000
+    refused = sum(answer.status == 429 for answer in found.answers)
+    told = "429 with Retry-After in between" if refused else "no 429"
+    goals = [
+        at_most(f"all {count} accepted ({told})", 60 * scale, found.accepted_seconds, "s"),
+        at_most("accepting one, p99", 1000, _p99(found.accepting_seconds), "ms"),
+        at_most("all decided", 300 * scale, found.decided_seconds, "s"),
+        *_whole(found),
+    ]
+    slowest = max(found.accepting_seconds, default=0.0)
+    return Part(
+        "burst with retries", plane.backend, {"submissions": count, "clients": clients, "retries": "20 %"}, goals,
+        [durations("accept", found.accepting_seconds), durations("submit to decision", found.to_decision_seconds)],
+        found.outcomes, counts=_counts(found), lines={"accepted a second": _rate(found)},
+        notes=[f"The slowest acceptance took {slowest:.2f} s."], **meter.figures(len(found.answers)),
+    )  # fmt: skip
+
+
+def pace(plane: Plane, per_second: float, seconds: float) -> Part:
+    """Submit at a steady rate, after some seconds of it that do not count."""
+    asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
+    meter = Meter(plane)
+    found = asyncio.run(steady(plane.server, per_second, seconds, prefix="pace", patience=120))
+    goals = [at_most("submit to decision, p99", 250, _p99(found.to_decision_seconds), "ms"), *_whole(found)]
+    return Part(
+        "steady rate", plane.backend, {"perSecond": per_second, "seconds": seconds}, goals,
+        [durations("accept", found.accepting_seconds), durations("submit to decision", found.to_decision_seconds)],
+        found.outcomes, counts=_counts(found), **meter.figures(len(found.answers)),
+    )  # fmt: skip
+
+
+def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> Part:
+    """Have sockets hear of submissions at a steady rate, then kill every web process once."""
+    asyncio.run(steady(plane.server, per_second, 3, prefix="hush", patience=60))
+    url = f"http://{plane.server.host}:{plane.server.port}"
+    meter = Meter(plane)
+    with Sockets(url, plane.server.token, _TOPIC, sockets) as listening:
+        found = asyncio.run(steady(plane.server, per_second, seconds, prefix="heard", patience=60))
+        time.sleep(1)
+        written = told(plane)
+        heard = [at - written[number] for number, at in listening.heard() if number in written]
+        rates = listening.rates()
+        killed_at = time.time()
+        for pid in pids_of(plane.process.popen.pid, "uvicorn"):
+            os.kill(pid, signal.SIGKILL)
+        until = killed_at + 90
+        while len(listening.back_after(killed_at)) < sockets and time.time() < until:
+            time.sleep(0.2)
+        back = listening.back_after(killed_at)
+        wrong = _behind(plane, listening)
+        gaps = listening.gaps
+    goals = [
+        at_most("written to heard, p99", 500, _p99(heard), "ms"),
+        none_of("sockets that did not come to what a fresh one gets (undetected gaps)", wrong),
+        Goal("all back after all were dropped", "<= 30 s", f"{len(back)} in {max(back, default=0.0):.1f} s",
+             len(back) == sockets and max(back) <= 30),
+        *_whole(found),
+    ]  # fmt: skip
+    return Part(
+        "sockets", plane.backend, {"sockets": sockets, "updatesPerSecond": per_second, "seconds": seconds}, goals,
+        [durations("written to heard", heard), durations("back after the drop", back)], found.outcomes,
+        counts=_counts(found) | {"gaps noticed and closed": gaps},
+        notes=[f"Messages a second to a socket: {sum(rates) / max(len(rates), 1):.1f}."],
+        **meter.figures(len(found.answers)),
+    )  # fmt: skip
+
+
+def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds: float) -> Part:
+    """Keep a steady rate up while programs are killed one after the other, and see whether anything grows."""
+    meter = Meter(plane)
+    watch = _Watch(plane)
+    with watch.going_on(), _faults(plane, fault_every_seconds) as faults:
+        found = asyncio.run(steady(plane.server, per_second, 60 * minutes, prefix="soak", patience=120, most_kept=1000))
+    violations = invariants(plane)
+    first, last = watch.ends()
+    growth = {name: 100 * (last[name] / first[name] - 1) for name in first if name in last and first[name]}
+    worst = max(growth, key=lambda name: growth[name], default="")
+    refused = sum(count for name, count in found.outcomes.items() if name.startswith("5"))
+    goals = [
+        *_whole(found),
+        none_of("broken invariants", len(violations)),
+        none_of("answers 5xx other than 503", refused - found.outcomes.get("503", 0)),
+        at_most(f"memory, growth of the worst program ({worst}) after the first third", 5, growth.get(worst), "%"),
+    ]
+    size = {"minutes": minutes, "perSecond": per_second, "faultEverySeconds": fault_every_seconds}
+    return Part(
+        "soak", plane.backend, size, goals,
+        [durations("accept", found.accepting_seconds), durations("submit to decision", found.to_decision_seconds)],
+        found.outcomes, counts=_counts(found) | {f"killed {name}": count for name, count in faults.items()},
+        lines={f"memory of {name}, MiB": points for name, points in watch.lines.items()},
+        notes=[str(violation) for violation in violations], **meter.figures(len(found.answers)),
+    )  # fmt: skip
+
+
+def _whole(found: Submitted) -> list[Goal]:
+    missing = found.wanted - len(found.accepted)
+    undecided = Goal("undecided in the end", "0", str(found.undecided), found.undecided == 0)
+    return [
+        none_of("never accepted", missing), none_of("lost after they were accepted", found.lost),
+        none_of("doubled", found.doubled), undecided, none_of("429 without Retry-After", found.bare_refusals),
+    ]  # fmt: skip
+
+
+def _counts(found: Submitted) -> dict[str, int]:
+    return {
+        "wanted": found.wanted, "accepted": len(found.accepted), "listed": len(found.rows),
+        "answered again": found.replayed, "refused for now": sum(answer.status == 429 for answer in found.answers),
+    }  # fmt: skip
+
+
+def _p99(seconds: list[float]) -> float | None:
+    return dict(durations("", seconds).milliseconds).get("p99")
+
+
+def _rate(found: Submitted) -> list[tuple[float, float]]:
+    """Count what was accepted in each second of the run."""
+    counted: dict[int, int] = {}
+    for answer in found.answers:
+        if answer.status == 202:
+            second = int(answer.sent_at + answer.took_seconds - found.began_at)
+            counted[second] = counted.get(second, 0) + 1
+    return [(float(second), float(counted.get(second, 0))) for second in range(max(counted, default=-1) + 1)]
+
+
+def _behind(plane: Plane, listening: Sockets) -> int:
+    """Wait until every socket has what a fresh one gets; return how many do not in the end."""
+    until = time.monotonic() + 60
+    while True:
+        newest = max(told(plane), default=0)
+        wrong = listening.behind(newest, listening.fresh_document())
+        if not wrong or time.monotonic() > until:
+            return wrong
+        time.sleep(1)
+
+
+def told(plane: Plane) -> dict[int, float]:
+    """Return when each event of the cluster was written, in seconds since 1970, by its number."""
+    code = (
+        "from hetsched.journal.models import OutboxEvent\n"
+        f"rows = OutboxEvent.objects.filter(topic={_TOPIC!r}).values_list('revision', 'created_at')\n"
+        "out = [[number, at.timestamp()] for number, at in rows]"
+    )
+    rows = inside(plane.env, code)
+    return dict(rows)
+
+
+def invariants(plane: Plane) -> list[str]:
+    """Return what is broken in the ledger, in words."""
+    code = "from hetsched.placement.invariants import check_invariants\nout = [str(one) for one in check_invariants()]"
+    return list(inside(plane.env, code))
+
+
+class _Watch:
+    """How much memory each program has, every few seconds."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._over = threading.Event()
+        self.lines: dict[str, list[tuple[float, float]]] = {}
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(5):
+            for name, mib in self._plane.memory_mib().items():
+                self.lines.setdefault(name, []).append((time.monotonic() - began, mib))
+
+    def ends(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the median of the middle third and of the last third: a killed program begins small."""
+        return self._third(1), self._third(2)
+
+    def _third(self, number: int) -> dict[str, float]:
+        found = {}
+        for name, points in self.lines.items():
+            part = sorted(mib for _, mib in points[len(points) * number // 3 : len(points) * (number + 1) // 3])
+            if part:
+                found[name] = part[len(part) // 2]
+        return found
+
+
+@contextmanager
+def _faults(plane: Plane, every_seconds: float) -> Iterator[dict[str, int]]:
+    """Kill -9 one program after the other beside the block, in an order drawn once."""
+    killed: dict[str, int] = {}
+    over = threading.Event()
+    dice = random.Random(7)
+
+    def kill() -> None:
+        while not over.wait(every_seconds):
+            role = dice.choice(("worker", "worker", "uvicorn", "beat"))
+            found = pids_of(plane.process.popen.pid, role)
+            if found:
+                os.kill(dice.choice(found), signal.SIGKILL)
+                killed[role] = killed.get(role, 0) + 1
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()

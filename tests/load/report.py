@@ -1,0 +1,142 @@
+"""What a run of load found, as one JSON document and one page of the same.
+
+Rule: every duration comes with its number, its percentiles and its largest; every answer is counted under its class;
+every goal stands beside what was found, and is held, missed or not measured. Machine, load of others before and after,
+and the processor time that each program took stand with each part: on a shared machine those are what compares. The
+page is one file without script or outside resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.times import rfc3339
+from hetsched.lab.bench.measure import machine
+from hetsched.lab.plots import Series, line_chart
+from hetsched.lab.report import Cell, data_table, whole_page
+
+from .client import percentiles
+
+_HELD = {True: "held", False: "MISSED", None: "not measured"}
+
+
+class Durations(msgspec.Struct, frozen=True, rename="camel"):
+    """How long something took, n times; percentiles are the values that at least so many did not exceed."""
+
+    what: str
+    n: int
+    milliseconds: dict[str, float]
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """What was wanted and what was found; `held` null where it was not measured."""
+
+    what: str
+    goal: str
+    found: str
+    held: bool | None
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel"):
+    """One scenario on one kind of database."""
+
+    scenario: str
+    backend: str
+    size: dict[str, Any]
+    goals: list[Goal]
+    durations: list[Durations]
+    answers: dict[str, int]
+    load_average: dict[str, list[float]]
+    processor_millis_each: dict[str, float]
+    memory_mib: dict[str, float]
+    counts: dict[str, int] = {}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    notes: list[str] = []
+
+    @property
+    def held(self) -> bool:
+        return all(goal.held is not False for goal in self.goals)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A whole run."""
+
+    scenario: str
+    began: str
+    machine: dict[str, Any]
+    parts: list[Part]
+
+
+def durations(what: str, seconds: Sequence[float]) -> Durations:
+    """Sum up durations."""
+    return Durations(what, len(seconds), dict(percentiles(list(seconds))))
+
+
+def at_most(what: str, goal: float, found: float | None, unit: str) -> Goal:
+    """Compare a figure with the most that it may be."""
+    told = "-" if found is None else f"{found:,.4g} {unit}"
+    return Goal(what, f"<= {goal:,g} {unit}", told, None if found is None else found <= goal)
+
+
+def none_of(what: str, found: int) -> Goal:
+    """Compare a count with none at all; zero of n is no proof: with 95 % confidence it is below 3 in n."""
+    return Goal(what, "0", str(found), found == 0)
+
+
+def write(parts: Sequence[Part], folder: Path, name: str) -> Report:
+    """Write `NAME.json` and `NAME.html`; return the document."""
+    report = Report(name, rfc3339(datetime.now(UTC)), machine(), list(parts))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    (folder / f"{name}.html").write_text(_page(report))
+    return report
+
+
+def text(part: Part) -> str:
+    """Return a part as a terminal shows it."""
+    lines = [f"\n{part.scenario}, {part.backend}: {_facts(part.size)}"]
+    lines += [f"  {_HELD[goal.held]:12} {goal.what}: {goal.found} (goal {goal.goal})" for goal in part.goals]
+    for one in part.durations:
+        lines.append(f"  {one.what}, ms, n {one.n}: {_facts(one.milliseconds)}")
+    lines.append(f"  answers: {_facts(part.answers)}; {_facts(part.counts)}")
+    lines.append(f"  processor time, ms each: {_facts(part.processor_millis_each)}; MiB: {_facts(part.memory_mib)}")
+    lines.append(f"  load average before {part.load_average['before']}, after {part.load_average['after']}")
+    return "\n".join([*lines, *(f"  {note}" for note in part.notes)])
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _page(report: Report) -> str:
+    shown = [f"<p>{report.began}</p>", data_table(["machine", ""], [[n, str(v)] for n, v in report.machine.items()])]
+    for part in report.parts:
+        shown.append(f"<h2>{part.scenario}, {part.backend}</h2><p>{_facts(part.size)}</p>")
+        goals: list[list[Cell]] = [[g.what, g.goal, g.found, _HELD[g.held]] for g in part.goals]
+        shown.append(data_table(["goal", "wanted", "found", ""], goals))
+        names = list(dict.fromkeys(name for one in part.durations for name in one.milliseconds))
+        rows: list[list[Cell]] = [
+            [one.what, one.n, *(one.milliseconds.get(name) for name in names)] for one in part.durations
+        ]
+        shown.append(data_table(["duration, ms", "n", *names], rows))
+        shown.append(data_table(["answer", "how many"], [[name, count] for name, count in part.answers.items()]))
+        counts: list[list[Cell]] = [[name, count] for name, count in part.counts.items()]
+        shown += [data_table(["count", ""], counts)] if counts else []
+        programs = {**part.processor_millis_each, **part.memory_mib}
+        cells: list[list[Cell]] = [
+            [name, part.processor_millis_each.get(name), part.memory_mib.get(name)] for name in programs
+        ]
+        shown.append(data_table(["program", "processor time, ms each", "memory, MiB"], cells))
+        for title, points in part.lines.items():
+            chart = line_chart(title, [Series(title, tuple(points))], x_label="seconds", y_label=title)
+            table = data_table(["seconds", title], [[round(x, 1), round(y, 2)] for x, y in points])
+            shown.append(f"<figure>{chart}</figure><details><summary>{title}</summary>{table}</details>")
+        load = part.load_average
+        shown.append(f"<p>Load average before {load['before']}, after {load['after']}.</p>")
+        shown += [f"<p>{note}</p>" for note in part.notes]
+    return whole_page(f"hetsched under load: {report.scenario}", shown)
