@@ -1,0 +1,28 @@
+"""The pages on reliability and security name, for each fault, invariant and threat, a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = "".join((ROOT / "docs" / name).read_text() for name in ("reliability.md", "security.md"))
+ROWS = dict(re.findall(r"^\| ([FIT]\d+) \| (.*)$", PAGES, re.MULTILINE))
+NAMED = sorted(set(re.findall(r"`(tests/[^`]+\.py)::(\w+)`", PAGES)))
+KINDS = {"F": 36, "I": 36, "T": 26}
+
+
+@pytest.mark.parametrize("name", [f"{kind}{one}" for kind, count in KINDS.items() for one in range(1, count + 1)])
+def test_each_has_a_row_that_names_a_test(name: str) -> None:
+    assert "::test_" in ROWS.get(name, ""), f"no page says anything of {name}"
+
+
+@pytest.mark.parametrize(("file", "test"), NAMED)
+def test_what_is_named_is_there(file: str, test: str) -> None:
+    path = ROOT / file
+    assert path.is_file(), file
+    functions = ast.walk(ast.parse(path.read_text()))
+    assert test in {node.name for node in functions if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
