@@ -9,12 +9,13 @@ namespaces gets none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
+from msgspec import Meta
 
 from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_workload
@@ -57,9 +58,9 @@ class AdviceQuestion(Request, frozen=True):
     goal: Literal["balance", "room", "rare"]
     manifest: str | dict[str, Any] | None = None
     workload: str = ""
-    target: float = 0.95
-    most_moves: int = 10
-    most_tries: int = 2000
+    target: Annotated[float, Meta(ge=0, le=1)] = 0.95
+    most_moves: Annotated[int, Meta(ge=1, le=MOST_MOVES)] = 10
+    most_tries: Annotated[int, Meta(ge=1, le=MOST_TRIES)] = 2000
 
 
 class Confirmation(AdviceQuestion, frozen=True):

@@ -83,7 +83,7 @@ def _message(request: Any) -> AgentMessage:
         message = f"the body has {len(body)} bytes, {MOST_MESSAGE_BYTES} are allowed here"
         raise InputError("BodyTooLarge", message)
     if b"\\u0000" in body:
-        raise InputError("BodyInvalid", "it holds NUL, which no text of the database may")
+        raise InputError("TextHasNul", "it holds NUL, which no text of the database may")
     try:
         return _read(body)
     except msgspec.ValidationError as error:

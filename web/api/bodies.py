@@ -118,13 +118,22 @@ def plain(body: bytes) -> Any:
         raise InputError("BodyMalformed", f"it is not JSON: {error.msg}", place=place) from None
 
 
+def _whole(values: Any) -> Any:
+    """Return the same values with 1.0 as 1: to JSON they are one number."""
+    if isinstance(values, float):
+        return int(values) if values.is_integer() and abs(values) < 2**63 else values
+    if isinstance(values, dict):
+        return {name: _whole(value) for name, value in values.items()}
+    return [_whole(value) for value in values] if isinstance(values, list) else values
+
+
 def convert(values: Any, document: type[T]) -> T:
     """Convert plain values into a struct.
 
     Raises: InputError `BodyInvalid` with the field in `place`.
     """
     try:
-        return msgspec.convert(values, document)
+        return msgspec.convert(_whole(values), document)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError("BodyInvalid", message, place=path.rstrip("`").removeprefix("$").lstrip(".")) from None

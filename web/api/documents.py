@@ -88,8 +88,9 @@ class ApiSchema(AutoSchema):
     """What every operation has besides its own: what its view takes beside bodies, and problems as the other answer."""
 
     def get_override_parameters(self) -> list[Any]:
+        own = getattr(self.view, "kinds", {})
         found = [
-            OpenApiParameter(name, kind_of(name), OpenApiParameter.QUERY, description=text)
+            OpenApiParameter(name, kind_of(name, own), OpenApiParameter.QUERY, description=text)
             for name, text in getattr(self.view, "queries", {}).items()
             if serves(name, text, self.method)
         ]
@@ -107,7 +108,11 @@ class ApiSchema(AutoSchema):
 
     def _get_request_body(self, direction: Any = "request") -> Any:
         body = super()._get_request_body(direction)
-        return {**body, "required": True} if body else body
+        if not body:
+            return body
+        for kind in set(body["content"]) & {"application/yaml"}:
+            body["content"][kind]["schema"] = {"description": "Objects as Kubernetes writes them, one or several."}
+        return {**body, "required": True}
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         operation = super().get_operation(path, path_regex, path_prefix, method, registry)

@@ -7,7 +7,10 @@ One whose description begins with a method, and those that page or wait, belong 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from hetsched.placement.line import Standing
 
 from .paging import MAX_LIMIT
 
@@ -15,12 +18,18 @@ LONGEST_WAIT_SECONDS = 60
 
 _YES_OR_NO = {"type": "boolean"}
 _VERSION = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_MOMENT = {"type": "string", "anyOf": [{"format": "date"}, {"format": "date-time"}]}
 KINDS: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
     "wait": {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS},
     "for": {"type": "string", "enum": ["placed", "running", "finished"]},
     "priority": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
     "version": _VERSION,
+    "since": _MOMENT,
+    "until": _MOMENT,
+    "change": {"type": "string", "enum": ["infeasible", "moved", "feasible"]},
+    "standing": {"type": "string", "enum": [standing.value for standing in Standing]},
+    "seconds": {"type": "integer", "minimum": 1},
     "explain": _YES_OR_NO,
     "nearestFit": _YES_OR_NO,
     "noPreempt": _YES_OR_NO,
@@ -39,6 +48,6 @@ def serves(name: str, text: str, method: str) -> bool:
     return only == method
 
 
-def kind_of(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a query parameter."""
-    return KINDS.get(name, TEXT)
+def kind_of(name: str, own: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON Schema of a query parameter; a view's `own` go first."""
+    return own.get(name) or KINDS.get(name) or TEXT

@@ -52,6 +52,7 @@ class ApiView(APIView):
     within: ClassVar[tuple[str, ...]] = ()  # methods that a token limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
+    kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
     counted: ClassVar[dict[str, str]] = {}  # methods that are counted otherwise than by what they may do
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
