@@ -1,0 +1,166 @@
+"""Schemathesis sends what an operation's schema allows and what it forbids, and all of its checks look at the answers.
+
+HETSCHED_TEST_FUZZ_CASES sets how many requests an operation gets; `make fuzz` sends 1,000 and the boundaries of every
+value besides. What one request changed is undone before the next, so that a failure is that of one request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from zlib import crc32
+
+import pytest
+import schemathesis
+from django.core.wsgi import get_wsgi_application
+from django.db import transaction
+from drf_spectacular.generators import SchemaGenerator
+from hypothesis import HealthCheck, settings
+from schemathesis import GenerationMode
+from schemathesis.config import SchemathesisConfig
+from schemathesis.core.parameters import ParameterLocation
+
+from hetsched.access.roles import MAY, Action, Role
+from hetsched.access.tokens import create_token
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.engine.policies import BUILTIN
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import snapshot
+from hetsched.placement.actions import import_cluster, submit
+from hetsched.placement.models import Decision
+from hetsched.policies.models import Policy, PolicyRevision
+from tests.api.conftest import POD, Api
+from tests.api.test_who_may_do_what import TABLE
+from tests.builders import a_node, a_pod
+from workers.schedule import run
+
+CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "50"))
+# What says that a request has the wrong shape: never the answer to one that its schema allows.
+SHAPE = {
+    "BodyMalformed",
+    "BodyInvalid",
+    "QueryUnknown",
+    "QueryInvalid",
+    "UnsupportedMediaType",
+}
+CONFIG = {
+    "generation": {"max-examples": CASES, "mode": "all"},
+    "phases": {
+        "examples": {"enabled": True},
+        "coverage": {"enabled": CASES > 100},
+        "fuzzing": {"enabled": True},
+    },
+    "checks": {
+        # Texts that are no manifest, names of nothing: the schema cannot tell, the code of the answer does.
+        "positive_data_acceptance": {"expected-statuses": ["2xx", "304", 400, 403, 404, 409, 412, 422]},
+        "missing_required_header": {"expected-statuses": [400, 401, 403, 404, 409, 422, 428]},
+    },
+}
+SCHEMA = schemathesis.openapi.from_dict(
+    SchemaGenerator().get_schema(request=None, public=True),
+    config=SchemathesisConfig.from_dict(CONFIG),
+)
+SCHEMA.app = get_wsgi_application()
+ROUTES = {
+    (
+        method,
+        "/" + route.replace("<str:", "{").replace("<int:", "{").replace(">", "}"),
+    ): roles
+    for (route, method), roles in TABLE.items()
+}
+
+
+@schemathesis.hook
+def map_case(context: Any, case: Any) -> Any:
+    """Name what is there, three times of four where names are as they may be."""
+    path = case.meta.components.get(ParameterLocation.PATH) if case.meta else None
+    if path is None or path.mode is not GenerationMode.POSITIVE:
+        return case
+    kind = context.operation.path.split("/")[3]
+    for name, value in case.path_parameters.items():
+        known = KNOWN.get((kind, name), KNOWN.get(name))
+        if known is not None and isinstance(value, (str, int)) and crc32(str(value).encode(errors="replace")) % 4:
+            case.path_parameters[name] = known
+    return case
+
+
+KNOWN: dict[Any, Any] = {
+    ("clusters", "name"): "lab", ("nodes", "name"): "n2", ("policies", "name"): "hetsched",
+    ("plugins", "name"): "taints", "collector": "racks", "version": 1, "other": 1,
+}  # fmt: skip
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Undo what was written, and forget what was kept of it."""
+    try:
+        with transaction.atomic():
+            yield
+            transaction.set_rollback(True)
+    finally:
+        snapshot._warm.clear()
+
+
+@schemathesis.check
+def the_schema_tells_the_shape(context: Any, response: Any, case: Any) -> None:
+    """What the schema allows is never refused for its shape: texts and names may mean nothing, fields may not."""
+    if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
+        return
+    problem = response.json()
+    # No clock shows every moment that can be written, such as the year 9999 west of Greenwich.
+    assert problem["code"] not in SHAPE or problem["place"] in ("since", "until"), problem
+
+
+@pytest.fixture(scope="module")
+def there(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Make, once, a cluster of two nodes with one pod that was placed and one that never fits."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        names = Policy.objects.bulk_create([Policy(name=name, active_version=1) for name in BUILTIN])
+        PolicyRevision.objects.bulk_create(
+            PolicyRevision(
+                policy=policy,
+                version=1,
+                spec=BUILTIN[policy.name],
+                state="active",
+                author="built-in",
+            )
+            for policy in names
+        )
+        nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
+        cluster = import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
+        pods = [a_pod("web").cpu("500m").build(), a_pod("big").cpu("900").build()]
+        workload = submit(cluster, pods, actor=SYSTEM, manifest=POD).workload_id
+        run(cluster.pk)
+        placed = Decision.objects.get(verdict="placed")
+        KNOWN.update(workload_id=workload, decision_id=placed.pk, pod_id=placed.pod_id)
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.fixture
+def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
+    """Return who hands out a token that may do what an operation asks; where that takes a superuser, one of theirs."""
+    made: dict[str, str] = {}
+
+    def hand_out(case: Any) -> str:
+        roles = ROUTES[case.operation.method.upper(), case.operation.path] - {"anonymous"}
+        role = min(roles, default="root")
+        if role not in made and roles:
+            made[role] = api(role).client.defaults["HTTP_AUTHORIZATION"]
+        elif role not in made:
+            monkeypatch.setitem(MAY, Role.OPERATOR, frozenset(Action))
+            root = person("root", superuser=True)
+            made[role] = f"Bearer {create_token(role='operator', name='root', user=root)[1]}"
+        return made[role]
+
+    return hand_out
+
+
+@SCHEMA.parametrize()
+@settings(suppress_health_check=list(HealthCheck), database=None)
+def test_an_operation(case: Any, there: None, token_for: Callable[[Any], str]) -> None:
+    token = token_for(case)
+    with undone():
+        case.call_and_validate(headers={"Authorization": token})
