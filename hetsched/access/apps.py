@@ -13,6 +13,9 @@ class AccessConfig(AppConfig):
     def ready(self) -> None:
         from django.contrib.auth.signals import user_logged_in
 
+        from . import changes
+
+        changes.listen()
         user_logged_in.connect(note_login, dispatch_uid="hetsched.access")
         post_migrate.connect(ensure_groups, sender=self)
 

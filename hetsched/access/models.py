@@ -1,7 +1,7 @@
 """API tokens and the memory of failed logins.
 
-Rule: a token's plaintext exists only in the answer that created it; the row holds its SHA-512 digest and the first
-characters, by which it is found. A token never may more than its owner: rights are the intersection of both. An
+Rule: a token's plaintext exists only in the answer that created it; the row holds a keyed digest (`tokens.py`) and the
+first characters, by which it is found. A token never may more than its owner: rights are the intersection of both. An
 agent's token is bound to one node of one cluster.
 """
 

@@ -13,9 +13,8 @@ import typer
 
 from hetsched.contracts.errors import InputError
 
-from .backup import use_own_key
 from .output import Output, OutputFormat, console, note, print_json
-from .token import open_server_database
+from .token import open_server_database, use_own_key
 
 EXIT_BROKEN = 1
 app = typer.Typer(no_args_is_help=True, help="The audit trail; run on the server's machine.")

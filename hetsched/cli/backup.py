@@ -7,7 +7,6 @@ for it. Leases of the time before end, and their epochs are never given again.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +15,7 @@ import typer
 from hetsched.contracts.errors import InputError
 
 from .output import Output, OutputFormat, note, print_json
-from .standalone import default_data_dir
-from .token import open_server_database
+from .token import open_server_database, use_own_key
 
 EXIT_BROKEN = 1
 
@@ -77,13 +75,6 @@ def restore(
         note(f"broken: {violation}")
     if found:
         raise typer.Exit(EXIT_BROKEN)
-
-
-def use_own_key(data: Path | None) -> None:
-    """Have the secret key that a standalone server keeps in its data folder, where the environment names none."""
-    kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
-    if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
-        os.environ["SECRET_KEY_FILE"] = str(kept)
 
 
 def _refuse_used() -> None:

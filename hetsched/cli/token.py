@@ -79,6 +79,15 @@ def create(
     note(f"role {token.role}, valid until {token.expiry:%Y-%m-%d}; it is not shown again")
 
 
+def use_own_key(data: Path | None) -> None:
+    """Have the secret key that a standalone server keeps in its data folder, where the environment names none."""
+    from .standalone import default_data_dir
+
+    kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
+    if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
+        os.environ["SECRET_KEY_FILE"] = str(kept)
+
+
 def open_server_database(data: Path | None) -> None:
     """Set Django up as the server on this machine has it; a standalone data folder wins over the environment."""
     if data is not None:
@@ -88,6 +97,8 @@ def open_server_database(data: Path | None) -> None:
             raise InputError("DatabaseNotReady", message, place="--data", hint="Start `hetsched standalone` there once")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
+    if not os.environ.get("DATABASE_URL"):
+        use_own_key(data)  # what the server is to recognise is made with its key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
     os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
     import django

@@ -1,6 +1,7 @@
 """Tokens: made once, kept as a digest, found again, limited, ended."""
 
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -141,3 +142,29 @@ def test_an_agents_token_speaks_for_one_node() -> None:
     assert found is not None
     assert (found.cluster, found.node) == ("lab", "n1.example.org")
     assert AuditEntry.objects.latest("id").details["node"] == "n1.example.org"
+
+
+def test_what_is_kept_is_made_with_the_servers_key(settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = True
+    token, plaintext = create_token(role="viewer", name="ci")
+    assert len(token.digest) == 64
+    assert token.digest != sha256(plaintext.encode()).hexdigest()
+    assert resolve(plaintext) == token
+    settings.SECRET_KEY = "another key " * 4
+    assert resolve(plaintext) is None
+
+
+def test_tokens_from_before_there_was_a_key_are_still_known(settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = False
+    token, plaintext = create_token(role="viewer", name="ci")
+    assert len(token.digest) == 128
+    settings.SECRET_KEY_GIVEN = True
+    assert resolve(plaintext) == token
+
+
+@pytest.mark.parametrize("wrong", ["its end", "all of it"])
+def test_a_wrong_token_costs_as_much_whatever_is_wrong(wrong: str, django_assert_num_queries: Any) -> None:
+    _token, plaintext = create_token(role="viewer", name="ci")
+    other = plaintext[:-8] + "00000000" if wrong == "its end" else "hs_" + "0" * 64
+    with django_assert_num_queries(1):
+        assert resolve(other) is None

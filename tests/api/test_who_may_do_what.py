@@ -115,6 +115,8 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("api/v1/policies/<str:name>/preview/<int:preview>/changes/", "GET"): LOOK,
     ("api/v1/policies/<str:name>/rollback/", "POST"): POLICY,
     ("api/v1/policies/<str:name>/owner/", "POST"): POLICY,
+    ("api/v1/sessions/", "GET"): LOOK,
+    ("api/v1/sessions/end/", "POST"): LOOK,
     ("api/v1/shadow/", "GET"): LOOK,
     ("api/v1/shadow/report/", "GET"): LOOK,
     ("api/v1/shadow/<int:shadow_id>/", "GET"): LOOK,
@@ -135,6 +137,10 @@ TABLE: dict[tuple[str, str], set[str]] = {
 }
 # What a token that is limited to namespaces may send too; whatever else changes something is refused to it.
 WITHIN = {
+    ("api/v1/holds/", "POST"),
+    ("api/v1/holds/<str:hold_id>/", "DELETE"),
+    ("api/v1/holds/<str:hold_id>/actions/", "POST"),
+    ("api/v1/submissions/", "POST"),
     ("api/v1/callback-secret/", "DELETE"),
     ("api/v1/callback-secret/", "POST"),
     ("api/v1/deliveries/<str:delivery_id>/redeliver/", "POST"),

@@ -9,6 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 
 from hetsched.access.models import BrowserSession, Token
+from hetsched.access.sessions import end_sessions
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import revoke_token
 from web.live import sockets
 
 from .conftest import in_thread
@@ -73,3 +76,43 @@ async def test_a_token_that_was_limited_keeps_what_it_may_still_hear(viewers: An
         ("decisions", "error"),
         ("cluster:lab", "snapshot"),
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda: revoke_token(Token.objects.get(), actor=None, reason="leaked"), 4401),
+        (lambda: Token.objects.get().user.groups.clear(), 4403),
+        (lambda: _closed(Token.objects.get().user), 4401),
+    ],
+    ids=["revoked", "left the group", "account closed"],
+)
+async def test_rights_that_were_taken_away_end_a_socket_long_before_its_own_look(
+    viewers: Any, token: Any, cluster: Any, change: Callable[[], Any], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
+    viewer = viewers(token=await in_thread(token)("viewer"))
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab")
+    await in_thread(change)()
+    assert await viewer.closed() == code
+
+
+async def test_a_session_that_is_ended_ends_its_sockets(
+    viewers: Any, cookie: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
+    viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab")
+    await in_thread(lambda: _signed_out(User.objects.get()))()
+    assert await viewer.closed() == 4401
+
+
+def _closed(user: User) -> None:
+    user.is_active = False
+    user.save()
+
+
+def _signed_out(user: User) -> None:
+    assert end_sessions(user, actor=Subject(user)) == 1

@@ -11,6 +11,7 @@ from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement import topics
 from hetsched.placement.models import Workload
+from hetsched.placement.veil import veil
 
 from .database import in_database
 from .hub import Snapshot
@@ -73,6 +74,12 @@ def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
     rows = OutboxEvent.objects.filter(topic=topic, revision__lte=newest).order_by("-revision")
     events = list(rows.values_list("revision", "data")[:most])
     return newest, [(revision, message(topic, revision, data)) for revision, data in events]
+
+
+@in_database
+def veiled(text: str, own: frozenset[str]) -> str:
+    """Return a message in which no pod of another namespace than these is named."""
+    return veil(text.encode(), own).decode()
 
 
 def renamed(text: str, topic: str, asked: str) -> str:

@@ -4,8 +4,8 @@ A subscription may also say `"since":{topic: revision}` and `"merge":true`.
 
 Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
 (any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Rights are
-looked up again every 30 seconds. Database reads go through the one thread that Channels keeps for them, so sockets
-never use more than one connection.
+looked up again once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread
+that Channels keeps for them, so sockets never use more than one connection.
 Invariant: whatever ends a socket, it leaves the hub.
 """
 
@@ -28,6 +28,7 @@ from web.api.prometheus import SOCKETS
 from . import reading, rights
 from .database import in_database
 from .hub import ERROR, Hub, Listener, hub
+from .recall import until_rights_change
 
 RECHECK_SECONDS = 30.0
 MAX_TEXT = 64 * 1024
@@ -232,6 +233,8 @@ class _Socket:
             return
         if asked != topic:
             text = reading.renamed(text, topic, asked)
+        if self.asker.namespaces is not None:
+            text = await reading.veiled(text, self.asker.namespaces)
         await self.send({"type": "websocket.send", "text": text})
 
     def _tell_error(self, asked: str, code: str, detail: str) -> None:
@@ -243,7 +246,7 @@ class _Socket:
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(RECHECK_SECONDS)
+            await until_rights_change(RECHECK_SECONDS)
             asker = await in_database(rights.subject)(self.held)
             _check(asker)
             assert asker is not None

@@ -1,0 +1,53 @@
+"""Tell every process that somebody's rights became less, or may have: sockets that are open look again.
+
+Rule: the number of the topic `access` rises in the transaction of the change: a token that ended or changed, an account
+that was closed or changed its roles, a session that was ended. REST looks rights up at every request and needs nothing.
+What goes past the models (`QuerySet.update`) is noticed by the sockets' own look every 30 seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.db.models.signals import m2m_changed, post_delete, post_save
+
+from hetsched.journal.publish import publish
+
+TOPIC = "access"
+_ID = "hetsched.access.changes"
+
+
+def rights_changed() -> None:
+    """Have every open socket look at its rights again."""
+    with transaction.atomic():
+        publish(TOPIC, {})
+
+
+def listen() -> None:
+    """Notice what changes rights; called once, when the app is ready."""
+    from .models import BrowserSession, Token
+
+    users = get_user_model()
+    changing: tuple[Any, ...] = (Token, users)
+    for model in changing:
+        post_save.connect(_saved, sender=model, dispatch_uid=f"{_ID} {model.__name__} saved")
+    for model in (*changing, Group, BrowserSession):
+        post_delete.connect(_gone, sender=model, dispatch_uid=f"{_ID} {model.__name__} gone")
+    m2m_changed.connect(_moved, sender=users.groups.through, dispatch_uid=f"{_ID} groups")
+
+
+def _saved(created: bool, update_fields: Any, raw: bool, **_signal: Any) -> None:
+    if not (created or raw or (update_fields is not None and set(update_fields) <= {"last_login", "ending"})):
+        rights_changed()
+
+
+def _gone(**_signal: Any) -> None:
+    rights_changed()
+
+
+def _moved(action: str, **_signal: Any) -> None:
+    if action in ("post_remove", "post_clear", "post_add"):
+        rights_changed()

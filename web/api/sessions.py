@@ -1,0 +1,105 @@
+"""`sessions/`: where somebody is signed in with a browser; end one, or all of them.
+
+Rule: one sees and ends one's own; who may manage the product, those of others, by `account`. The key of a session is
+nowhere to be had: it is named by the beginning of its digest. A session that ended ends its live sockets within
+seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.contrib.auth import get_user_model
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.models import BrowserSession
+from hetsched.access.roles import Action
+from hetsched.access.sessions import end_sessions, sessions_of
+from hetsched.access.subject import Subject
+
+from . import bodies
+from .documents import Document, Request, Rows, page_of
+from .problems import Refused, not_found
+from .views import ApiView, answer
+
+
+class SessionEnd(Request, frozen=True):
+    """Which session ends, all but the one that asks if none is named; `account`: of whom, if not one's own."""
+
+    reason: str = ""
+    id: str = ""
+    account: str = ""
+
+
+class SessionDetail(Document, frozen=True):
+    """A browser that somebody is signed in with; `current` is the one that asks."""
+
+    id: str
+    current: bool
+    started_at: datetime | None
+    seen_at: datetime
+    ends_at: datetime
+    address: str
+    browser: str
+
+
+class SessionsEnded(Document, frozen=True):
+    """How many sessions ended."""
+
+    ended: int
+
+
+class Sessions(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {"account": "Of this account; for those who may manage the product."}
+
+    @extend_schema(responses=page_of(SessionDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List where you are signed in, the latest seen first."""
+        user = whose(self.subject, request.GET.get("account", ""))
+        here = current(request)
+        return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
+
+
+class End(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=SessionEnd, responses=SessionsEnded)
+    def post(self, request: Any) -> HttpResponse:
+        """End a session, or all but this one; all of somebody else's."""
+        asked = bodies.read(request, SessionEnd)
+        user = whose(self.subject, asked.account)
+        but = "" if asked.id else current(request)
+        ended = end_sessions(user, actor=self.subject, name=asked.id[:40], but=but, reason=asked.reason[:2000])
+        return answer(request, SessionsEnded(ended))
+
+
+def whose(subject: Subject, account: str) -> Any:
+    """Return the account that is meant. Raises: Refused 403 or 404."""
+    if not account or account == subject.user.get_username():
+        return subject.user
+    if not subject.may(Action.ADMIN):
+        raise Refused(403, "PermissionDenied", "sessions of others are for administrators")
+    found = get_user_model().objects.filter(username=account).first() if "\0" not in account else None
+    if found is None:
+        raise not_found("account", account)
+    return found
+
+
+def current(request: Any) -> str:
+    """Return the digest of the session that a request came by, empty for a program."""
+    row: BrowserSession | None = getattr(request.session, "row", None) if request.auth is None else None
+    return row.pk if row is not None else ""
+
+
+def detail(row: BrowserSession, here: str) -> SessionDetail:
+    """Return a session as it may be shown."""
+    return SessionDetail(
+        row.name, row.pk == here, row.started_at, row.seen_at, row.expire_date, row.address, row.browser
+    )
+
+
+routes = [path("sessions/", Sessions.as_view()), path("sessions/end/", End.as_view())]
