@@ -1,0 +1,60 @@
+"""Every request of docs/submitting.md is sent as it stands there; the answer has the status and the fields it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.invariants import check_invariants
+
+from .conftest import POD, Api
+
+PAGE = Path(__file__).parents[2] / "docs" / "submitting.md"
+BLOCK = re.compile(r"```http\n(\w+) (\S+)\n((?:[A-Z][\w-]+: [^\n]*\n)*)(.*?)\n\n(\d{3})\n(.*?)\n```", re.DOTALL)
+
+
+def missing(told: Any, sent: Any, place: str = "") -> list[str]:
+    """Return what the page shows and the answer has not; values may be others, states and numbers may not."""
+    if isinstance(told, dict):
+        lost = [f"{place}.{name}" for name in told if name not in sent]
+        return lost + [one for name in told.keys() & sent for one in missing(told[name], sent[name], f"{place}.{name}")]
+    if isinstance(told, list):
+        if told and len(told) != len(sent):
+            return [place]
+        return [one for pair in zip(told, sent, strict=False) for one in missing(*pair, place)]
+    kind = place.rpartition(".")[2]
+    fixed = kind in ("state", "status", "index", "accepted", "refused", "verdict", "pod", "key", "held")
+    return [place] if fixed and "…" not in str(told) and told != sent else []
+
+
+def test_what_it_shows_is_what_comes(operator: Api, cluster: Cluster) -> None:
+    kept = operator("POST", "holds/", POD.replace("web", "kept"), kind="application/yaml", status=201).json()["id"]
+    names = {"HOLD2": kept}
+    blocks = BLOCK.findall(PAGE.read_text())
+    assert len(blocks) == 7
+    for method, address, head, body, status, told in blocks:
+        for name, value in names.items():
+            address, body = re.sub(rf"\b{name}\b", value, address), re.sub(rf"\b{name}\b", value, body)
+        headers = {
+            name.lower().replace("-", "_"): value for name, value in re.findall(r"^([\w-]+): (.*)$", head, re.MULTILINE)
+        }
+        answer = operator(method, address, json.loads(body), status=int(status), **headers).json()
+        assert missing(json.loads(told), answer) == [], address
+        if "plan" in answer:
+            names["PLAN"] = answer["plan"]["token"]
+        if address.endswith("/holds/"):
+            names["HOLD"] = answer["id"]
+    assert check_invariants() == []
+
+
+def test_the_codes_it_names_are_those_that_are_sent() -> None:
+    root = PAGE.parents[1]
+    code = "\n".join(
+        path.read_text() for folder in ("web", "hetsched/placement") for path in (root / folder).rglob("*.py")
+    )
+    named = set(re.findall(r"\b\d{3} `([A-Z]\w+)`", PAGE.read_text()))
+    assert len(named) >= 8
+    assert {name for name in named if f'"{name}"' not in code} == set()
