@@ -418,6 +418,18 @@ def bench(*args: str) -> None:
     become(BIN / "hetsched", "bench", *(args or ["engine"]))
 
 
+def load(*args: str) -> None:
+    """Put load on control planes of real processes, on both kinds of database (half an hour); --help tells more"""
+    setup()
+    become(BIN / "python", "-m", "tests.load.run", *args)
+
+
+def soak(*args: str) -> None:
+    """Keep load up for half an hour while programs are killed, and see whether anything is lost or grows"""
+    setup()
+    become(BIN / "python", "-m", "tests.load.run", "soak", *args)
+
+
 def clean(*args: str) -> None:
     """Remove what dev.py and the tools made here, data of local runs excepted"""
     names = [".venv", ".tools", "build", "staticfiles", ".hypothesis", "hetsched.egg-info"]
@@ -441,7 +453,7 @@ def lock(*args: str) -> None:
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
     "gauntlet": gauntlet, "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
-    "kube-up": kube_up, "clean": clean,
+    "kube-up": kube_up, "load": load, "soak": soak, "clean": clean,
 }  # fmt: skip
 
 
