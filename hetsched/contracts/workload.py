@@ -252,7 +252,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     `container_names` are those of the shape's `containers`, in the same order; empty where nobody names them.
     `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
     `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it. `stays` says why it is
-    not to be moved for the sake of order: `annotation` or `local-volume`.
+    not to be moved for the sake of order: `annotation` or `local-volume`; of room that is held, `hold`.
     One with `gates` is not to be placed before somebody has taken them all away. `image_facts` are about its `images`,
     as far as somebody looked; `pull_secrets` are names of secrets of its namespace that may read them.
     `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.

@@ -27,6 +27,7 @@ MESSAGES = {
     "DaemonSet": "a DaemonSet runs one on each node",
     "SafeToEvict": "its owner says that it is not to be evicted",
     "LocalVolume": "it keeps data on its node",
+    "Held": "it is room that is held for a pod to come",
     "Foreign": "another scheduler places it",
     "Busy": "it is being bound, nominated or taken off",
     "GangMember": "a member of its gang stays",
@@ -76,6 +77,8 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
 
 
 def _stays(pod: PodSpec, state: ClusterState) -> str:
+    if pod.stays == "hold":
+        return "Held"
     if not pod.preemptible:
         return "StaticPod"
     kind = pod.controller.partition("/")[0]

@@ -1,0 +1,150 @@
+"""Room that is held on a real cluster: pods of a submission find it when they arrive, and others' pods go first.
+
+On a node of 8 CPUs one pod of 6 has room. That the room is there and only there is what each test relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from hetsched.access.tokens import create_token
+from hetsched.adapters.kube.api import Api
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import snapshot
+from hetsched.placement.actions import cancel, end_holds
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Hold, Pod, Reservation, Workload
+from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from workers import bind, create, schedule
+from workers.watch import Follower
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: default}
+spec: {containers: [{name: main, image: busybox, resources: {requests: {cpu: "6"}}}]}
+"""
+
+
+class Asker:
+    """Asks REST by the token of an operator."""
+
+    def __init__(self) -> None:
+        text = create_token(role="operator", name="test")[1]
+        self._client = Client(headers={"authorization": f"Bearer {text}"})
+
+    def __call__(self, address: str, manifest: str = POD, *, status: int, **more: Any) -> Any:
+        answer = self._client.post(
+            f"/api/v1/{address}", {"manifest": manifest, **more}, content_type="application/json"
+        )
+        assert answer.status_code == status, answer.content
+        return answer.json()
+
+
+@pytest.fixture
+def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Follow a cluster with one node, in which submissions may use the namespace default."""
+    monkeypatch.setattr(snapshot, "_warm", {})
+    for worker in (create, bind):
+        monkeypatch.setattr(worker, "api_of", lambda _: api)
+    Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
+    make_node(api, "n1")
+    follower = a_follower(api, cluster)
+    eventually(follower, lambda: Node.objects.count() == 1)
+    follower._tell()
+    yield follower
+    follower.ended.set()
+
+
+def told(there: Follower, cluster: Cluster) -> None:
+    """Let everybody do what there is to do once."""
+    there._tell()
+    create.run(cluster.pk)
+    schedule.run(cluster.pk)
+    bind.run(cluster.pk)
+
+
+def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Cluster, there: Follower) -> None:
+    ask = Asker()
+    hold = ask("holds/", status=201)
+    assert hold["pods"] == [{"pod": "default/train", "node": "n1"}]
+    assert ask("holds/", status=409)["code"] == "NoRoom"
+    accepted = ask("workloads/", status=202, hold=hold["id"])
+
+    def bound() -> bool:
+        told(there, cluster)
+        return Workload.objects.get(pk=accepted["id"]).state == "bound"
+
+    eventually(there, bound)
+    row = Hold.objects.get()
+    assert (row.state, row.workload_id) == ("used", accepted["id"])
+    assert Reservation.objects.filter(active=True).count() == 1
+    assert check_invariants() == []
+
+
+def test_a_plan_comes_true_though_others_ask_for_the_room_first(api: Api, cluster: Cluster, there: Follower) -> None:
+    ask = Asker()
+    plan = ask("what-if/", status=200, plan=True)["plan"]["token"]
+    accepted = ask("workloads/", status=202, plan=plan)
+    make_pod(api, "other", cpu="6")  # it is there, and asks, before the pod that was planned
+    eventually(there, lambda: "other" in states())
+    schedule.run(cluster.pk)
+    assert states()["other"] == "not-now"
+
+    def bound() -> bool:
+        told(there, cluster)
+        return Workload.objects.get(pk=accepted["id"]).state == "bound"
+
+    eventually(there, bound)
+    assert states()["other"] == "not-now"
+    assert check_invariants() == []
+
+
+def test_what_nobody_but_we_know_outlasts_a_change_of_followers(api: Api, cluster: Cluster, there: Follower) -> None:
+    hold = Asker()("holds/", status=201)
+    there.ended.set()
+    following.give_up(there.lease)
+    another = a_follower(api, cluster)
+    make_pod(api, "seen", cpu="1")
+    eventually(another, lambda: "seen" in states())
+    assert Hold.objects.get().state == "held"
+    assert Pod.objects.get(origin=Pod.HELD).name == f"train~{hold['id']}"
+    assert Reservation.objects.filter(active=True).count() == 1
+    another.ended.set()
+
+
+def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster: Cluster, there: Follower) -> None:
+    Asker()("holds/", status=201)
+    make_pod(api, "foreign", cpu="4", schedulerName="default-scheduler", nodeName="n1")
+    eventually(there, lambda: Hold.objects.get().state == "lost")
+    assert "default/foreign" in Hold.objects.get().end_reason
+    assert list(Reservation.objects.filter(active=True).values_list("pod__name", flat=True)) == ["foreign"]
+    assert check_invariants() == []
+
+
+def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: Cluster, there: Follower) -> None:
+    ask = Asker()
+    hold = ask("holds/", status=201)
+    accepted = ask("workloads/", status=202, hold=hold["id"])
+    cancel(Workload.objects.get(pk=accepted["id"]), actor=SYSTEM, reason="superseded")
+
+    def gone() -> bool:
+        told(there, cluster)
+        return Workload.objects.get(pk=accepted["id"]).state == "cancelled"
+
+    eventually(there, gone)
+    assert end_holds(cluster.pk) == 1
+    assert (Hold.objects.get().state, Reservation.objects.filter(active=True).count()) == ("used", 0)
+
+
+def test_nothing_is_held_on_facts_that_may_be_old(cluster: Cluster, there: Follower) -> None:
+    following.give_up(there.lease)
+    following.take(cluster.pk, "another")  # which has not listed anything yet
+    assert Asker()("holds/", status=409)["code"] == "ClusterNotInStep"
