@@ -4,6 +4,9 @@ Rule: priority, then submission order; other queue orders are the policy's own s
 did not fit waits for what may help it (see `retrying`), and a little longer after each try (1, 2, 4, 8, then 10 s), so
 a few large pods do not eat every batch.
 Where one member of a gang is due, all members that wait come with it, or they would miss each other for ever.
+Where more is due than one batch takes, the namespaces share it: of equal priority, the first pod of each comes before
+the second of any. So whoever floods the queue, or fills it with what never fits, keeps the others waiting for a batch
+and not for all of theirs.
 """
 
 from __future__ import annotations
@@ -98,7 +101,8 @@ def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waitin
     namespace, the first ones of each.
     """
     if policy is None or _orders_by_priority(policy):
-        return waiting(cluster_id, limit)
+        found = waiting(cluster_id, limit)
+        return found if len(found) < limit else waiting(cluster_id, limit, shared=True)
     if policy.follows_placements:
         return waiting(cluster_id, limit, each_namespace=True)
     return _first_of(cluster_id, policy, limit)
@@ -139,12 +143,15 @@ def _orders_by_priority(policy: Policy) -> bool:
     return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
 
 
-def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False) -> list[Waiting]:
+def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False, shared: bool = False) -> list[Waiting]:
     """Return the first pods to look at, in queue order, and the rest of their gangs; `limit` None for all of them.
 
-    `each_namespace`: the first ones of every namespace, so that none hides behind another's flood.
+    `each_namespace`: the first ones of every namespace, so that none hides behind another's flood. `shared`: of equal
+    priority, namespaces take turns.
     """
-    if limit is not None and not each_namespace:
+    if limit is not None and shared:
+        found = _in_turns(cluster_id, limit)
+    elif limit is not None and not each_namespace:
         found = [Waiting(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
     else:
         rows = due_pods(cluster_id)
@@ -153,6 +160,17 @@ def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False)
             rows = rows.annotate(place=place).filter(place__lte=limit)
         found = [Waiting(*row) for row in rows.order_by("-priority", "id").values_list(*_FIELDS)]
     return _with_gangs(cluster_id, found)
+
+
+def _in_turns(cluster_id: int, limit: int) -> list[Waiting]:
+    """Return the first pods where namespaces take turns, in queue order."""
+    turn = Window(RowNumber(), partition_by=["namespace", "priority"], order_by="id")
+    rows = due_pods(cluster_id).annotate(turn=turn).order_by("-priority", "turn", "id")
+    ids = list(rows.values_list("id", flat=True)[:limit])
+    found = [
+        Waiting(*row) for some in parts(ids) for row in due_pods(cluster_id).filter(pk__in=some).values_list(*_FIELDS)
+    ]
+    return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
 def _with_gangs(cluster_id: int, found: list[Waiting]) -> list[Waiting]:

@@ -1,0 +1,74 @@
+"""Where more is due than a batch takes, namespaces take turns: a flood makes the others wait for a batch, not for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Pod
+from hetsched.placement.queue import next_pods
+from hetsched.policies.actions import activate, save_draft
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, submitted
+from workers.schedule import run
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    """Have one node with 8 CPUs."""
+    made = a_cluster(a_node("n1").cpu(8))
+    spec = PolicySpec("hetsched", tuple(PluginUse(name) for name in ("priority-sort", "resource-fit")))
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
+    return made
+
+
+def fill(cluster: Cluster, namespace: str, count: int, *, priority: int = 0, cpu: str = "900") -> None:
+    pods = [a_pod(f"p{number}", namespace).cpu(cpu) for number in range(count)]
+    submitted(cluster, *pods, priority=priority)
+
+
+def shares(cluster: Any, limit: int) -> dict[str, int]:
+    return dict(Counter(pod.spec.namespace for pod in next_pods(cluster.pk, None, limit)))
+
+
+@pytest.fixture
+def flooded(cluster: Any) -> Any:
+    fill(cluster, "flood", 40)
+    fill(cluster, "small", 2)
+    fill(cluster, "other", 30)
+    return cluster
+
+
+def test_namespaces_take_turns(flooded: Any) -> None:
+    # 12 places: both of the small one's, and ten for the two others, five each.
+    assert shares(flooded, 12) == {"small": 2, "flood": 5, "other": 5}
+
+
+def test_what_all_fits_into_one_batch_comes_in_the_order_of_submission(flooded: Any) -> None:
+    found = [pod.pod_id for pod in next_pods(flooded.pk, None, 100)]
+    assert found == sorted(found)
+    assert len(found) == 72
+
+
+def test_priority_goes_before_turns(flooded: Any) -> None:
+    fill(flooded, "urgent", 10, priority=5)
+    assert shares(flooded, 12) == {"urgent": 10, "flood": 1, "small": 1}
+
+
+def test_a_batch_is_in_the_order_of_the_queue(flooded: Any) -> None:
+    found = [pod.pod_id for pod in next_pods(flooded.pk, None, 12)]
+    assert found == sorted(found)
+
+
+def test_a_pod_behind_a_flood_that_never_fits_is_placed_by_the_first_batch(cluster: Any, settings: Any) -> None:
+    settings.HETSCHED_BATCH = 10
+    fill(cluster, "flood", 40)
+    fill(cluster, "victim", 1, cpu="1")
+    run(cluster.pk)
+    decided = list(Pod.objects.order_by("decision_id").values_list("namespace", flat=True))
+    assert "victim" in decided[:10]
+    assert Pod.objects.get(namespace="victim").state == "placed"
