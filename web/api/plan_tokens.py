@@ -95,7 +95,7 @@ def _digest(*parts: Any) -> str:
     return sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
 
-def _seal(body: str, key: str | None = None) -> bytes:
+def _seal(body: str, key: str | bytes | None = None) -> bytes:
     return salted_hmac(_SALT, body, secret=key, algorithm="sha256").digest()
 
 

@@ -50,6 +50,7 @@ GOALS = {
 STAYS = {
     "StaticPod": gettext_lazy("its kubelet runs it from a file"),
     "DaemonSet": gettext_lazy("a DaemonSet runs one on each node"),
+    "Held": gettext_lazy("it is room that is held for a pod to come"),
     "SafeToEvict": gettext_lazy("its owner says that it is not to be evicted"),
     "LocalVolume": gettext_lazy("it keeps data on its node"),
     "Foreign": gettext_lazy("another scheduler places it"),

@@ -27,6 +27,7 @@ from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert, new
+from hetsched.journal.turns import turn
 from hetsched.policies.effective import Chooser
 
 from .. import dispatch
@@ -88,7 +89,7 @@ def submit(
             return known
     prepared = prepare(cluster, pods, policy, priority, origin)
     try:
-        with transaction.atomic():
+        with turn(), transaction.atomic():
             for pod in prepared:
                 pod.hold_id = hold or None
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
@@ -150,7 +151,7 @@ def answered(owner: str, key: str, body_hash: str) -> Submission | None:
             place="Idempotency-Key",
             hint="Use a new key",
         )
-    return Submission(kept.workload_id, kept.response, replayed=True)
+    return Submission(str(kept.response["id"]), kept.response, replayed=True)
 
 
 _ANSWERED = Prepared(lambda: IdempotencyKey.objects.filter(owner=Given("owner"), key=Given("key")))
