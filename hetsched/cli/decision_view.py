@@ -64,7 +64,7 @@ def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
     if why.decision is not None and why.decision != decision.id:
         _say(out, f"it was decided again since: hetsched explain {why.decision}", "bold")
     if why.outlook is not None:
-        _show_outlook(out, why.outlook)
+        _show_outlook(out, why.outlook, decision)
     _show_time(out, why)
     if why.changed is not None and why.decision == decision.id:
         _show_changed(out, why.changed)
@@ -155,10 +155,11 @@ def _show_gang(out: Console, gang: Gang) -> None:
         _say(out, f"  and {len(lacking) - _SHOWN_MEMBERS} more", "dim")
 
 
-def _show_outlook(out: Console, outlook: Outlook) -> None:
+def _show_outlook(out: Console, outlook: Outlook, decision: Decision) -> None:
     out.print()
     _say(out, "what would place it now", "bold")
-    _say(out, outlook.summary)
+    if outlook.summary != decision.summary:
+        _say(out, outlook.summary)
     for line in nearest_lines(step.fit for step in outlook.next_steps):
         _say(out, line)
     for blockers in outlook.blockers:

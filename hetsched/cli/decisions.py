@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hetsched.client import Decision, PodRow, PodWhy
+from hetsched.client.waiting import patiently
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 
@@ -148,10 +149,13 @@ def _severity(pod: PodRow) -> int:
 def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Found:
     """Follow until everything is placed, and return it as it is then."""
 
+    def ask() -> Sequence[object]:
+        return _key(client, identity, cluster)
+
     def changes() -> Iterator[Found]:
         last: Sequence[object] | None = None
         while True:
-            now = _key(client, identity, cluster)
+            now = ask() if last is None else patiently(ask)
             if now != last:
                 yield _found(client, identity, cluster, all_nodes=all_nodes)
             last = now

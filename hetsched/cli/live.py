@@ -32,10 +32,12 @@ def follow(
     *,
     over: Callable[[Seen], bool],
     stream: TextIO | None = None,
+    keep: bool = False,
 ) -> Seen | None:
     """Show what `changes` yields until it is `over` or there are no more, and return the last.
 
-    `draw` returns the lines of a view that may have so many, `tell` what is to be said of a change in lines of a log.
+    `draw` returns the lines of a view that may have so many, `tell` what is to be said of a change in lines of a log;
+    with `keep` the last view stays on the terminal.
     """
     stream = sys.stderr if stream is None else stream
     last: Seen | None = None
@@ -51,7 +53,7 @@ def follow(
     view = View(draw)
     out = console(stream)
     with Live(
-        get_renderable=lambda: view, console=out, refresh_per_second=_REDRAWS_A_SECOND, transient=True,
+        get_renderable=lambda: view, console=out, refresh_per_second=_REDRAWS_A_SECOND, transient=not keep,
         vertical_overflow="crop",
     ) as live:  # fmt: skip
         for now in changes:

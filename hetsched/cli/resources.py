@@ -18,6 +18,7 @@ import typer
 from rich.text import Text
 
 from hetsched.client.documents import Decision, Workload, read
+from hetsched.client.waiting import patiently
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
@@ -29,6 +30,7 @@ from .output import Output, OutputFormat, console, duration, note, print_json, t
 from .workload_view import COLOURS, coloured, show
 
 _EVERY_SECONDS = 2.0
+_NARROWEST = 8
 Row = dict[str, Any]
 
 
@@ -122,10 +124,13 @@ def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
 
 
 def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], output: OutputFormat) -> None:
+    def ask() -> list[Row]:
+        return _rows(client, kind, limit, query)
+
     def changes() -> Iterator[list[Row]]:
         last: list[Row] | None = None
         while True:
-            items = _rows(client, kind, limit, query)
+            items = ask() if last is None else patiently(ask)
             if items != last:
                 yield items
             last = items
@@ -141,14 +146,18 @@ def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], ou
     def tell(before: list[Row] | None, now: list[Row]) -> Iterator[str]:
         return _told(kind.columns, before, now)
 
-    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout)
+    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
 
 
 def _watch_one(client: Client, kind: Kind, path: str, query: dict[str, str], output: OutputFormat) -> None:
     def changes() -> Iterator[Row]:
         seen = ""
+
+        def ask() -> tuple[str, Row | None]:
+            return client.changed(path, seen, **query)
+
         while True:
-            seen, document = client.changed(path, seen, **query)
+            seen, document = patiently(ask) if seen else ask()
             if document is not None:
                 yield document
             time.sleep(_EVERY_SECONDS)
@@ -163,7 +172,7 @@ def _watch_one(client: Client, kind: Kind, path: str, query: dict[str, str], out
     def tell(before: Row | None, now: Row) -> Iterator[str]:
         return _told(("field", "value"), None if before is None else _fields(before), _fields(now))
 
-    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout)
+    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
 
 
 def _fields(document: Row) -> list[Row]:
@@ -171,19 +180,26 @@ def _fields(document: Row) -> list[Row]:
 
 
 def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
-    """Yield a table as lines, at most `height`."""
+    """Yield a table as lines, at most `height`; the widest columns give way until all fit the terminal."""
     cells = [[_in_table(column, item.get(column)) for column in columns] for item in items]
     heads = [_header(column) for column in columns]
     widths = [max([len(head), *(len(row[at]) for row in cells)]) for at, head in enumerate(heads)]
-    yield Text("  ".join(f"{head:<{width}}" for head, width in zip(heads, widths, strict=True)), style="bold")
+    most = console().size.width
+    while sum(widths) + 2 * len(widths) > most and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    yield Text("  ".join(_cut(head, width) for head, width in zip(heads, widths, strict=True)), style="bold")
     room = height - 1 if len(cells) < height else height - 2
     for row in cells[:room]:
         line = Text()
         for text, width in zip(row, widths, strict=True):
-            line.append(f"{text:<{width}}  ", style=COLOURS.get(text, ""))
+            line.append(f"{_cut(text, width)}  ", style=COLOURS.get(text, ""))
         yield line
     if len(cells) > room:
         yield Text(f"and {len(cells) - room} more", style="dim")
+
+
+def _cut(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _told(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:

@@ -34,6 +34,11 @@ def create(
     cluster: Annotated[str, typer.Option(help="Of an agent: the cluster of its node.")] = "",
     node: Annotated[str, typer.Option(help="Of an agent: the one node that it speaks for.")] = "",
     days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=90)] = 90,
+    quota: Annotated[
+        list[str] | None, typer.Option(help="What its pods may ask for at once, as pods=20 or cpu=64; repeat for more.")
+    ] = None,
+    most_priority: Annotated[int | None, typer.Option(help="The highest priority of its pods.")] = None,
+    submits_per_minute: Annotated[int | None, typer.Option(help="Its own limit of submissions a minute.")] = None,
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -41,7 +46,7 @@ def create(
     open_server_database(data)
     from django.db import OperationalError, ProgrammingError
 
-    from hetsched.access.tokens import create_token
+    from hetsched.access.tokens import bounds_of, create_token
     from hetsched.inventory.models import Cluster
 
     try:
@@ -55,6 +60,9 @@ def create(
             cluster=cluster,
             node=node,
             lifetime=timedelta(days=days),
+            most_priority=most_priority,
+            submits_per_minute=submits_per_minute,
+            quota=_quota(quota or []),
             reason="command line",
         )
     except (OperationalError, ProgrammingError) as error:
@@ -71,6 +79,7 @@ def create(
                 "role": token.role,
                 "namespaces": token.namespaces,
                 **({"cluster": token.cluster, "node": token.node} if token.node else {}),
+                **bounds_of(token),
                 "expires": rfc3339(token.expiry) if token.expiry else None,
             }
         )
@@ -86,6 +95,12 @@ def use_own_key(data: Path | None) -> None:
     kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
     if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
         os.environ["SECRET_KEY_FILE"] = str(kept)
+
+
+def _quota(given: list[str]) -> dict[str, str]:
+    """Read a quota written as `name=amount`."""
+    pairs = [part.partition("=") for part in given]
+    return {name: amount for name, _, amount in pairs}
 
 
 def open_server_database(data: Path | None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hetsched.cli import resources
 from hetsched.cli.live import View
 from hetsched.cli.workload_view import view
 from hetsched.client import Client, Workload
@@ -47,6 +48,15 @@ def test_a_view_is_as_large_as_its_terminal(width: int, height: int) -> None:
     lines = drawn(shown, width, height)
     assert len(lines) <= height
     assert max(len(line) for line in lines) <= width
+
+
+def test_wide_columns_give_way_to_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "console", lambda: Console(width=30, file=StringIO()))
+    rows = [{"name": "a", "isa": "x" * 90, "state": "not-now"}, {"name": "b", "isa": "y", "state": "placed"}]
+    # 30 columns, 2 after each of 3: name 4, state 7, so 13 are left for isa.
+    lines = [line.plain for line in resources._lines(("name", "isa", "state"), rows, 9)]
+    assert lines[:2] == ["name  isa            state  ", "a     xxxxxxxxxxxx…  not-now  "]
+    assert all(len(line) <= 30 for line in lines)
 
 
 def test_what_tells_most_is_shown_first_where_not_all_have_room() -> None:
