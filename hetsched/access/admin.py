@@ -15,7 +15,7 @@ from hetsched.contracts.errors import InputError
 from .models import Token
 from .roles import Action
 from .subject import Subject
-from .tokens import check_binding, check_namespaces, create_token, revoke_token
+from .tokens import check_binding, check_bounds, check_namespaces, create_token, revoke_token
 
 
 class TokenForm(forms.ModelForm):
@@ -23,7 +23,9 @@ class TokenForm(forms.ModelForm):
 
     class Meta:
         model = Token
-        fields = ("name", "role", "namespaces", "cluster", "node")
+        fields = (
+            "name", "role", "namespaces", "cluster", "node", "most_priority", "submits_per_minute", "quota"
+        )  # fmt: skip
 
     def clean_namespaces(self) -> list[str]:
         given = self.cleaned_data["namespaces"]
@@ -34,8 +36,12 @@ class TokenForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or self.cleaned_data
+        role = given.get("role", "")
         try:
-            check_binding(given.get("role", ""), given.get("cluster", ""), given.get("node", ""))
+            check_binding(role, given.get("cluster", ""), given.get("node", ""))
+            if role:
+                bounds = given.get("most_priority"), given.get("submits_per_minute"), given.get("quota") or {}
+                given.update(check_bounds(role, *bounds))
         except InputError as error:
             raise ValidationError(str(error)) from None
         return given
@@ -61,6 +67,9 @@ class TokenAdmin(admin.ModelAdmin):
             namespaces=obj.namespaces,
             cluster=obj.cluster,
             node=obj.node,
+            most_priority=obj.most_priority,
+            submits_per_minute=obj.submits_per_minute,
+            quota=obj.quota,
             actor=Subject(request.user),
         )
         obj.__dict__.update(created.__dict__)

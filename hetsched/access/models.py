@@ -42,7 +42,7 @@ class Token(AbstractAuthToken):
         _("quota"),
         default=dict,
         blank=True,
-        help_text=_("What its pods may ask for at the same time, as quantities: pods, waiting, cpu, memory and so on."),
+        help_text=_("What its pods may ask for at the same time, as quantities: pods, cpu, memory and so on."),
     )
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Where more is due than a batch takes, namespaces take turns: a flood makes the others wait for a batch, not for all."""
+"""Where more is due than a batch takes, namespaces take turns: a flood costs the others a batch, not all of its own."""
 
 from __future__ import annotations
 

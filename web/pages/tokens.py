@@ -55,6 +55,15 @@ def _reach(row: Token) -> str:
     return ", ".join(row.namespaces)
 
 
+def _bounds(row: Token) -> str:
+    told = [f"{name}={amount}" for name, amount in row.quota.items()]
+    if row.most_priority is not None:
+        told.append(_("priority up to %(number)s") % {"number": row.most_priority})
+    if row.submits_per_minute is not None:
+        told.append(_("%(number)s submissions a minute") % {"number": row.submits_per_minute})
+    return ", ".join(told)
+
+
 def _reach_cell(row: Token) -> Cell:
     return Cell(_reach(row)) if _reach(row) else Cell(_("all namespaces"), look="muted")
 
@@ -88,6 +97,7 @@ COLUMNS = (
     ),
     Column("role", gettext_lazy("Role"), lambda row: row.role, order=("role",)),
     Column("reach", gettext_lazy("Reaches"), _reach, _reach_cell),
+    Column("bounds", gettext_lazy("Bounds"), _bounds, sortable=False),
     Column("owner", gettext_lazy("Owner"), lambda row: row.user.get_username(), order=("user__username",)),
     Column(
         "created", gettext_lazy("Created"), lambda row: row.created, lambda row: Cell(row.created, look="time"),

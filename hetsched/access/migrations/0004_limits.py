@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='token',
             name='quota',
-            field=models.JSONField(blank=True, default=dict, help_text='What its pods may ask for at the same time, as quantities: pods, waiting, cpu, memory and so on.', verbose_name='quota'),
+            field=models.JSONField(blank=True, default=dict, help_text='What its pods may ask for at the same time, as quantities: pods, cpu, memory and so on.', verbose_name='quota'),
         ),
         migrations.AddField(
             model_name='token',
