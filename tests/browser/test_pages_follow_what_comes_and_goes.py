@@ -15,7 +15,7 @@ def test_a_section_that_was_not_there_comes_to_its_place(visitor: Visitor) -> No
     expect(page.locator("#live")).to_have_text("live")
     page.evaluate("document.getElementById('sources').remove()")
     visitor.submit("comes-by-itself")
-    expect(page.locator("#resources + #sources")).to_be_visible()
+    expect(page.locator("#pictures + #sources")).to_be_visible()
 
 
 def test_whoever_is_signed_out_keeps_the_page_and_is_told(visit: Callable[..., Visitor]) -> None:

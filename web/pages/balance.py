@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from django.http import HttpResponse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from hetsched.engine.balance import node_balance
@@ -20,6 +21,7 @@ from hetsched.placement.snapshot import warm
 from web.api.metrics import load_sources
 
 from .amounts import amount_words, percent, use
+from .balance_plane import MOST_DOTS, dots, trend
 from .shell import Shell, page
 
 PAGE_SIZE = 100
@@ -48,6 +50,9 @@ def balance(shell: Shell) -> HttpResponse:
             "total": len(nodes),
             "measured": sum(row["measured"] for row in nodes),
             "columns": [_label(name) for name in USAGE_RESOURCES],
+            "dots": dots(nodes),
+            "most_dots": MOST_DOTS,
+            "trend": trend(shell.cluster, timezone.now()),
             "page": found,
         },
     )

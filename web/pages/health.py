@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from hetsched import __version__
 from hetsched.access.roles import Action
@@ -119,7 +119,10 @@ def _parts() -> Iterator[Part]:
     found = components()
     words = {
         "database": (_("Database"), _("Look at the database server and DATABASE_URL; nothing works without it.")),
-        "migrations": (_("Tables"), _("Run `python manage.py migrate`; the tables are older than the program.")),
+        "migrations": (
+            pgettext("of a database", "Tables"),
+            _("Run `python manage.py migrate`; the tables are older than the program."),
+        ),
         "broker": (_("Redis"), _("Look at Redis and REDIS_URL; submissions are kept, nothing is decided.")),
         "outbox": (_("Live events"), _("Look at the workers of the queue io; pages do not move until they work.")),
         "scheduler": (_("Scheduling"), _("Look at the workers of the queue schedule and their log.")),

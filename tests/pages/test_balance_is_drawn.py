@@ -1,0 +1,59 @@
+"""The pictures of the balance page: dots where CPU and memory put them, and the line of the figures that were taken."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster
+from hetsched.policies.models import Measure
+from hetsched.policies.planned import Measured
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster
+from web.pages.balance_plane import HEIGHT, WIDTH, dots, trend
+
+
+def a_row(name: str, cpu: float | None, memory: float | None) -> dict[str, Any]:
+    return {"name": name, "degree": 0.9, "cells": [(cpu, "-"), (memory, "-"), (None, "-"), (None, "-")]}
+
+
+def took(cluster: Cluster, minutes: int, balance: float) -> None:
+    at = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+    figures = Measured(0.0, 0.0, 0.0, balance, 0.0)
+    Measure.objects.create(cluster=cluster, at=at, figures=figures)
+
+
+def test_a_dot_lies_where_cpu_and_memory_put_it() -> None:
+    # 25 % of CPU from the left, 60 % of memory from below: 100 - 60 = 40 from above
+    (dot,) = dots([a_row("n1", 0.25, 0.6), a_row("unknown", None, 0.5)])
+    assert (dot.name, dot.x, dot.y) == ("n1", 25.0, 40.0)
+
+
+def test_only_the_least_even_carry_their_names() -> None:
+    assert [dot.named for dot in dots([a_row(f"n{one}", 0.5, 0.5) for one in range(5)])] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.django_db
+def test_the_line_goes_from_the_oldest_figure_to_the_latest(cluster: Cluster) -> None:
+    assert trend(cluster, timezone.now()) is None
+    for minutes, balance in ((20, 1.0), (10, 0.875), (0, 0.75), (60 * 25, 0.1)):
+        took(cluster, minutes, balance)
+    found = trend(cluster, timezone.now())
+    assert found is not None
+    # what is older than a day is left out; from 0.75 to 1, 0.875 lies half-way
+    assert found.low == 0.75
+    assert found.line == f"0.0,0.0 {WIDTH / 2:.1f},{HEIGHT / 2:.1f} {WIDTH:.1f},{HEIGHT:.1f}"
+
+
+@pytest.mark.django_db
+def test_the_page_has_a_dot_a_node_and_says_so_in_words(viewer: Client) -> None:
+    a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("r").cpu(2).running_on("n1"),))
+    page = viewer.get("/balance/").content.decode()
+    assert len(re.findall(r'<circle cx="[0-9.]+" cy="[0-9.]+" r="1.3"', page)) == 2
+    assert "<title>n1: CPU 25 %" in page
+    assert "with two of them there is a line" in page
