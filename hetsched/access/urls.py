@@ -47,7 +47,7 @@ class ToLogin(RedirectView):
 urlpatterns = [
     path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("admin/login/", ToLogin.as_view()),
+    *([path("admin/login/", ToLogin.as_view())] if settings.HETSCHED_ADMIN else []),
 ]
 if settings.HETSCHED_OIDC_ISSUER:
     from .oidc import begin, complete

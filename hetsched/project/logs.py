@@ -1,8 +1,8 @@
 """Structured logs that never hold a secret.
 
 Rule: every record, ours or a library's, passes one chain of processors; values under a secret's name are replaced,
-and so are bearer tokens and passwords of URLs found inside any text. JSON escapes line breaks, so one record stays one
-line; the console form is for people at a terminal.
+and so are bearer tokens, signed tokens, passwords of URLs and the deployment's own secrets found inside any text. JSON
+escapes line breaks, so one record stays one line; the console form is for people at a terminal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ import structlog
 HIDDEN = "[hidden]"
 _SECRET_NAME = re.compile(r"authorization|cookie|token|passw|secret|csrf|api[-_]?key", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
-    r"hs_[0-9a-f]{8,}|(?<=bearer[ .])[\w.~+/=-]{8,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)", re.IGNORECASE
+    r"hs_[0-9a-f]{8,}|eyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*|(?<=bearer[ .])[\w.~+/=-]{8,}"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)",
+    re.IGNORECASE,
 )
+
+
+_own: set[str] = set()
+
+
+def hide(*secrets: str) -> None:
+    """Never write these, wherever they turn up: the secrets of this deployment."""
+    _own.update(secret for secret in secrets if len(secret) >= 8)
 
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
+        for secret in _own:
+            value = value.replace(secret, HIDDEN)
         return _SECRET_TEXT.sub(HIDDEN, value)
     if isinstance(value, dict):
         return {key: HIDDEN if _SECRET_NAME.search(str(key)) else _clean(item) for key, item in value.items()}
@@ -85,5 +97,7 @@ def logging_config(form: str, level: str) -> dict[str, Any]:
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "celery.beat": {"level": "WARNING"},
+            # At debug they write what a sign-in by a provider is made of.
+            "authlib": {"level": "INFO"},
         },
     }

@@ -310,6 +310,8 @@ HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 2, least=1, 
 HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
+# Whether there is an administration (`/admin/`), where accounts are made and the product's rows can be looked at.
+HETSCHED_ADMIN = ENV.flag("HETSCHED_ADMIN", default=True)
 # Whether people may sign in by name and password; without it by the identity provider alone.
 HETSCHED_PASSWORDS = ENV.flag("HETSCHED_PASSWORDS", default=True)
 # An OpenID Connect provider, what we are to it, and which of its groups have which role (`*`: everybody it knows).
@@ -409,6 +411,7 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = not (STATIC_ROOT / "staticfiles.json").is_file()
 WHITENOISE_AUTOREFRESH = DEBUG
 
+logs.hide(SECRET_KEY, HETSCHED_METRICS_TOKEN, HETSCHED_OIDC_CLIENT_SECRET, str(_database.get("PASSWORD") or ""))
 LOGGING = logs.logging_config(
     ENV.choice("HETSCHED_LOG_FORMAT", ("json", "console")),
     ENV.choice("HETSCHED_LOG_LEVEL", ("info", "debug", "warning", "error")).upper(),

@@ -1,11 +1,12 @@
-"""All routes: the admin, language choice, login, and whatever the web app serves."""
+"""All routes: the admin where it is wanted, language choice, login, and whatever the web app serves."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 
 urlpatterns = [
     path("", include("hetsched.access.urls")),  # before the admin, whose login page it replaces
-    path("admin/", admin.site.urls),
+    *([path("admin/", admin.site.urls)] if settings.HETSCHED_ADMIN else []),
     path("i18n/", include("django.conf.urls.i18n")),
     path("", include("web.urls")),
 ]

@@ -1,5 +1,7 @@
 """What each role may do, and that nothing else is allowed."""
 
+from typing import Any
+
 import pytest
 
 from hetsched.access.roles import MAY, Action, Role, actions_of
@@ -29,3 +31,13 @@ def test_no_role_reaches_admin() -> None:
 
 def test_other_groups_add_nothing() -> None:
     assert actions_of(["wheel", "admin", "superuser", ""]) == set()
+
+
+def test_the_documentation_has_the_table_as_it_is(settings: Any) -> None:
+    rows = [f"| role | {' | '.join(Action)} |", f"|{'---|' * (len(Action) + 1)}"]
+    for role in Role:
+        cells = ("yes" if action in MAY[role] else "" for action in Action)
+        rows.append(f"| `{role}` |{''.join(f' {cell} |'.replace('  ', ' ') for cell in cells)}")
+    text = (settings.BASE_DIR / "docs" / "accounts.md").read_text()
+    shown = text.partition("<!-- roles: made from hetsched/access/roles.py -->\n")[2].partition("<!-- end")[0]
+    assert shown.splitlines() == rows

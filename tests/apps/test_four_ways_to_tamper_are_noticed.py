@@ -1,0 +1,58 @@
+"""The audit trail after somebody with the database changed it: each of the four ways is noticed, with its place."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from hetsched.journal import chain
+from hetsched.journal.chain import chain_state, verify
+from hetsched.journal.models import AuditEntry, AuditSeal
+
+from .test_the_audit_trail_is_sealed import forged, noted, sealed
+
+pytestmark = pytest.mark.django_db
+TABLE = "journal_auditentry"
+
+
+@pytest.fixture(autouse=True)
+def small_seals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_SEALED", 2)
+
+
+@pytest.fixture
+def entries() -> list[AuditEntry]:
+    made = noted(6)
+    assert sealed() == 6
+    return made
+
+
+def broken() -> list[tuple[int, int]]:
+    return [(seal.first_entry, seal.last_entry) for seal in verify() if seal.problem]
+
+
+def test_a_changed_letter(entries: list[AuditEntry]) -> None:
+    forged(f"UPDATE {TABLE} SET reason = 'whz' WHERE id = {entries[3].pk}")
+    assert broken() == [(entries[2].pk, entries[3].pk)]
+
+
+def test_an_entry_that_is_gone(entries: list[AuditEntry]) -> None:
+    forged(f"DELETE FROM {TABLE} WHERE id = {entries[0].pk}")
+    assert broken() == [(entries[0].pk, entries[1].pk)]
+
+
+def test_two_entries_in_each_others_place(entries: list[AuditEntry]) -> None:
+    one, other = entries[2].pk, entries[3].pk
+    forged(f"UPDATE {TABLE} SET object_name = CASE id WHEN {one} THEN 'n3' ELSE 'n2' END WHERE id IN ({one}, {other})")
+    assert broken() == [(one, other)]
+
+
+def test_an_end_that_was_cut_off_with_its_seals(entries: list[AuditEntry]) -> None:
+    # What a log took down when it was sealed, outside the database.
+    head = chain_state().head
+    forged(f"DELETE FROM {TABLE} WHERE id IN ({entries[4].pk}, {entries[5].pk})")
+    assert broken() == [(entries[4].pk, entries[5].pk)]
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM journal_auditseal WHERE first_entry = %s", [entries[4].pk])
+    assert broken() == []
+    assert not AuditSeal.objects.filter(digest=head).exists()  # `hetsched audit verify --head` says so

@@ -1,0 +1,64 @@
+"""Without the administration a server opens what stands in the tables of rights, and nothing of a framework."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.api.test_who_may_do_what import TABLE
+from tests.pages.test_every_page_and_every_role import ADMIN, OPEN, PAGES
+from tests.system.processes import ROOT
+
+from .test_production_settings import PRODUCTION, run
+
+SHOW = """
+import django; django.setup()
+import json
+from django.urls import URLResolver, get_resolver
+def routes(patterns, before=""):
+    for pattern in patterns:
+        route = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver): yield from routes(pattern.url_patterns, route)
+        else: yield route
+print(json.dumps(sorted(set(routes(get_resolver().url_patterns)))))
+"""
+NOWHERE = "^api/(?P<rest>.*)$"  # answers what is not there
+
+
+def test_its_routes_are_those_of_the_tables(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", SHOW, HETSCHED_ADMIN="0", HETSCHED_HTTPS="on", **PRODUCTION)
+    assert done.returncode == 0, done.stderr
+    expected = (
+        {route for route, _method in TABLE} | set(PAGES) | {route for route in OPEN if not route.startswith(ADMIN)}
+    )
+    assert set(json.loads(done.stdout)) == expected | {NOWHERE}
+
+
+def test_with_a_provider_nothing_is_left_to_warn_about(tmp_path: Path) -> None:
+    provider = {
+        "HETSCHED_OIDC_ISSUER": "https://id.example", "HETSCHED_OIDC_CLIENT_ID": "hetsched",
+        "HETSCHED_OIDC_ROLES": "everyone=viewer", "HETSCHED_PASSWORDS": "0", "HETSCHED_ADMIN": "0",
+    }  # fmt: skip
+    words = ("manage.py", "check", "--deploy", "--fail-level", "WARNING")
+    done = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, **provider)
+    assert done.returncode == 0, done.stderr
+    half = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_OIDC_ISSUER="https://id.example")
+    assert "hetsched.E004" in half.stderr
+    nobody = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_PASSWORDS="0")
+    assert "hetsched.E005" in nobody.stderr
+    plain = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_OIDC_ISSUER="http://id.example")
+    assert "is not an https address" in plain.stderr
+
+
+def test_wherever_sockets_are_served_frames_are_small_and_not_compressed() -> None:
+    starts = (
+        "Dockerfile",
+        "docker-compose.yml",
+        "deploy/helm/hetsched/templates/processes.yaml",
+        "hetsched/cli/standalone.py",
+    )
+    for name in starts:
+        text = re.sub(r"[\s\",=-]+", " ", (ROOT / name).read_text())
+        assert text.count("ws max size 65536") >= 1, name
+        assert text.count("ws per message deflate false") >= 1, name
