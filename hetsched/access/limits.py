@@ -20,6 +20,8 @@ from collections import OrderedDict
 import msgspec
 from django.db import connection
 
+from hetsched.journal import turns
+
 from .models import Bucket
 
 _MOST_IN_MEMORY = 10_000
@@ -57,11 +59,11 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
 
     More than the whole bucket counts as the whole bucket. One statement, in a transaction of its own.
     """
-    turn = limit.turn_micros
-    cost, most = turn * min(amount, limit.burst), turn * limit.burst
+    each = limit.turn_micros
+    cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
     later = f"{greatest}({table}.full_at, {now}) + %s"
-    with connection.cursor() as cursor:
+    with turns.turn(), connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {table} (key, full_at) VALUES (%s, {now} + %s) "  # noqa: S608 - no value of a request
             f"ON CONFLICT (key) DO UPDATE SET full_at = {later} WHERE {later} - {now} <= %s "
@@ -70,11 +72,11 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
         )
         row = cursor.fetchone()
         if row is not None:
-            return Taken(True, max(0, most - row[0]) // turn, 0)
+            return Taken(True, max(0, most - row[0]) // each, 0)
         cursor.execute(f"SELECT full_at - {now} FROM {table} WHERE key = %s", [key])  # noqa: S608
         found = cursor.fetchone()
     ahead = found[0] if found else 0
-    return Taken(False, max(0, most - ahead) // turn, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
+    return Taken(False, max(0, most - ahead) // each, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
 
 
 def forget_full() -> int:

@@ -30,6 +30,7 @@ from django.utils import timezone
 from . import figures, tally
 from .models import OutboxEvent, Topic
 from .rows import insert, new
+from .turns import turn
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
@@ -156,7 +157,8 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     """Send committed events and note it; on failure they stay for `relay`. `run` runs what is to be awaited."""
     try:
         _send(events, run)
-        OutboxEvent.objects.filter(pk__in=[event.pk for event in events]).update(published_at=timezone.now())
+        with turn():
+            OutboxEvent.objects.filter(pk__in=[event.pk for event in events]).update(published_at=timezone.now())
     except Exception as error:  # whatever the channel layer or the database raises: the sweep tries again
         log.warning("live events not sent", events=len(events), error=repr(error))
         return False

@@ -30,8 +30,8 @@ from hetsched.placement import dispatch, topics
 
 from .middleware import QUIET_PATHS
 
-# More would only take the interpreter from each other.
-WORKING_THREADS = 16
+# More would only take the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten from each other.
+WORKING_THREADS = 8
 # More than may wait at once: `?wait=` answers at once when too many do.
 WAITING_THREADS = 320
 

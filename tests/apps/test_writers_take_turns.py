@@ -1,0 +1,70 @@
+"""Writers of one process queue for SQLite's one writer in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from hetsched.journal import turns
+from hetsched.journal.turns import turn
+from tests.system.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+needs_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has many writers")
+
+
+@needs_sqlite
+def test_whoever_came_first_goes_first() -> None:
+    order: list[int] = []
+
+    def write(number: int) -> None:
+        with turn():
+            order.append(number)
+        connection.close()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
+    with turn():
+        for number, thread in enumerate(threads):
+            thread.start()
+            wait_until(lambda: len(turns._waiting) > number, what="the thread queues")  # noqa: B023
+        assert order == []
+    for thread in threads:
+        thread.join(20)
+
+    assert order == [0, 1, 2, 3, 4]
+
+
+@needs_sqlite
+def test_a_turn_ends_with_an_error() -> None:
+    with pytest.raises(ValueError, match="no"), turn():
+        raise ValueError("no")
+
+    with turn():
+        assert turns._taken == [True]
+    assert turns._taken == [False]
+
+
+@needs_sqlite
+def test_whoever_is_in_a_transaction_waits_for_nobody() -> None:
+    with turn(), transaction.atomic(), turn():
+        assert not turns._waiting
+
+
+@needs_sqlite
+def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.01)
+    went_on = threading.Event()
+
+    def write() -> None:
+        with turn():
+            went_on.set()
+        connection.close()
+
+    with turn():
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join(20)
+    assert went_on.is_set()
+    assert turns._taken == [False]
