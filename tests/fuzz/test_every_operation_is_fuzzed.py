@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 from schemathesis.core.parameters import ParameterLocation
+from schemathesis.specs.openapi.checks import negative_data_rejection
 
 from hetsched.access.roles import MAY, Action, Role
 from hetsched.access.tokens import create_token
@@ -162,5 +163,9 @@ def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPa
 @settings(suppress_health_check=list(HealthCheck), database=None)
 def test_an_operation(case: Any, there: None, token_for: Callable[[Any], str]) -> None:
     token = token_for(case)
+    # What is wrong with a draft is the very answer of the one that checks it.
+    tells_faults = case.operation.path.endswith("/policies/{name}/check/")
     with undone():
-        case.call_and_validate(headers={"Authorization": token})
+        case.call_and_validate(
+            headers={"Authorization": token}, excluded_checks=[negative_data_rejection] if tells_faults else []
+        )

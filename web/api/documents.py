@@ -22,7 +22,7 @@ from .examples import with_example
 from .problems import CONTENT_TYPE, Problem
 from .queries import kind_of, serves
 
-_TAGS = {"type": "string", "minLength": 1, "examples": ["*"]}
+_TAGS = {"type": "string", "examples": ["*"]}
 _KEY = {"type": "string", "pattern": "^[!-~]{1,255}$"}
 
 

@@ -16,9 +16,9 @@ from .paging import MAX_LIMIT
 
 LONGEST_WAIT_SECONDS = 60
 
-_YES_OR_NO = {"type": "boolean"}
+YES_OR_NO = {"type": "boolean"}
 _VERSION = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-_MOMENT = {"type": "string", "anyOf": [{"format": "date"}, {"format": "date-time"}]}
+_MOMENT = {"type": "string", "anyOf": [{"format": "date"}, {"format": "date-time"}, {"maxLength": 0}]}
 KINDS: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
     "wait": {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS},
@@ -29,11 +29,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "until": _MOMENT,
     "change": {"type": "string", "enum": ["infeasible", "moved", "feasible"]},
     "standing": {"type": "string", "enum": [standing.value for standing in Standing]},
-    "seconds": {"type": "integer", "minimum": 1},
-    "explain": _YES_OR_NO,
-    "nearestFit": _YES_OR_NO,
-    "noPreempt": _YES_OR_NO,
-    "outlook": _YES_OR_NO,
+    "seconds": {"type": "integer", "minimum": 1, "maximum": 604_800},
+    "explain": YES_OR_NO,
+    "nearestFit": YES_OR_NO,
+    "noPreempt": YES_OR_NO,
+    "outlook": YES_OR_NO,
 }
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
 

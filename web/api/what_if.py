@@ -53,6 +53,7 @@ from .documents import Request
 from .paging import flag, integer
 from .plugins import registry
 from .problems import Refused
+from .queries import YES_OR_NO
 from .views import ApiView, answer
 
 MOST_PODS = 10_000
@@ -115,6 +116,7 @@ class View(ApiView):
         "noPreempt": "POST of a bare manifest: true never counts on evicting running pods.",
         "plan": "POST of a bare manifest: true adds a token by which the answer can be submitted.",
     }
+    kinds: ClassVar = {"plan": YES_OR_NO}
 
     @extend_schema(
         request={
