@@ -13,6 +13,8 @@ import typer
 from hetsched.client import Client, ServerUnavailable
 from hetsched.client.client import DEFAULT_SERVER
 
+from .output import note
+
 __all__ = ["DEFAULT_SERVER", "EXIT_UNREACHABLE", "Client", "ServerOption", "ServerUnavailable", "TokenOption"]
 
 EXIT_UNREACHABLE = 3
@@ -31,4 +33,4 @@ TokenOption = Annotated[
 
 def connect(server: str, token: str) -> Client:
     """Open a client; tests put their own in its place."""
-    return Client(server, token)
+    return Client(server, token, on_pause=lambda seconds: note(f"the server is busy; again in {seconds:.0f} s"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -35,7 +35,7 @@ Query = Mapping[str, str | int]
 
 
 class Transport:
-    """One server and one token, over connections that are kept."""
+    """One server and one token, over connections that are kept; `on_pause` is told how long the server puts it off."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Transport:
         patience_seconds: float = PATIENCE_SECONDS,
         timeout_seconds: float = _TIMEOUT_SECONDS,
         attempts: int = _ATTEMPTS,
+        on_pause: Callable[[float], None] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         import httpx
@@ -52,6 +53,7 @@ class Transport:
         self.server = checked_address(server)
         self.patience_seconds = patience_seconds
         self.attempts = attempts
+        self.on_pause = on_pause
         headers = {"Accept": "application/json", "User-Agent": f"hetsched/{__version__}"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -140,6 +142,8 @@ class Transport:
             if pause is None or pause > left:
                 return self._answer(response)
             left -= pause
+            if self.on_pause is not None:
+                self.on_pause(pause)
             time.sleep(pause)
 
     def _send(

@@ -43,10 +43,12 @@ def too_many(after: str = "5") -> httpx.Response:
 
 
 def test_who_is_put_off_comes_back_when_told_a_little_later_at_random(slept: list[float]) -> None:
-    talk, asked = client(too_many("5"), ROWS)
+    told: list[float] = []
+    talk, asked = client(too_many("5"), ROWS, on_pause=told.append)
     assert list(talk.nodes()) == []
     assert len(asked) == 2
     assert 5 <= slept[0] <= 6  # Retry-After and up to a fifth of it
+    assert told == slept
 
 
 def test_what_was_put_off_was_not_done_so_any_request_is_repeated() -> None:
