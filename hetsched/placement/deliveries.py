@@ -178,7 +178,7 @@ def give_up_old(now: datetime) -> int:
     return old.update(state=Delivery.DEAD, ended_at=now, code="TooOld", message="it waited for three days")
 
 
-def forget_deliveries(*, ended_before: datetime, limit: int = 1000) -> int:
+def forget_deliveries(*, ended_before: datetime, limit: int = 2000) -> int:
     """Delete what ended before a time, with its attempts; return how many went."""
     ids = list(Delivery.objects.filter(ended_at__lt=ended_before).order_by().values_list("id", flat=True)[:limit])
     if ids:

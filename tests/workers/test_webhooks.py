@@ -253,3 +253,12 @@ def test_one_dead_host_holds_up_no_other(receiver: Receiver, hooked: Any, settin
     assert callback.run(receiver.host) == 5
     assert Delivery.objects.filter(host="127.0.0.1:9", attempts__gt=0).count() == 1
     assert CallbackHost.objects.get(host=receiver.host).failures == 0
+
+
+def test_a_host_that_answers_gets_all_that_is_due(receiver: Receiver, hooked: Any) -> None:
+    hooked()
+    place(*("default" for _ in range(20)))
+    # The test's nodes have 8 CPUs; what is told here are 20 workloads that somebody placed.
+    assert callback.run(receiver.host) == 20
+    assert len({one.headers["webhook-id"] for one in receiver.heard}) == 20
+    assert not Delivery.objects.exclude(state=Delivery.DELIVERED).exists()
