@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
+from hetsched.access.limits import forget_full
 from hetsched.access.login import forget_failures
 from hetsched.access.sessions import forget_sessions
 from hetsched.inventory.hearing import take_samples
@@ -123,6 +124,7 @@ def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
     yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
     yield partial(forget_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     yield partial(forget_failures, now)
+    yield forget_full
     yield partial(forget_sessions, now)
 
 

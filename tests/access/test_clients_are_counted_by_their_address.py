@@ -1,0 +1,78 @@
+"""Under which address a client is counted: what its peer is, or what a trusted proxy says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.core.handlers.asgi import ASGIRequest
+from django.test import RequestFactory
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from hetsched.access.addresses import address_key
+from hetsched.access.limits import Limit, forget_full, take
+from hetsched.access.models import Bucket
+
+
+def counted(peer: str, *headers: tuple[bytes, bytes], trusted: str = "10.0.0.1") -> str:
+    """Send a request through the web server's own reading of proxies; return the address it is counted by."""
+    found: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(address_key(ASGIRequest(scope, None)))
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/", "query_string": b"", "scheme": "http", "http_version": "1.1",
+        "headers": list(headers), "client": (peer, 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    asyncio.run(ProxyHeadersMiddleware(app, trusted_hosts=trusted)(scope, None, None))  # type: ignore[arg-type]
+    return found[0]
+
+
+SPOOFS = [
+    (b"x-forwarded-for", b"1.2.3.4"),
+    (b"x_forwarded_for", b"1.2.3.4"),
+    (b"X-Forwarded-For", b"1.2.3.4"),
+    (b"x-real-ip", b"1.2.3.4"),
+    (b"forwarded", b"for=1.2.3.4"),
+    (b"remote_addr", b"1.2.3.4"),
+    (b"remote-addr", b"1.2.3.4"),
+    (b"client-ip", b"1.2.3.4"),
+]
+
+
+@pytest.mark.parametrize("header", SPOOFS, ids=lambda header: header[0].decode())
+def test_nobody_but_a_trusted_proxy_says_for_whom_it_asks(header: tuple[bytes, bytes]) -> None:
+    assert counted("192.0.2.7", header) == "192.0.2.7"
+
+
+def test_a_trusted_proxy_does() -> None:
+    assert counted("10.0.0.1", (b"x-forwarded-for", b"203.0.113.5")) == "203.0.113.5"
+
+
+def test_what_a_client_wrote_before_its_proxy_does_not_count() -> None:
+    assert counted("10.0.0.1", (b"x-forwarded-for", b"1.2.3.4, 203.0.113.5")) == "203.0.113.5"
+
+
+@pytest.mark.parametrize(
+    ("peer", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("", "unknown"),
+        ("testclient", "unknown"),
+    ],
+)
+def test_one_customer_is_one_key(peer: str, key: str) -> None:
+    assert address_key(RequestFactory().get("/", REMOTE_ADDR=peer)) == key
+
+
+def test_buckets_that_are_full_again_are_forgotten(db: Any) -> None:
+    take("busy", Limit(1, 5))
+    take("idle", Limit(1, 5))
+    Bucket.objects.filter(key="idle").update(full_at=1)
+    assert forget_full() == 1
+    assert list(Bucket.objects.values_list("key", flat=True)) == ["busy"]
