@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.conf import settings
 from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -42,6 +44,7 @@ class ThreadedHandler(ASGIHandler):
     def __init__(self) -> None:
         BaseHandler.__init__(self)  # the parent's own would load the middleware for a loop
         self.load_middleware()
+        import_module(settings.ROOT_URLCONF)  # now, not while the first request of each process waits
         self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
 
