@@ -147,13 +147,8 @@ def _offline(nodes: ClusterContent, asked: ClusterContent, pods: list[PodSpec], 
 
 
 def _online(server: str, token: str, on: str, filename: Sequence[str], policy: str | None) -> WhatIfAnswer:
-    body = {"manifest": read_manifest(filename), **({"policy": policy} if policy else {})}
     with connect(server, token) as client:
-        document = client.send(
-            "POST", "what-if/", query={"cluster": on} if on else {}, body=msgspec.json.encode(body),
-            headers={"Content-Type": "application/json"}, repeat=True,
-        ).json()  # fmt: skip
-    return msgspec.convert({"nodes": None, **document}, WhatIfAnswer)
+        return client.what_if(read_manifest(filename), cluster=on, policy=policy or "")
 
 
 # -- telling -------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
         "check", "-f", workload_file(tmp_path, TOO_BIG), "--server", "http://fleet", "--token", "hs_x", "--on", "lab"
     )
     assert result.exit_code == 11
-    assert server.asked[0].url.params["cluster"] == "lab"
+    assert server.body()["cluster"] == "lab"
 
 
 def test_without_a_fleet_nothing_is_checked(tmp_path: Path) -> None:

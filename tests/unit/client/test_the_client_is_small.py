@@ -1,0 +1,15 @@
+"""Whoever imports the client gets no framework, engine or terminal with it."""
+
+import subprocess
+import sys
+
+HEAVY = {"django", "celery", "numpy", "kubernetes", "typer", "yaml", "hetsched.engine", "hetsched.adapters"}
+
+
+def test_importing_and_using_it_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from hetsched.client import Client; Client('http://hetsched.test').close(); "
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == "[]", ended.stderr
