@@ -54,8 +54,9 @@ def story(api: Callable[..., Api], person: Any, decided: str, settings: Any) -> 
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
     settings.HETSCHED_SOURCE_HOSTS = ["prometheus.example:9090"]
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    root = Client(raise_request_exception=False)
-    root.force_login(person("root", superuser=True))
+    person("root", superuser=True)
+    root = Client(headers={"user-agent": "Firefox on Linux"}, raise_request_exception=False)
+    root.post("/login/", {"username": "root", "password": "a long enough password"})
     ask = Story(api, root)
     a_comparison()
     for part in (_questions, _workloads, _fleet, _policies, _desk, _moves, _live, _told, _tokens):
@@ -234,6 +235,8 @@ def _tokens(ask: Story, decided: str) -> None:
     key = ask("root", "POST", "tokens/", wanted, status=201)["key"]
     ask("root", "GET", "tokens/")
     ask("root", "POST", "tokens/{key}/revoke/", {"reason": "it leaked"}, status=204, key=key)
+    ask("root", "GET", "sessions/")
+    ask("root", "POST", "sessions/end/", {"reason": "a laptop was lost"})
 
 
 def test_every_example_is_what_is_asked_and_answered(story: Story, document: Any) -> None:
