@@ -97,7 +97,15 @@ class ApiSchema(AutoSchema):
         match = getattr(self.view, "matched", {}).get(self.method)
         if match is not None:
             text = "The ETag of what you read, or * for whatever is there; another one is answered with 412."
-            found.append(OpenApiParameter("If-Match", _TAGS, OpenApiParameter.HEADER, required=match, description=text))
+            found.append(
+                OpenApiParameter(
+                    "If-Match",
+                    _TAGS | {"minLength": int(match)},
+                    OpenApiParameter.HEADER,
+                    required=match,
+                    description=text,
+                )
+            )
         if self.method in getattr(self.view, "keyed", ()):
             text = "Makes a repetition safe: the same key and body get the first answer again, another body gets 422."
             found.append(OpenApiParameter("Idempotency-Key", _KEY, OpenApiParameter.HEADER, description=text))
