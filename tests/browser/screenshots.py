@@ -22,7 +22,7 @@ from tests.system.plane import embedded
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "screens"
 SIZE = {"width": 1440, "height": 900}
 WIDTHS = (1440, 1024, 390)
-CHINESE = ("fleet", "node-numa", "what-if", "why", "policies")
+CHINESE = ("fleet", "node-numa", "what-if", "why", "policies", "balance")
 LIVELY = """
 import time
 from workers.demo import tick
