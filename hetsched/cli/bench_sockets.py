@@ -66,7 +66,7 @@ class _Socket:
             with contextlib.suppress(OSError, websockets.WebSocketException):
                 protocols = [websockets.Subprotocol(f"bearer.{self._token}")]
                 async with websockets.connect(
-                    self._url, subprotocols=protocols, max_size=None, compression=None
+                    self._url, subprotocols=protocols, max_size=None, compression=None, open_timeout=_START_SECONDS
                 ) as socket:
                     since = {self._topic: self.revision} if self.revision >= 0 else {}
                     await self._ask(socket, action="subscribe", since=since, merge=True)
