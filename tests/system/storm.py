@@ -33,7 +33,7 @@ WEB = ("-m", "uvicorn", "hetsched.project.asgi:application", "--lifespan", "off"
 class Clients:
     """Clients at work, and what they were answered."""
 
-    def __init__(self, ports: list[int], token: str, prefix: str, pause_seconds: float = 0.02) -> None:
+    def __init__(self, ports: list[int], token: str, prefix: str, pause_seconds: float = 0.1) -> None:
         self._ports, self._token, self._prefix, self._pause = ports, token, prefix, pause_seconds
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(CLIENTS)]
@@ -125,16 +125,6 @@ class Storm:
         asked = ("token", "create", "--role", "submitter", "-o", "json")
         self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
         self.ports: list[int] = []
-        self.restarts = 0
-
-    def supervise(self, over: threading.Event) -> None:
-        """Run a worker and a beat, each anew where it ended, as whatever runs them in a deployment does."""
-        running = {start: start() for start in (self.plane.start_beat, self.plane.start_worker)}
-        while not over.wait(0.5):
-            for start, process in list(running.items()):
-                if not process.running:
-                    self.restarts += 1
-                    running[start] = start()
 
     def start_web(self, wish: Mapping[str, str] | None = None) -> Process:
         """Start a web server that the next clients use too; `wish`: with a fault of `tests.system.faulty` in it."""
@@ -163,20 +153,7 @@ class Storm:
 
 @contextlib.contextmanager
 def storm(**settings: str) -> Iterator[Storm]:
-    """Run a web server, a worker and a beat on a database and a message store that can be made to fail."""
-    with bare(**settings) as made:
-        made.start_web()
-        over = threading.Event()
-        supervisor = threading.Thread(target=made.supervise, args=(over,))
-        supervisor.start()
-        yield made
-        over.set()
-        supervisor.join()
-
-
-@contextlib.contextmanager
-def bare(**settings: str) -> Iterator[Storm]:
-    """Give the same without any process of it."""
+    """Give a control plane behind links; no process of it runs yet."""
     redis = parts.require("redis-server")
     with (
         postgres() as database_port, message_store(redis) as store_port,

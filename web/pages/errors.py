@@ -6,6 +6,8 @@ database nor the session, which may be what failed.
 
 from __future__ import annotations
 
+import sys
+from http import HTTPStatus
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -32,6 +34,12 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def failed(request: HttpRequest) -> HttpResponse:
+    refused = _refusal()
+    if refused is not None and refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if request.path.startswith("/api/"):
+            return problems.response(refused, request)
+        said = _("The server cannot be reached. Nothing was changed; try again.")  # what it stands on cannot
+        return _plain(request, refused.status, _("This did not work"), said)
     said = _("Something went wrong here, and it was logged. Try again; if it stays, quote the id below.")
     return _plain(request, 500, _("This did not work"), said)
 
@@ -39,6 +47,12 @@ def failed(request: HttpRequest) -> HttpResponse:
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     said = _("The form was too old, or cookies are blocked. Load the page again, then repeat what you did.")
     return _plain(request, 403, _("The form is no longer valid"), said)
+
+
+def _refusal() -> problems.Refused | None:
+    """Return what the failure that is being answered means; one outside of any view comes here too."""
+    error = sys.exc_info()[1]
+    return problems.refusal_of(error) if isinstance(error, Exception) else None
 
 
 def _said(exception: Exception) -> str:
