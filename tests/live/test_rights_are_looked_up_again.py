@@ -82,7 +82,7 @@ async def test_a_token_that_was_limited_keeps_what_it_may_still_hear(viewers: An
     ("change", "code"),
     [
         (lambda: revoke_token(Token.objects.get(), actor=None, reason="leaked"), 4401),
-        (lambda: Token.objects.get().user.groups.clear(), 4403),
+        (lambda: _left(Token.objects.get().user), 4403),
         (lambda: _closed(Token.objects.get().user), 4401),
     ],
     ids=["revoked", "left the group", "account closed"],
@@ -107,6 +107,10 @@ async def test_a_session_that_is_ended_ends_its_sockets(
     await viewer.listen("cluster:lab")
     await in_thread(lambda: _signed_out(User.objects.get()))()
     assert await viewer.closed() == 4401
+
+
+def _left(user: User) -> None:
+    user.groups.clear()
 
 
 def _closed(user: User) -> None:

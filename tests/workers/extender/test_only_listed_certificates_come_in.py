@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -31,6 +31,7 @@ from workers.extender.serving import Probes, clients_of
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}
+VERBS = {"filter", "prioritize", "preempt", "bind"}  # for listed clients, for nobody else
 
 
 @pytest.fixture
@@ -137,10 +138,14 @@ def test_without_a_certificate_of_ours_nobody_gets_an_answer(door: Door, pairs: 
 
 def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(door: Door, pairs: Path, tmp_path: Path) -> None:
     with calling(door, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
-        for path in ("/extender/filter", "/nothing"):
+        for path in (*(f"/extender/{verb}" for verb in VERBS), "/nothing"):
             status, problem = answered(connection, path)
             assert (status, problem["code"]) == (403, "ClientNotAllowed")
             connection.close()
+
+
+def test_the_table_has_a_row_for_every_verb_and_no_other() -> None:
+    assert set(serving.verbs(serving.Extenders(lambda cluster: cast(Any, None)))) == VERBS
 
 
 def test_old_tls_and_plain_text_get_nowhere(door: Door, pairs: Path) -> None:

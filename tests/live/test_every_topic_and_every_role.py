@@ -1,0 +1,74 @@
+"""Every topic times everybody who may listen, from one table: a topic without a row fails."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+
+from hetsched.access.roles import Role
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import create_token
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.placement import topics
+from hetsched.placement.models import Workload
+from tests.builders import a_pod
+from tests.scenes import submitted
+from web.live import reading, rights
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LOOK = {"viewer", "submitter", "operator", "policy-admin"}
+
+# Kind of topic -> whether a token that is limited to a namespace hears it: of all, of its own, or not at all.
+TABLE = {
+    "cluster": "all",  # loads of nodes, no pods
+    "watch": "all",
+    "policies": "all",
+    "workload": "own",
+    "node": "none",  # names the pods that run there
+    "decisions": "none",
+    "goldens": "none",
+    "plans": "none",
+}
+
+
+def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        topics.resolve("nothing")
+    assert set(re.findall(r"([a-z]+)(?::<\w+>)?(?:,|$)", caught.value.hint.removeprefix("Topics: "))) == set(TABLE)
+
+
+def found(asked: str) -> Any:
+    """Return a topic as a socket finds it; one that there is not in this scene, by its name."""
+    there = reading._resolve(asked)
+    return there if there.denied is None else reading.Found(asked, asked)
+
+
+def test_the_table_holds(cluster: Cluster) -> None:
+    ours = submitted(cluster, a_pod("ours", namespace="team"))
+    theirs = submitted(cluster, a_pod("theirs", namespace="rest"))
+    both = submitted(cluster, a_pod("a", namespace="team"), a_pod("b", namespace="rest"))
+    assert Workload.objects.count() == 3
+    named = {"cluster": "cluster:lab", "watch": "watch:lab", "node": "node:n1"}
+    for role in Role:
+        bound = {"cluster": "lab", "node": "n1"} if role == "agent" else {}
+        tokens = [create_token(role=role, name="t", namespaces=some, **bound)[0] for some in ([], ["team"])]
+        unlimited, limited = (Subject(token.user, token) for token in tokens)
+
+        def hears(subject: Subject, topic: str) -> bool:
+            there = found(topic)
+            return rights.may_listen(subject, there.topic, there.namespaces) is None
+
+        for kind, reach in TABLE.items():
+            if kind == "workload":
+                told = [hears(limited, f"workload:{one.pk}") for one in (ours, theirs, both)]
+                assert told == ([True, False, False] if role in LOOK else [False] * 3), role
+                assert hears(unlimited, f"workload:{both.pk}") is (role in LOOK)
+                continue
+            topic = named.get(kind, kind)
+            assert hears(unlimited, topic) is (role in LOOK), (role, kind)
+            assert hears(limited, topic) is (role in LOOK and reach == "all"), (role, kind)
+    assert rights.may_listen(Subject(AnonymousUser()), "cluster:lab", frozenset()) is not None
