@@ -204,6 +204,7 @@ class Actions(ApiView):
 
 
 def _read(request: Any) -> HoldWish:
+    seconds = integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST)
     asked = bodies.wrapped(request, HoldWish)
     if asked is not None:
         return asked
@@ -212,7 +213,7 @@ def _read(request: Any) -> HoldWish:
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
-        seconds=integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST),
+        seconds=seconds,
         note=query.get("note", ""),
     )
 

@@ -1,0 +1,127 @@
+"""Holds end when they are over, once, and leave nothing behind; nothing here needs a message to have arrived."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import ClaimUse
+from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.actions import Room, end_holds, forget_charged, forget_holds, hold, holding, submit
+from hetsched.placement.invariants import check_invariants
+from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
+from hetsched.placement.snapshot import load_state
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return a_cluster(a_node("n1"), a_node("n2"))
+
+
+def held(cluster: Cluster, *names: str, node: str = "n1", revision: int | None = None, **more: object) -> Hold:
+    rooms = [Room(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
+    at = Cluster.objects.get(pk=cluster.pk).revision if revision is None else revision
+    wish = {"policy": PolicyRef("hetsched", 1), "seconds": 60, "actor": ALICE, "owner": "me", **more}
+    return Hold.objects.get(pk=hold(cluster.pk, rooms, revision=at, **wish).hold_id)  # type: ignore[arg-type]
+
+
+def active() -> int:
+    return Reservation.objects.filter(active=True).count()
+
+
+def over(row: Hold) -> None:
+    Hold.objects.filter(pk=row.pk).update(expires_at=Now() - timedelta(seconds=1))
+
+
+def test_what_was_decided_on_an_older_state_is_not_booked(cluster: Cluster) -> None:
+    before = Cluster.objects.get(pk=cluster.pk).revision
+    held(cluster)
+    with pytest.raises(Conflict):
+        held(cluster, "q", revision=before)
+    assert (Hold.objects.count(), active()) == (1, 1)
+
+
+def test_the_engine_sees_the_pod_that_it_stands_for(cluster: Cluster) -> None:
+    row = held(cluster)
+    (booking,) = load_state(cluster.pk).state.bookings.values()
+    assert (booking.pod.name, booking.pod.shape, booking.pod.preemptible) == (
+        f"p~{row.pk}", a_pod("p").build().shape, False,
+    )  # fmt: skip
+
+
+def test_it_ends_once_however_often_somebody_looks(cluster: Cluster) -> None:
+    row = held(cluster, "a", "b")
+    assert end_holds(cluster.pk) == 0
+    over(row)
+    assert [end_holds(cluster.pk) for _ in range(3)] == [1, 0, 0]
+    assert (Hold.objects.get().state, active()) == ("expired", 0)
+    assert Node.objects.get(name="n1").requested["cpu"] == 0
+    assert check_invariants() == []
+
+
+def test_one_that_is_claimed_waits_for_its_pods_not_for_its_end(cluster: Cluster) -> None:
+    row = held(cluster)
+    submit(cluster, [a_pod("p").build()], actor=ALICE, hold=row.pk)
+    claimed = Hold.objects.get()
+    # A minute was asked for; its submission has ten.
+    assert claimed.expires_at - timezone.now() > timedelta(minutes=9)
+    assert end_holds(cluster.pk) == 0
+    over(row)
+    assert end_holds(cluster.pk) == 1
+    assert (Hold.objects.get().state, active()) == ("used", 0)
+    assert Workload.objects.get().state == "pending"  # it is decided like any other
+
+
+def test_a_submission_that_is_refused_leaves_the_hold_as_it_was(cluster: Cluster) -> None:
+    row = held(cluster)
+    submit(cluster, [a_pod("taken").build()], actor=ALICE)
+    with pytest.raises(InputError):
+        submit(cluster, [a_pod("taken").build()], actor=ALICE, hold=row.pk)
+    assert (Hold.objects.get().state, Hold.objects.get().workload_id) == ("held", None)
+
+
+def test_it_is_lost_with_its_node(cluster: Cluster) -> None:
+    held(cluster, "a")
+    held(cluster, "b", node="n2")
+    Node.objects.filter(name="n2").update(gone=True)
+    assert end_holds(cluster.pk) == 1
+    assert sorted(Hold.objects.values_list("state", flat=True)) == ["held", "lost"]
+    assert active() == 1
+
+
+def test_nothing_is_left_of_it_in_the_end(cluster: Cluster) -> None:
+    row = held(cluster, idempotency_key="k", body_hash="h")
+    over(row)
+    end_holds(cluster.pk)
+    later = timezone.now() + timedelta(hours=1)
+    forget_holds(cluster.pk, before=later)
+    forget_charged(cluster.pk, finished_before=later)
+    for rows in (Hold, Pod, IdempotencyKey):
+        assert not rows._default_manager.exists()
+    assert check_invariants() == []
+
+
+def test_room_of_a_hold_that_is_over_is_noticed(cluster: Cluster) -> None:
+    row = held(cluster)
+    Hold.objects.filter(pk=row.pk).update(state="expired")
+    assert [(one.id, one.message) for one in check_invariants()] == [("I8", "is room of a hold that is over")]
+
+
+def test_what_has_claims_of_its_own_is_not_held(cluster: Cluster) -> None:
+    pod = a_pod("p").build()
+    spec = msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, claims=(ClaimUse("data"),)))
+    with pytest.raises(InputError) as refused:
+        holding.check_rooms([Room(spec, "n1", EMPTY)])
+    assert refused.value.code == "HoldNotPossible"
