@@ -73,9 +73,10 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
     """
     on = {"cluster": cluster_id, "revision": revision or 0, "decisive": _ANY if revision is None else revision}
     if not (_ADVANCE(**on) if epoch is None else _ADVANCE_BY_LEADER(**on, epoch=epoch)):
-        stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
-        for name in stale.values_list("name", flat=True) if epoch is not None else ():
-            tally.add(figures.STALE_EPOCHS, name)
+        if epoch is not None:
+            stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
+            for name in stale.values_list("name", flat=True):
+                tally.add(figures.STALE_EPOCHS, name)
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     (cluster,) = _CLUSTER(cluster=cluster_id)
     return cluster
