@@ -100,7 +100,7 @@ class ApiSchema(AutoSchema):
             found.append(
                 OpenApiParameter(
                     "If-Match",
-                    _TAGS | {"minLength": int(match)},
+                    _TAGS | ({"pattern": "[!-~]"} if match else {}),
                     OpenApiParameter.HEADER,
                     required=match,
                     description=text,
