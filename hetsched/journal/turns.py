@@ -2,9 +2,10 @@
 
 Problem: SQLite lets those who wait for its one writer ask again in growing pauses: whoever waited longest asks least
 often, and of many requests at once some wait for seconds while others come and go.
-Rule: within a process writers queue here and only the first asks the database. Whoever is in a transaction already goes
-on without a turn, so nobody waits for a turn while holding what its holder waits for. A turn is waited for as long as
-the database is; then it is asked all the same. PostgreSQL has many writers: there is no queue.
+Rule: within a process writers queue here and only the first asks the database. Whoever is in a transaction already, or
+has the turn, as what runs after a commit may, goes on at once: nobody waits for a turn while holding what its holder
+waits for. A turn is waited for as long as the database is; then it is asked all the same. PostgreSQL has many writers:
+there is no queue.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ PATIENCE_SECONDS = 20.0  # of SQLite itself, see the settings
 _guard = threading.Lock()
 _waiting: deque[threading.Lock] = deque()
 _taken = [False]
+_own = threading.local()  # `held` while the thread has the turn
 
 
 @contextmanager
 def turn() -> Iterator[None]:
     """Wait until it is this thread's turn to write, and hold the turn for the block."""
-    held = connection.vendor == "sqlite" and not connection.in_atomic_block and _take()
+    alone = connection.vendor == "sqlite" and not connection.in_atomic_block and not getattr(_own, "held", False)
+    held = alone and _take()
+    if held:
+        _own.held = True
     try:
         yield
     finally:
         if held:
+            _own.held = False
             _give()
 
 

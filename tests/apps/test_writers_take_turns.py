@@ -68,3 +68,11 @@ def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
         thread.join(20)
     assert went_on.is_set()
     assert turns._taken == [False]
+
+
+@needs_sqlite
+def test_whoever_has_the_turn_does_not_wait_for_itself() -> None:
+    with turn(), turn():
+        assert not turns._waiting
+        assert turns._taken == [True]
+    assert turns._taken == [False]
