@@ -74,6 +74,7 @@ ADDRESSES = {
     "plugins/{name}/": "plugins/binpack/", "policies/": "policies/", "policies/{name}/": "policies/hetsched/",
     "policies/{name}/versions/": "policies/hetsched/versions/",
     "policies/{name}/versions/{version}/": "policies/hetsched/versions/1/", "queue/": "queue/",
+    "sessions/": "sessions/",
     "policies/{name}/versions/{version}/diff/{other}/": "policies/hetsched/versions/0/diff/1/",
     "policies/{name}/versions/{version}/goldens/": "policies/hetsched/versions/1/goldens/",
     "policies/{name}/preview/": "policies/spread/preview/",
