@@ -46,7 +46,7 @@ class Hold(models.Model):
     policy_name = models.CharField(_("policy"), max_length=63)
     policy_version = models.IntegerField(_("policy version"))
     pod_count = models.IntegerField(_("pods"))
-    # What counts against its owner's quota until somebody claims it.
+    # What counts against its owner's quota; once it is claimed, as far as it is more than what its workload counts.
     amounts = models.JSONField(_("amounts"), default=dict)
     workload = models.ForeignKey("placement.Workload", on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(_("since"))

@@ -4,7 +4,8 @@ Problem: two submissions that each fit into what is left, at the same moment, do
 Rule: a submission is written first and counted then, in its transaction: it takes the locks of what it is counted
 against, in the order of their names, and sums up what all that committed before it hold with its own. What is too
 much is undone with everything else. The locks are held from there to the commit, which is next; SQLite has one writer
-anyway. A workload is charged whole until it is over, a hold until a workload claims it.
+anyway. A workload is charged whole until it is over, a hold until it ends: whole, or as far as it is more than the
+workload that claimed it.
 Invariant: at every commit what an owner with a quota has submitted or holds is no more than the quota, whatever raced.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q
 
 from hetsched.contracts.allowance import GPU_MILLI, PODS, Allowance
 from hetsched.contracts.errors import InputError
@@ -108,9 +110,14 @@ def _check_bounds(wanted: Mapping[str, int], most: Mapping[str, int]) -> None:
 def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int]) -> None:
     """Refuse what an owner's workloads and holds, those just written among them, come to beyond the quota."""
     held: Counter[str] = Counter()
-    charged = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
-    kept = Hold.objects.filter(owner=owner, state=Hold.HELD)
-    for amounts in (*charged.values_list("amounts", flat=True), *kept.values_list("amounts", flat=True)):
+    rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
+    charged: dict[str, dict[str, int]] = dict(rows.values_list("workload_id", "amounts"))
+    # What somebody else claimed, as an operator may, is the owner's no more.
+    kept = Hold.objects.filter(Q(state=Hold.HELD) | Q(state=Hold.CLAIMED, workload__owner=owner), owner=owner)
+    for claimed_by, amounts in kept.values_list("workload_id", "amounts"):
+        own = charged.get(claimed_by, {})
+        held.update({name: max(0, amount - own.get(name, 0)) for name, amount in amounts.items()})
+    for amounts in charged.values():
         held.update(amounts)
     for name, bound in most.items():
         if held[name] > bound:

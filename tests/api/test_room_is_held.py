@@ -282,3 +282,26 @@ def test_a_quota_counts_room_that_is_held(operator: Api, cluster: Cluster) -> No
     assert held(limited, POD.replace("500m", "2"), 429)["code"] == "QuotaExceeded"
     held(limited, POD.replace("500m", "1"))
     assert held(limited, POD.replace("500m", "7"), 403)["code"] == "QuotaTooSmall"
+
+
+def test_room_is_decided_by_no_policy_that_a_manifest_brings_along(operator: Api, cluster: Cluster) -> None:
+    # Without `resource-fit` a pod of 50 CPUs would be put on a node of 8.
+    own = (
+        "apiVersion: hetsched.io/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: mine}\n"
+        "spec: {plugins: [{name: least-allocated}]}\n---\n"
+    )
+    huge = POD.replace("500m", "50")
+    assert held(operator, own + huge, 400, policy="mine")["code"] == "PolicyUnknown"
+    assert held(operator, own.replace("mine", "hetsched") + huge, 409)["code"] == "NoRoom"
+    asked = {"manifest": own + huge, "policy": "mine", "plan": True}
+    assert operator("POST", "what-if/", asked, status=400).json()["code"] == "PolicyUnknown"
+    assert not Hold.objects.exists()
+
+
+def test_a_claimed_hold_counts_as_far_as_it_is_more_than_its_submission(operator: Api, cluster: Cluster) -> None:
+    limited = Api(create_token(role="submitter", name="ci", quota={"cpu": "6"})[1])
+    hold = held(limited)
+    # 5 CPUs are held. A pod of 1 CPU that never fits claims them: 5 of 6 stay taken, not 1.
+    submitted(limited, POD.replace("500m", "1").replace("web", "small"), hold=hold["id"])
+    assert held(limited, POD.replace("500m", "2"), 429)["code"] == "QuotaExceeded"
+    held(limited, POD.replace("500m", "1"))

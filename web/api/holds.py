@@ -223,7 +223,7 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
         raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
     cluster = reach.cluster_of(asked.cluster)
     check_known(cluster)
-    wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False)
+    wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)
 
     def write(tried: Tried) -> Kept:
         if tried.answer.verdict is not Verdict.PLACED:

@@ -275,7 +275,8 @@ def _choose(
     """Return the policy to decide by, and the pods, marked where the policy they name cannot be theirs."""
     if asked.policy_draft is not None:
         return _draft(asked.policy_draft), content.pending
-    own = {spec.name: spec for spec in (*inline.policies, *content.policies)}
+    # What is to come true is decided as a submission would be: by policies that are active, whatever comes along.
+    own = {} if asked.plan else {spec.name: spec for spec in (*inline.policies, *content.policies)}
     if asked.policy in own:
         return own[asked.policy], content.pending
     chooser = Chooser(cluster) if cluster else _InlineChooser(own, inline, content)
