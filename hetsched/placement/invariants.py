@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import Count, F, Max, Min, Q, Sum
 
 from hetsched.contracts.cards import cards_of
@@ -29,6 +28,7 @@ from hetsched.engine.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
+from hetsched.journal.moment import one_moment
 
 from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import HOLDING, QUEUED, State, workload_state
@@ -71,22 +71,9 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
-    """Return everything that is wrong in one cluster, or in all of them and in what they share."""
-    with _one_moment():
+    """Return everything that is wrong at one moment in one cluster, or in all of them and in what they share."""
+    with one_moment():
         return list(_violations(cluster))
-
-
-@contextmanager
-def _one_moment() -> Iterator[None]:
-    """Have every query see the rows of the same moment, as far as a transaction that is open already lets us."""
-    if connection.in_atomic_block:
-        yield
-        return
-    with transaction.atomic():
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        yield
 
 
 def _violations(cluster: Cluster | None) -> Iterator[Violation]:

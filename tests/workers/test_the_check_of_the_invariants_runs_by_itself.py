@@ -1,0 +1,21 @@
+"""Checked here: the periodic check of the invariants by the way that the beat takes, with no transaction around it.
+
+Not tested here: what the check finds (tests/apps/test_invariants_notice.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from hetsched.journal import figures, tally
+from hetsched.placement.invariants import CHECKED
+from workers import ticking
+
+pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task begins outside of any
+
+
+def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:
+    assert ticking.run("workers.canary.check", 60, [])
+    assert {one.labels[0]: one.value for one in tally.told(figures.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
+    assert connection.get_autocommit()
