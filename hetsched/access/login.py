@@ -2,10 +2,11 @@
 
 Problem: to close an account after some failures lets anybody lock its owner out; to count by address alone lets a
 thousand machines guess at one account.
-Rule: attempts are counted for 15 minutes per account and address (10), per account (100) and per address (100, IPv6 by
-its /64); over a limit the password is not even looked at. An attempt is counted before its password is looked at, so a
-hundred at once are no more than a hundred, and taken back when it was right. A browser that signed in to an account
-before bears a signed cookie for it and is counted by itself (10): guessing from elsewhere never locks its owner out.
+Rule: attempts are counted for 15 minutes per account and address (10), per account (100) and per address (100, see
+`addresses.py`); over a limit the password is not even looked at. An attempt is counted before its password is looked
+at, so a hundred at once are no more than a hundred, and taken back when it was right. A browser that signed in to an
+account before bears a signed cookie for it and is counted by itself (10): guessing from elsewhere never locks its owner
+out.
 What is answered is the same for a wrong name, a wrong password and a closed door.
 The counters live in the database, so every process shares them.
 Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
@@ -14,7 +15,6 @@ Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from ipaddress import ip_address, ip_network
 from typing import Any
 
 import structlog
@@ -28,6 +28,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
+from .addresses import address_key
 from .models import LoginFailure
 
 WINDOW = timedelta(minutes=15)
@@ -94,19 +95,10 @@ def _device(request: HttpRequest, account: str) -> str:
 
 
 def _limits(request: HttpRequest, username: str) -> dict[str, int]:
-    account, address = _account(username), _network(request.META.get("REMOTE_ADDR", ""))
+    account, address = _account(username), address_key(request)
     if device := _device(request, account):
         return {f"device {device}": 10}
     return {f"{account}@{address}": 10, f"account {account}": 100, f"address {address}": 100}
-
-
-def _network(address: str) -> str:
-    """Return an address as it is counted: one customer has a whole /64 of IPv6."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:60]
-    return str(ip_network(f"{found}/64", strict=False)) if found.version == 6 else str(found)
 
 
 def _taken(limits: dict[str, int], now: datetime) -> bool:

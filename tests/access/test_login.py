@@ -116,6 +116,15 @@ def test_a_whole_network_of_ipv6_is_one_address(client: Client, person: Any) -> 
     assert attempt(client, PASSWORD, address="2001:db8:0:2::1")
 
 
+def test_addresses_of_ipv4_that_come_as_ipv6_are_addresses_of_their_own(client: Client, person: Any) -> None:
+    # All of IPv4 lies in one /64 of IPv6: a server that listens to both hears ::ffff:192.0.2.1.
+    person("ada")
+    for _try in range(10):
+        attempt(client, "wrong", address="::ffff:192.0.2.1")
+    assert not attempt(client, PASSWORD, address="192.0.2.1")
+    assert attempt(client, PASSWORD, address="::ffff:192.0.2.2")
+
+
 def test_right_passwords_use_up_nothing(person: Any) -> None:
     person("ada")
     for _try in range(12):
