@@ -4,7 +4,7 @@ Rule: the provider is the deployment's choice (`HETSCHED_OIDC_ISSUER`), not a us
 signature is by one of its own keys and of an asymmetric kind, issuer, audience, times and nonce are right, and the
 browser is the one that set out (state in its session). An account is known again by issuer and subject; a name is for
 reading and never leads to an account that was made otherwise. Its roles are what its groups are mapped to
-(`HETSCHED_OIDC_ROLES`), anew at each sign-in; who has none does not come in.
+(`HETSCHED_OIDC_ROLES`), anew at each sign-in; who has none does not come in, and loses those of before.
 Limits: who left the provider stays signed in until the session ends, or somebody ends it here.
 Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer of an answer).
 """
@@ -175,21 +175,36 @@ def _account_of(claims: dict[str, Any]) -> Any:
     if not 0 < len(subject) <= 255 or "\0" in subject:
         raise Refused("the subject cannot be kept")
     if not roles:
+        _take_roles(subject)
         raise Refused(f"no group of {_name(claims, subject)!r} has a role")
     with transaction.atomic():
-        issuer = settings.HETSCHED_OIDC_ISSUER
-        known = ExternalAccount.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
-        user = known.user if known else _made(issuer, subject, _name(claims, subject))
+        known = _known(subject)
+        user = known.user if known else _made(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
         if not user.is_active:
             raise Refused(f"the account {user.get_username()!r} is closed")
         _give(user, roles, made=known is None)
     return user
 
 
+def _known(subject: str) -> ExternalAccount | None:
+    rows = ExternalAccount.objects.select_related("user").filter(issuer=settings.HETSCHED_OIDC_ISSUER, subject=subject)
+    found: ExternalAccount | None = rows.first()
+    return found
+
+
+def _take_roles(subject: str) -> None:
+    """Take from an account what its groups gave it, with whatever its sessions and tokens could do by that."""
+    with transaction.atomic():
+        known = _known(subject)
+        if known is not None:
+            _give(known.user, set(), made=False)
+
+
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            return "".join(sign for sign in claims[claim].strip() if sign.isprintable())[:100]
+            told = get_user_model().normalize_username(claims[claim].strip())  # as it will be kept
+            return "".join(sign for sign in told if sign.isprintable())[:100]
     return subject[:100]
 
 

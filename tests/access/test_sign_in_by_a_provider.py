@@ -167,6 +167,26 @@ def test_a_provider_that_is_another_is_not_gone_to(provider: Provider, client: C
     assert client.get("/login/oidc/").status_code == 302
 
 
+def test_whoever_has_no_group_with_a_role_any_more_has_none_here_either(provider: Provider, client: Client) -> None:
+    provider.person = {**provider.person, "groups": ["owners", "platform"]}
+    signed_in(provider, client)
+    provider.person = {**provider.person, "groups": ["chess club"]}
+    assert signed_in(provider, Client()).status_code == 403
+    ada = User.objects.get()
+    assert ([group.name for group in ada.groups.all()], ada.is_superuser, ada.is_staff) == ([], False, False)
+    assert AuditEntry.objects.get(action="account.roles").details["before"] == ["admin", "operator"]
+    assert client.get("/queue/").status_code != 200
+
+
+def test_a_name_in_other_letters_of_the_same_look_is_that_name(provider: Provider, client: Client) -> None:
+    # Compatibility forms are one name to the accounts: fullwidth letters are ADA.
+    User.objects.create_user("ada", password="a long enough password")
+    wide = "".join(chr(ord(sign) + 0xFEE0) for sign in "ADA")
+    provider.person = {**provider.person, "preferred_username": wide}
+    signed_in(provider, client)
+    assert ExternalAccount.objects.get().user.username == "ADA@127.0.0.1"
+
+
 def test_a_closed_account_stays_closed(provider: Provider, client: Client) -> None:
     signed_in(provider, client)
     User.objects.update(is_active=False)
