@@ -62,13 +62,15 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
     each = limit.turn_micros
     cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
-    later = f"{greatest}({table}.full_at, {now}) + %s"
+    # What lies further ahead than a whole bucket was written before the clock was set back.
+    since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
+    later = f"{greatest}({since}, {now}) + %s"
     with turns.turn(), connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {table} (key, full_at) VALUES (%s, {now} + %s) "  # noqa: S608 - no value of a request
             f"ON CONFLICT (key) DO UPDATE SET full_at = {later} WHERE {later} - {now} <= %s "
             f"RETURNING full_at - {now}",
-            [key, cost, cost, cost, most],
+            [key, cost, most, cost, most, cost, most],
         )
         row = cursor.fetchone()
         if row is not None:

@@ -171,3 +171,11 @@ def test_each_item_counts_to_the_rate_of_its_sender(cluster: Cluster) -> None:
     refused = caller("POST", "submissions/", {"items": [named("b"), named("c")]}, status=429)
     assert (refused.json()["code"], int(refused["Retry-After"]) >= 1) == ("RateLimited", True)
     assert Workload.objects.count() == 4
+
+
+def test_a_batch_beyond_what_its_sender_may_at_once_is_refused(cluster: Cluster) -> None:
+    caller = Api(create_token(role="submitter", name="ci", submits_per_minute=5)[1])
+    refused = caller("POST", "submissions/", {"items": [named(f"a{n}") for n in range(6)]}, status=400).json()
+    assert (refused["code"], refused["place"]) == ("BatchSize", "items")
+    assert not Workload.objects.exists()
+    sent(caller, *[named(f"a{n}") for n in range(5)])

@@ -83,6 +83,13 @@ def test_what_was_taken_comes_back(db: Any) -> None:
     assert [take("k", limit).admitted for _ in range(2)] == [True, False]
 
 
+def test_a_clock_that_was_set_back_shuts_nobody_out(db: Any) -> None:
+    limit = Limit(60, 2)  # one a second: what was taken is back 2 s from now at the latest
+    assert take("k", limit).admitted
+    Bucket.objects.update(full_at=Bucket.objects.get().full_at + 3_600_000_000)
+    assert [take("k", limit).admitted for _ in range(3)] == [True, True, False]
+
+
 def test_more_than_a_whole_bucket_takes_the_whole_bucket(db: Any) -> None:
     limit = Limit(1, 5)
     assert take("k", limit, 100).admitted

@@ -28,7 +28,7 @@ from hetsched.inventory.ledger import Conflict
 from . import bodies
 from .documents import Document, Request
 from .problems import ItemProblem, Refused, refusal_of
-from .rates import SUBMIT, take_turn
+from .rates import SUBMIT, at_once, take_turn
 from .submissions import PodState, Submit, check_key, idempotency_key, take
 from .views import ApiView, answer
 
@@ -90,6 +90,12 @@ class Submissions(ApiView):
             )
         batch = bodies.read(request, Batch, large=True)
         _check(batch)
+        most = at_once(SUBMIT, self.subject)
+        if most is not None and len(batch.items) > most:
+            raise InputError(
+                "BatchSize", f"{len(batch.items)} items are more than the {most} that you may submit at once",
+                place="items", hint="Send them in several batches",
+            )  # fmt: skip
         self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
         submit = _together if batch.all_or_nothing else _each

@@ -32,6 +32,12 @@ def limit_of(kind: str, subject: Subject) -> Limit:
     return Limit(getattr(settings, f"HETSCHED_{names}_PER_MINUTE"), getattr(settings, f"HETSCHED_{names}_AT_ONCE"))
 
 
+def at_once(kind: str, subject: Subject) -> int | None:
+    """Return how many of a kind one request may stand for; None for as many as there are."""
+    limit = limit_of(kind, subject)
+    return limit.burst if limit.per_minute else None
+
+
 def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
     """Count a request of somebody, or `amount` submissions in one; return headers that say how many more are possible.
 
