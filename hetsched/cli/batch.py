@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -21,7 +22,7 @@ from hetsched.client.documents import ItemAnswer, ItemProblem
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_policy
-from .options import PodFiles, read_each
+from .options import PodFiles, given_key, read_each
 from .output import Output, OutputFormat, Track, console, note, print_json, table
 from .workload_view import coloured
 from .workloads import Patient, Timeout
@@ -45,8 +46,14 @@ def batch(
         bool, typer.Option("--all-or-nothing", help=f"Submit all, or nothing if one is wrong; at most {_TOGETHER}.")
     ] = False,
     idempotency_key: Annotated[
-        str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the first answers again.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="K",
+            show_default=False,
+            help="The same key and files: the first answers again.",
+        ),
+    ] = None,
     wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all are decided.")] = False,
     goal: Annotated[
         Goal | None, typer.Option("--for", help="Wait until all are so far; with --wait: placed.", show_default=False)
@@ -61,7 +68,7 @@ def batch(
     now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
     """
     files = read_each(filename)
-    key = idempotency_key or str(uuid.uuid4())
+    key = given_key(idempotency_key) or str(uuid.uuid4())
     items = [{"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"} for name, text in files]
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
     with connect(server, token) as client:
@@ -90,7 +97,7 @@ def _submitted(
             yield from client.submit_many(items, all_or_nothing=True, key=key, **common).items
         except Refused as refused:
             for one in refused.problem.get("items") or ():
-                note(f"{names[one['index']]}: {one['detail']} [{one['code']}]")
+                note(f"{names[one['index']]}: {_told(msgspec.convert(one, ItemProblem))}")
             raise
         return
     for first in range(0, len(items), _AT_ONCE):
@@ -126,12 +133,15 @@ def _problem(problem: ItemProblem) -> dict[str, str]:
     return {name: getattr(problem, name) for name in ("code", "detail", "place", "hint") if getattr(problem, name)}
 
 
+def _told(problem: ItemProblem) -> str:
+    return f"{problem.place}: " * bool(problem.place) + f"{problem.detail} [{problem.code}]"
+
+
 def _show(names: Sequence[str], told: Sequence[ItemAnswer], ends: dict[str, tuple[str, End]]) -> None:
     shown = table("file", "id", "state", "")
     for name, one in zip(names, told, strict=True):
         if one.problem is not None:
-            message = f"{one.problem.place}: " * bool(one.problem.place) + f"{one.problem.detail} [{one.problem.code}]"
-            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(message))
+            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_told(one.problem)))
             continue
         state, end = ends.get(one.id, (one.state, None))
         words = "not in time" if end is End.TIMED_OUT else "accepted before" if one.replayed else ""

@@ -15,7 +15,7 @@ from hetsched.client import Hold, Refused
 
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_hold, a_policy
-from .options import PodFiles, read_manifest, seconds_of
+from .options import PodFiles, given_key, read_manifest, seconds_of
 from .output import Output, OutputFormat, console, note, print_json, table
 from .planning import show_fresh
 from .workloads import Reason
@@ -38,8 +38,11 @@ def create(
     policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
     about: Annotated[str, typer.Option("--note", help="What for, for people.")] = "",
     idempotency_key: Annotated[
-        str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the same hold again.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--idempotency-key", metavar="K", show_default=False, help="The same key and files: the same hold again."
+        ),
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Hold room for pods.
@@ -51,7 +54,7 @@ def create(
         try:
             made = client.hold(
                 read_manifest(filename), seconds=seconds, cluster=cluster, policy=policy, note=about,
-                key=idempotency_key,
+                key=given_key(idempotency_key),
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)

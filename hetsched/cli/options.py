@@ -105,6 +105,18 @@ def read_inputs(
     return msgspec.structs.replace(nodes, **both), asked
 
 
+def given_key(key: str | None) -> str:
+    """Return the key of `--idempotency-key`, empty where the option is left out.
+
+    One that is given and empty is a pipeline's variable that is not set: every retry would submit once more.
+    Raises: InputError `IdempotencyKeyInvalid`.
+    """
+    if key is not None and not key.strip():
+        hint = "Is a variable of the pipeline not set? Leave the option out for a key of this run alone"
+        raise InputError("IdempotencyKeyInvalid", "the key is empty", place="--idempotency-key", hint=hint)
+    return key or ""
+
+
 def read_manifest(paths: Sequence[str]) -> str:
     """Read the files of a submission as one manifest; the server checks what is in it.
 

@@ -20,7 +20,7 @@ from hetsched.client.waiting import end_of
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_hold, a_policy, a_workload
 from .live import Watch, follow
-from .options import PodFiles, read_manifest
+from .options import PodFiles, given_key, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, table
 from .planning import read_plan, show_fresh
 from .workload_view import coloured, show, told, view
@@ -51,8 +51,11 @@ def submit(
     hold: Annotated[str, typer.Option(metavar="ID", help="Use the room of this hold.", autocompletion=a_hold)] = "",
     callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once it is decided.")] = "",
     idempotency_key: Annotated[
-        str, typer.Option("--idempotency-key", metavar="K", help="The same key and files: the first answer again.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--idempotency-key", metavar="K", show_default=False, help="The same key and files: the first answer again."
+        ),
+    ] = None,
     wait_for: Annotated[bool, typer.Option("--wait", help="Wait until it is decided.")] = False,
     goal: Annotated[
         Goal | None, typer.Option("--for", help="Wait until it is so far; with --wait: placed.", show_default=False)
@@ -73,7 +76,7 @@ def submit(
         try:
             accepted = client.submit(
                 manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
-                plan=read_plan(plan), hold=hold, key=idempotency_key,
+                plan=read_plan(plan), hold=hold, key=given_key(idempotency_key),
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)

@@ -38,7 +38,7 @@ from .documents import (
     read,
 )
 from .errors import Refused
-from .transport import Transport
+from .transport import KEY, Transport
 from .waiting import Goal, Waited
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
@@ -224,7 +224,7 @@ class Client(Transport):
 
     def post(self, path: str, body: Mapping[str, Any], *, key: str = "", repeat: bool = False) -> Any:
         """Send a JSON document; with an idempotency key it may be repeated."""
-        headers = {**JSON, **({"Idempotency-Key": key} if key else {})}
+        headers = {**JSON, **({KEY: key} if key else {})}
         return self.send("POST", path, body=msgspec.json.encode(body), headers=headers, repeat=repeat or bool(key))
 
     @staticmethod

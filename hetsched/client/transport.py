@@ -9,6 +9,7 @@ Redirects are not followed: a token goes to the server that was named and to no 
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     import httpx
 
 API = "/api/v1/"
+KEY = "Idempotency-Key"
+KEY_RULE = "it must be 1 to 255 printable ASCII characters without blanks"
 PATIENCE_SECONDS = 30.0
+_KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 60.0
@@ -125,9 +129,11 @@ class Transport:
     ) -> httpx.Response:
         """Send one request; `repeat` says that doing it twice is the same as doing it once.
 
-        Raises: Refused as the server's problem document says; ServerUnavailable.
+        Raises: Refused as the server's problem document says; ServerUnavailable; InputError for a key that is none.
         """
         given = dict(headers or {})
+        if not _KEY.fullmatch(given.get(KEY, "-")):
+            raise InputError("IdempotencyKeyInvalid", KEY_RULE, place=KEY)
         repeat = repeat or method == "GET"
         return self._asked(method, f"{API}{path}", dict(query or {}), body, given, repeat=repeat)
 

@@ -133,7 +133,7 @@ def test_a_batch_says_which_file_is_wrong(shell: Shell, cluster: Cluster, tmp_pa
     written(tmp_path, POD.replace("500m", "-1").replace("web", "bad"), "wrong.yaml")
     together = shell("batch", "-f", tmp_path, "--all-or-nothing")
     assert together.exit_code == 2
-    assert f"{tmp_path / 'wrong.yaml'}: " in together.stderr
+    assert f"{tmp_path / 'wrong.yaml'}: manifest" in together.stderr  # and the place in it
     assert not Workload.objects.exists()
     each = shell("batch", "-f", tmp_path)
     assert each.exit_code == 2

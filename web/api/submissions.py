@@ -43,6 +43,7 @@ SUBMIT_QUERIES = {
     "plan": "POST of a bare manifest: the plan to go by, from a what-if.",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY_RULE = "it must be 1 to 255 printable ASCII characters without blanks"
 
 
 class Submit(Request, frozen=True):
@@ -189,7 +190,7 @@ def idempotency_key(request: Any) -> str:
 def check_key(key: str, place: str) -> None:
     """Refuse what is no key. Raises: InputError `IdempotencyKeyInvalid`."""
     if not _KEY.fullmatch(key):
-        raise InputError("IdempotencyKeyInvalid", "it must be 1 to 255 printable ASCII characters", place=place)
+        raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place)
 
 
 def fingerprint(request: Any, what: str = "") -> str:

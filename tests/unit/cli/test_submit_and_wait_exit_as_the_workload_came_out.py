@@ -33,6 +33,13 @@ def test_each_run_has_a_key_of_its_own_and_a_given_key_is_used(server: Server, t
     assert keys[2] == "build-42"
 
 
+@pytest.mark.parametrize("key", ["", " ", "schlüssel", "a b", "a\nb", "x" * 256])
+def test_a_key_that_is_none_is_told_before_anything_is_sent(server: Server, tmp_path: Path, key: str) -> None:
+    result = run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--idempotency-key", key)
+    assert (result.exit_code, server.asked) == (2, [])
+    assert result.stderr.startswith("error [IdempotencyKeyInvalid]")
+
+
 def test_a_broken_connection_is_tried_again_with_the_same_key(server: Server, tmp_path: Path) -> None:
     server.answers("POST", WORKLOADS, httpx.ReadError("reset"), ACCEPTED, status=202)
     assert run("submit", "-f", workload_file(tmp_path, a_pod("web"))).exit_code == 0
