@@ -25,4 +25,7 @@ class RolePermission(BasePermission):
         if request.method == "OPTIONS":
             return any(subject.may(action) for action in needed.values())
         action = needed.get("GET" if request.method == "HEAD" else str(request.method))
-        return action is not None and subject.may(action)
+        if action is None or subject.may(action):
+            return action is not None
+        self.message = f"this needs the right '{action}'; {subject.role or 'no role'} does not have it"
+        return False

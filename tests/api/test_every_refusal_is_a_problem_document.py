@@ -72,7 +72,9 @@ def test_a_wrong_token_is_told_no_more_than_that(db: Any) -> None:
 
 
 def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> None:
-    assert_problem(api("viewer")("POST", "workloads/", POD, kind="application/yaml"), 403, "PermissionDenied")
+    answer = api("viewer")("POST", "workloads/", POD, kind="application/yaml")
+    problem = assert_problem(answer, 403, "PermissionDenied")
+    assert problem["detail"] == "this needs the right 'submit'; viewer does not have it"
 
 
 def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:
