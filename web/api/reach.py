@@ -18,7 +18,7 @@ from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.prepared import Given, Prepared
-from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, Workload
+from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, SubmittedObject, Workload
 
 from .problems import Refused, not_found
 
@@ -54,8 +54,15 @@ def workloads(subject: Subject) -> QuerySet[Workload]:
     rows = Workload.objects.all()
     if subject.namespaces is None:
         return rows
-    outside = Pod.objects.filter(workload=OuterRef("pk")).exclude(namespace__in=subject.namespaces)
-    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & ~Exists(outside))
+    # Where no pod was seen yet, it lies where the objects lie that its pods will be made of.
+    pods = Pod.objects.filter(workload=OuterRef("pk"))
+    objects = SubmittedObject.objects.filter(workload=OuterRef("pk"))
+    inside = _all_inside(pods, subject) & _all_inside(objects, subject) & (Exists(pods) | Exists(objects))
+    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & inside)
+
+
+def _all_inside(rows: QuerySet[Any], subject: Subject) -> Q:
+    return Q(~Exists(rows.exclude(namespace__in=subject.namespaces)))
 
 
 def holds(subject: Subject) -> QuerySet[Hold]:
@@ -63,8 +70,9 @@ def holds(subject: Subject) -> QuerySet[Hold]:
     rows = Hold.objects.all()
     if subject.namespaces is None:
         return rows
-    outside = Pod.objects.filter(hold=OuterRef("pk"), origin=Pod.HELD).exclude(namespace__in=subject.namespaces)
-    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & ~Exists(outside))
+    rooms = Pod.objects.filter(hold=OuterRef("pk"), origin=Pod.HELD)
+    inside = _all_inside(rooms, subject) & Exists(rooms)
+    return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & inside)
 
 
 def own_hold(subject: Subject, hold_id: str) -> Hold:

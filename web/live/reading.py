@@ -19,7 +19,7 @@ from .rights import Denied
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A topic as it was asked for and as it is published; `namespaces` are those of a workload's pods."""
+    """A topic as it was asked for and as it is published; `namespaces` are those of a workload's pods and objects."""
 
     asked: str
     topic: str = ""
@@ -43,8 +43,11 @@ def _resolve(asked: str) -> Found:
     namespaces: frozenset[str] = frozenset()
     kind, _, key = topic.partition(":")
     if kind == "workload":
-        pods = Workload.objects.get(pk=key).pods.order_by()
-        namespaces = frozenset(pods.values_list("namespace", flat=True).distinct())
+        workload = Workload.objects.get(pk=key)
+        made_of = (workload.pods, workload.objects_there)
+        namespaces = frozenset(
+            name for rows in made_of for name in rows.order_by().values_list("namespace", flat=True).distinct()
+        )
     return Found(asked, topic, namespaces)
 
 

@@ -64,12 +64,14 @@ def subject(held: Credential) -> Subject | None:
 
 
 def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
-    """Say why not, if so; `namespaces` are those of the pods of a workload's topic."""
+    """Say why not, if so; `namespaces` are those of the pods and objects of a workload's topic."""
     if not asker.may(Action.VIEW):
         return Denied("PermissionDenied", "listening needs the right 'view'")
     if asker.namespaces is None:
         return None
     kind = topic.partition(":")[0]
-    if kind in ("cluster", "watch", "policies") or (kind == "workload" and namespaces <= asker.namespaces):
+    if kind in ("cluster", "watch", "policies") or (
+        kind == "workload" and namespaces and namespaces <= asker.namespaces
+    ):
         return None
     return Denied("PermissionDenied", "this token sees only its namespaces")
