@@ -112,6 +112,14 @@ def test_a_wrong_query(operator: Api, cluster: Any, query: str) -> None:
     assert_problem(operator("GET", f"nodes/?{query}"), 400, "QueryUnknown" if "limt" in query else "QueryInvalid")
 
 
+@pytest.mark.parametrize(
+    "address", ["workloads/?state=runing", "deliveries/?state=lost", "holds/?state=", "queue/?standing=x"]
+)
+def test_a_state_that_nothing_is_ever_in(operator: Api, cluster: Any, address: str) -> None:
+    problem = assert_problem(operator("GET", address), 400, "QueryInvalid")
+    assert problem["detail"].startswith("it is one of ")
+
+
 def test_a_missing_reason(operator: Api, cluster: Any) -> None:
     answer = operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": " "}, if_match="*")
     assert assert_problem(answer, 400, "ReasonMissing")["place"] == "reason"

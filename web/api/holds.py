@@ -134,6 +134,7 @@ class Holds(ApiView):
         "seconds": "POST of a bare manifest: how long to hold, 600 if not given.",
         "note": "POST of a bare manifest: what for.",
     }
+    kinds: ClassVar = {"state": {"type": "string", "enum": list(Hold.STATES)}}
 
     @extend_schema(responses=page_of(HoldRow))
     def get(self, request: Any) -> HttpResponse:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hetsched.placement.lifecycle import State
 from hetsched.placement.line import Standing
 
 from .paging import MAX_LIMIT
@@ -35,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "noPreempt": YES_OR_NO,
     "outlook": YES_OR_NO,
 }
+STATE = {"type": "string", "enum": [state.value for state in State]}  # of pods, and of workloads
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
 
 _OF_LISTS = {"limit", "cursor", "wait", "for"}

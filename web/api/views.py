@@ -28,6 +28,7 @@ from . import reach
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
 from .prometheus import REQUESTS
+from .queries import kind_of
 from .rates import READ, WRITE, take_turn
 
 _LOOKING = frozenset({"GET", "OPTIONS"})
@@ -73,6 +74,9 @@ class ApiView(APIView):
                 raise InputError("QueryUnknown", "there is no such parameter", place=name, hint=f"Known: {known}")
             if len(values) > 1 or "\0" in values[0]:
                 raise InputError("QueryInvalid", "it must be given once and hold no NUL", place=name)
+            known = kind_of(name, self.kinds).get("enum")
+            if known and values[0] not in known:
+                raise InputError("QueryInvalid", f"it is one of {', '.join(known)}", place=name)
 
     def _count(self, method: str) -> None:
         """Take a turn of the asker's; who only looks writes nothing for it, and agents have a pace of their own."""

@@ -31,6 +31,7 @@ from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .paging import LIST_QUERIES, integer, page
 from .problems import Refused, not_found
+from .queries import STATE
 from .rates import SUBMIT
 from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .views import ApiView, answer
@@ -156,6 +157,7 @@ class Workloads(ApiView):
         "state": "Only workloads in this state.",
         "name": "Only workloads of this name; in a POST, the name to give.",
     }
+    kinds: ClassVar = {"state": STATE}
 
     @extend_schema(responses=page_of(WorkloadRow))
     def get(self, request: Any) -> HttpResponse:
@@ -199,9 +201,7 @@ class One(ApiView):
         """Show a workload: its state, where its pods are, how long each state lasted."""
         workload = _find(self, workload_id)
         seconds = integer(request, "wait", 0, least=0, most=LONGEST_WAIT_SECONDS)
-        goal = _GOALS.get(request.GET.get("for", "placed"))
-        if goal is None:
-            raise InputError("QueryInvalid", f"it is one of {', '.join(_GOALS)}", place="for")
+        goal = _GOALS[request.GET.get("for", "placed")]
         if seconds and workload.state not in goal:
             watch.wait(workload.pk, goal, seconds)
             workload = _find(self, workload_id)
@@ -221,6 +221,7 @@ class One(ApiView):
 class Pods(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, "state": "Only pods in this state."}
+    kinds: ClassVar = {"state": STATE}
 
     @extend_schema(responses=page_of(PodRow))
     def get(self, request: Any, workload_id: str) -> HttpResponse:
