@@ -17,7 +17,6 @@ import msgspec
 import structlog
 from celery import current_app
 from django.db import connection, transaction
-from kombu.exceptions import OperationalError
 
 SCHEDULE = "workers.schedule.run"
 BIND = "workers.bind.run"
@@ -85,7 +84,7 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
         later: Any = {"countdown": in_seconds} if in_seconds else {}
         # Tried once: the sweep is what tries again, and whoever sends this has more to do.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
-    except OperationalError as error:  # a broker that is down must not undo what is committed
+    except Exception as error:  # a broker that is down, full or a replica by now must not undo what is committed
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 
 
