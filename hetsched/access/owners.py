@@ -28,14 +28,16 @@ def subject_of_owner(owner: str) -> Subject | None:
     return None
 
 
-def may_be_told(owner: str, namespace: str) -> bool:
-    """Say whether an owner may see, by now, what is told of a namespace.
+def may_be_told(owner: str, namespace: str, *, several: bool = False) -> bool:
+    """Say whether an owner may see, by now, what is told of a namespace, or of nothing that lies in one.
 
-    What has no owner is the product's own. Work of several namespaces (none is given) is for those who see all.
+    What has no owner is the product's own. Work of `several` namespaces is for those who see all.
     """
     if not owner:
         return True
     subject = subject_of_owner(owner)
     if subject is None or not subject.may(Action.VIEW):
         return False
-    return subject.may_in(namespace) if namespace else True
+    if several:
+        return subject.namespaces is None
+    return not namespace or subject.may_in(namespace)

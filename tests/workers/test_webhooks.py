@@ -190,6 +190,16 @@ def test_who_may_not_see_any_more_is_told_nothing(receiver: Receiver, hooked: An
     assert (row.state, row.code) == (Delivery.DEAD, "OwnerGone")
 
 
+def test_work_of_several_namespaces_is_for_who_sees_them_all(receiver: Receiver, hooked: Any, ci: Token) -> None:
+    hooked()
+    Token.objects.filter(pk=ci.pk).update(namespaces=["default"])
+    cluster = a_cluster()
+    submitted(cluster, a_pod("ours", namespace="default"), a_pod("theirs", namespace="rest"))
+    recorded(cluster, placing(cluster, "n1"))
+    assert callback.run(receiver.host) == 0
+    assert [(row.namespace, row.code) for row in Delivery.objects.all()] == [("", "OwnerGone")]
+
+
 def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     receiver.status = 410
