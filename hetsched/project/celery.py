@@ -19,6 +19,7 @@ from celery.signals import (
     task_postrun,
     task_prerun,
 )
+from django.db import close_old_connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
@@ -47,6 +48,14 @@ def bind_task(task_id: str, task: Any, **_: Any) -> None:
 @task_postrun.connect
 def unbind_task(**_: Any) -> None:
     structlog.contextvars.unbind_contextvars("task", "task_id")
+
+
+@task_prerun.connect
+@task_postrun.connect
+def give_connections_back(task: Any, **_: Any) -> None:
+    """Give a connection back to its pool, as a web server does between requests; Celery would end the pool with it."""
+    if not getattr(task.request, "is_eager", False):
+        close_old_connections()
 
 
 @task_postrun.connect
