@@ -44,7 +44,12 @@ ClusterFiles = Annotated[
 ]
 PodFiles = Annotated[
     list[str],
-    typer.Option("--filename", "-f", metavar="FILE", help="Pods, Jobs, Deployments … to place; - is standard input."),
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help="Pods, Jobs, Deployments … to place: a file or a folder; - is standard input.",
+    ),
 ]
 WorkloadFiles = Annotated[
     list[str], typer.Option("--workload", metavar="FILE", help="What to place: YAML, JSON or an openb pod list.")
@@ -52,10 +57,11 @@ WorkloadFiles = Annotated[
 
 
 def read_sources(paths: Sequence[str], option: str) -> list[Source]:
-    """Read files, and standard input for `-`, as (name, bytes).
+    """Read files, all that folders hold of them, and standard input for `-`, as (name, bytes).
 
-    Raises: InputError `FileUnreadable` or `InputRepeated`.
+    Raises: InputError `FileUnreadable`, `WorkloadEmpty` for a folder without any, or `InputRepeated`.
     """
+    paths = [one for path in paths for one in _files(path, option)]
     if len(set(paths)) != len(paths):
         raise InputError("InputRepeated", "the same file is given twice", place=option)
     sources = []
@@ -70,6 +76,15 @@ def read_sources(paths: Sequence[str], option: str) -> list[Source]:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError("FileUnreadable", f"it cannot be read: {reason}", place=f"{option} {path}") from None
     return sources
+
+
+def _files(path: str, option: str) -> list[str]:
+    if path == STDIN or not Path(path).is_dir():
+        return [path]
+    found = sorted(str(one) for one in Path(path).rglob("*") if one.suffix in _MANIFESTS and one.is_file())
+    if not found:
+        raise InputError("WorkloadEmpty", f"there is no {', '.join(_MANIFESTS)} file", place=f"{option} {path}")
+    return found
 
 
 def read_inputs(
@@ -134,16 +149,7 @@ def read_each(paths: Sequence[str]) -> list[tuple[str, str]]:
 
     Raises: InputError `FileUnreadable`, `ManifestNotUtf8` or `WorkloadEmpty`.
     """
-    files: list[str] = []
-    for path in paths:
-        if path != STDIN and Path(path).is_dir():
-            found = (one for one in Path(path).rglob("*") if one.suffix in _MANIFESTS and one.is_file())
-            files.extend(sorted(map(str, found)))
-        else:
-            files.append(path)
-    if not files:
-        raise InputError("WorkloadEmpty", f"there is no {', '.join(_MANIFESTS)} file", place=f"-f {', '.join(paths)}")
-    return [(name, _text((name, data))) for name, data in read_sources(files, "-f")]
+    return [(name, _text((name, data))) for name, data in read_sources(paths, "-f")]
 
 
 def seconds_of(text: str) -> int:

@@ -169,7 +169,7 @@ def _of_refusal(refused: Unplaced, not_now: Level) -> Iterator[Finding]:
 
 def _reason(reason: Reason) -> str:
     missing = f", missing {_few(reason.missing)}" if reason.missing else ""
-    return f"{reason.nodes} nodes: {reason.message}{missing}"
+    return f"{reason.nodes} node{'s' * (reason.nodes != 1)}: {reason.message}{missing}"
 
 
 def _change(fit: NearestFit) -> str:

@@ -180,7 +180,7 @@ def test_deliveries_are_listed_by_what_one_looks_for(submitter: Api, made: Any) 
     assert listed("?event=webhook.test&state=due") == [second]
     page = submitter.get("deliveries/?limit=1")
     assert [row["id"] for row in submitter("GET", page["next"], status=200).json()["items"]] == [first]
-    assert listed("?state=lost") == []
+    assert listed("?state=delivered") == []
 
 
 def test_what_was_given_up_is_told_again_once(

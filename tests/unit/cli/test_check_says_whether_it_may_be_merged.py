@@ -51,6 +51,18 @@ def test_what_can_never_run_stops_a_merge(
     assert run("check", "-f", pods_file, "--cluster", cluster_file(tmp_path), *options).exit_code == exit_code
 
 
+def test_a_folder_stands_for_all_its_manifests(tmp_path: Path) -> None:
+    nodes, deploy = cluster_file(tmp_path), tmp_path / "deploy"
+    (deploy / "jobs").mkdir(parents=True)
+    workload_file(deploy, FITS)
+    assert run("check", "-f", deploy, "--cluster", nodes).exit_code == 0
+    workload_file(deploy / "jobs", TOO_BIG)
+    result = run("check", "-f", deploy, "--cluster", nodes)
+    assert (result.exit_code, str(deploy / "jobs") in result.stdout) == (11, True)
+    (tmp_path / "empty").mkdir()
+    assert "[WorkloadEmpty]" in run("check", "-f", tmp_path / "empty", "--cluster", nodes).stderr
+
+
 def test_a_program_that_needs_more_than_its_pod_says_stops_a_merge(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("plain").cpu(1).isa("rv64gc"))
     result = run(

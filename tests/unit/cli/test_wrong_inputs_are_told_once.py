@@ -28,13 +28,14 @@ def files(tmp_path: Path) -> dict[str, Path]:
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "empty").mkdir()
     return {
         **{name: tmp_path / name for name in texts},
         "cluster": cluster_file(tmp_path),
         "pods": workload_file(tmp_path, a_pod()),
         "running": workload_file(tmp_path, a_pod("old"), name="old.json"),
         "missing": tmp_path / "missing.yaml",
-        "folder": tmp_path,
+        "folder": tmp_path / "empty",
     }
 
 
@@ -50,7 +51,7 @@ WHATIF = "whatif -f @pods --cluster @cluster"
         (f"{WHATIF} -o xml", "OptionInvalid", "hetsched whatif"),
         ("nonsense", "UsageWrong", "hetsched"),
         ("whatif -f @missing --cluster @cluster", "FileUnreadable", "missing.yaml"),
-        ("whatif -f @folder --cluster @cluster", "FileUnreadable", "-f"),
+        ("whatif -f @folder --cluster @cluster", "WorkloadEmpty", "-f"),
         ("whatif -f @pods --cluster @missing", "FileUnreadable", "--cluster"),
         ("whatif -f - --cluster -", "InputRepeated", ""),
         ("whatif -f @pods -f @pods --cluster @cluster", "InputRepeated", "-f"),
