@@ -4,9 +4,10 @@ Problem: Django's own ASGI handler gives every request a thread and hence a data
 between loop and thread for each middleware; on SQLite that took more processor time than the request itself.
 Rule: all middleware and views here are synchronous, so a request is one call in a thread of a fixed few, which keep
 their connections (`CONN_MAX_AGE`; PostgreSQL has its pool). A request that may wait for something, and a probe, has
-threads of its own kind: neither waits for the other. An answer is closed in its thread before it is sent; one that is
-streamed is closed after its end, in the thread that made its pieces. From the first request on, messages to others and
-counts that the next change alters again are told by threads beside: no request waits for them.
+threads of its own kind: neither waits for the other, and these keep no connection, for they are many. An answer is
+closed in its thread before it is sent; one that is streamed is closed after its end, in the thread that made its
+pieces. From the first request on, messages to others and counts that the next change alters again are told by threads
+beside: no request waits for them.
 Invariant: a thread never takes up a second request before the first one gave back its connection.
 """
 
@@ -24,7 +25,7 @@ from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 from django.urls import set_script_prefix
 
 from hetsched.journal import publish
@@ -55,8 +56,9 @@ class ThreadedHandler(ASGIHandler):
         except RequestAborted:
             return
         try:
-            threads = self._waiting if _may_wait(scope) else self._working
-            response = await asyncio.get_running_loop().run_in_executor(threads, self._answer, scope, body)
+            waits = _may_wait(scope)
+            threads = self._waiting if waits else self._working
+            response = await asyncio.get_running_loop().run_in_executor(threads, self._answer, scope, body, waits)
             if not response.streaming:
                 await self.send_response(response, send)
                 return
@@ -68,7 +70,7 @@ class ThreadedHandler(ASGIHandler):
         finally:
             body.close()
 
-    def _answer(self, scope: Any, body: Any) -> Any:
+    def _answer(self, scope: Any, body: Any, waits: bool) -> Any:
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
         response: Any
@@ -80,6 +82,8 @@ class ThreadedHandler(ASGIHandler):
             close_old_connections()
         else:
             response.close()
+        if waits:
+            connections.close_all()
         return response
 
 
@@ -91,4 +95,4 @@ def _begin() -> None:
 
 
 def _may_wait(scope: Any) -> bool:
-    return b"wait=" in scope["query_string"] or scope["path"] in QUIET_PATHS
+    return (b"wait=" in scope["query_string"] and scope["method"] == "GET") or scope["path"] in QUIET_PATHS

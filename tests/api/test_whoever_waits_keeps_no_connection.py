@@ -1,0 +1,56 @@
+"""Hundreds of threads may wait; none of them keeps a database's files open for the next time it is needed.
+
+Only what reads may wait: nobody makes hundreds of passwords be looked at together by a word in the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpResponse
+
+from hetsched.project.handler import ThreadedHandler
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("method", "query", "kept"), [("GET", b"wait=1", False), ("GET", b"", True), ("POST", b"wait=1", True)]
+)
+def test_only_threads_that_work_keep_theirs(
+    method: str, query: bytes, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WORKING_THREADS", "WAITING_THREADS"):
+        monkeypatch.setattr(f"hetsched.project.handler.{name}", 1)
+    handler = ThreadedHandler()
+    closed: list[str] = []
+
+    def get_response(_request: Any) -> HttpResponse:
+        own = connections["default"]
+        own.ensure_connection()
+        # A database in memory is never really closed.
+        monkeypatch.setattr(own, "close", lambda: closed.append(threading.current_thread().name))
+        return HttpResponse("here")
+
+    handler.get_response = get_response  # type: ignore[method-assign]
+    scope = {
+        "type": "http", "method": method, "path": "/api/v1/workloads/w/", "query_string": query, "headers": [],
+        "http_version": "1.1", "scheme": "http", "client": ("192.0.2.1", 1), "server": ("testserver", 80),
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def ask() -> None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await handler(scope, receive, send)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 200
+    assert closed == ([] if kept else ["waiting_0"])
