@@ -127,7 +127,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
         raise InputError("PermissionDenied", "sessions of others are ended by administrators", place="account")
     rows = BrowserSession.objects.filter(account=user).exclude(pk=but)
     with transaction.atomic():
-        ended = list(rows.filter(session_key__startswith=name) if name else rows)
+        ended = [row for row in rows if not name or row.name == name]
         if name and not ended:
             raise InputError("SessionUnknown", "there is no such session, or it is over", place="id")
         for row in ended:

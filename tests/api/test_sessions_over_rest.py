@@ -8,6 +8,8 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.test import Client
 
+from hetsched.access.models import BrowserSession
+
 from .conftest import Api
 
 END = "/api/v1/sessions/end/"
@@ -41,6 +43,7 @@ def test_what_is_not_there_or_not_ones_own_is_refused(person: Callable[..., User
     desk, admin = browser(ada, "Desk"), browser(root, "Desk")
     for asked, status, code in (
         ({"id": "0" * 16}, 400, "SessionUnknown"),
+        ({"id": BrowserSession.objects.get(account=ada).name[:3]}, 400, "SessionUnknown"),  # how several may begin
         ({"account": "root"}, 403, "PermissionDenied"),
         ({"more": 1}, 400, "BodyInvalid"),
     ):
