@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     # Nobody saw how `ends` ended, so what it held is kept for a while.
     kept = Pod.objects.filter(origin=Pod.REMNANT)
     assert [pod.name.partition("~")[0] for pod in kept] == ["ends"]
-    kept.update(not_before=timezone.now())
+    kept.update(not_before=timezone.now() - timedelta(seconds=1))
     assert end_remnants(cluster.pk) == 1
     asked = {"stays": 3000, "waits": 2000, "since": 5000}
     held = Counter(dict.fromkeys(("n1", "n2"), 0))
