@@ -226,8 +226,15 @@ class ControlPlane:
         return text if raw else json.loads(text)
 
     def audited(self) -> list[dict[str, Any]]:
-        """Return the calls that service accounts of the namespace hetsched made, the oldest first."""
+        """Return the calls that service accounts of the namespace hetsched made, the oldest first.
+
+        The server notes a call after it has answered it: what is noted has to stand still for a moment.
+        """
         log = self.folder / "audit.log"
+        sizes = [-1]
+        while len(sizes) < 20 and (now := log.stat().st_size if log.exists() else 0) != sizes[-1]:
+            sizes.append(now)
+            time.sleep(0.25)
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def kubeconfig(self) -> dict[str, Any]:

@@ -205,17 +205,19 @@ def test_evictions_are_granted(api: Api, live: Cluster) -> None:
 
 
 def test_devices_need_every_right_of_theirs(api: Api, plane: ControlPlane, live: Cluster) -> None:
-    make_class(api)
-    make_claim(api, "train", exactly("gpu"))
-    ours, since = api_of(live), len(plane.audited())
-    grant_of = DeviceGrant("train", "", "gpu", DeviceId("gpu.example.com", "n1", "gpu-0"))
-    one = ToBind(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
-    assert allocate(ours, one) is None
-    assert given(api, "train") == ["n1/gpu-0"]
-    release(ours, one)
-    assert given(api, "train") == []
-    used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
-    # The API server asks for this one while it takes the status; without it the write was refused.
-    asked = {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
-    assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"}
-    clear(api)
+    try:
+        make_class(api)
+        make_claim(api, "train", exactly("gpu"))
+        ours, since = api_of(live), len(plane.audited())
+        grant_of = DeviceGrant("train", "", "gpu", DeviceId("gpu.example.com", "n1", "gpu-0"))
+        one = ToBind(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
+        assert allocate(ours, one) is None
+        assert given(api, "train") == ["n1/gpu-0"]
+        release(ours, one)
+        assert given(api, "train") == []
+        used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
+        # The API server asks for this one while it takes the status; without it the write was refused.
+        asked = {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
+        assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"}
+    finally:
+        clear(api)
