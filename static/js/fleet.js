@@ -220,9 +220,10 @@ function drawPending() {
   const began = performance.now();
   const { head, names, whole } = pending;
   pending = null;
+  // A whole document, as after a gap, moves what it moves and no more: who reads the nodes keeps what is under the hand.
+  if (whole) for (const name of [...Object.keys(nodes), ...Object.keys(head.nodes ?? {})]) names.add(name);
   nodes = head.nodes ?? {};
-  if (whole) drawNodes();
-  else if (names.size) changeNodes([...names]);
+  if (names.size) changeNodes([...names]);
   if (whole || moved.size) countIsas();
   drawFigures(head);
   headroom.changed(head.revision);

@@ -187,7 +187,7 @@ export class NodeGrid {
     return changed.every((name) => {
       const old = this.tiles.get(name)?.node;
       const node = nodes[name];
-      return old && node && node.pool === old.pool && node.family === old.family && node.cards === old.cards;
+      return old && node && ["pool", "family", "isa", "cards"].every((key) => node[key] === old[key]);
     });
   }
 

@@ -150,7 +150,7 @@ def test_no_sample_is_younger_than_its_message(
     ("body", "status", "code"),
     [
         (b"{", 400, "BodyMalformed"),
-        (msgspec.json.encode(message(instance="a\0")), 400, "BodyInvalid"),
+        (msgspec.json.encode(message(instance="a\0")), 400, "TextHasNul"),
         (b"[]", 400, "BodyInvalid"),
         (b'{"node": 1}', 400, "BodyInvalid"),
         (b'{"x": ' + b"[" * 100_000, 400, "BodyMalformed"),
@@ -161,9 +161,11 @@ def test_what_cannot_be_read_is_refused(agent: Api, cluster: Cluster, body: byte
     assert refused(agent, body) == (status, code)
 
 
-def test_without_a_secret_nothing_is_signed_and_it_says_so(agent: Api, cluster: Cluster, settings: Any) -> None:
+def test_without_a_secret_nothing_is_signed_and_it_says_so(
+    api: Callable[..., Api], cluster: Cluster, settings: Any
+) -> None:
     settings.SECRET_KEY_GIVEN = False
-    told = agent("POST", "agent/reports/", message(), status=200).json()
+    told = api("agent")("POST", "agent/reports/", message(), status=200).json()
     assert told["key"] == ""
     assert [one["code"] for one in told["problems"]] == ["NotSigned"]
 

@@ -15,12 +15,14 @@ from hetsched.placement.models import Reservation
 from tests.builders import a_card, a_node, a_pod
 from tests.scenes import a_cluster, placed
 
+from .reading import main_of
+
 
 def words(client: Client, address: str) -> str:
     """Return the page's main part as plain words."""
     answer = client.get(address)
     assert answer.status_code == 200
-    main = answer.content.decode().partition("<main")[2].partition("</main>")[0]
+    main = main_of(answer.content.decode())
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
 
 

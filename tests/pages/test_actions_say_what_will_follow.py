@@ -21,6 +21,8 @@ from hetsched.placement.models import Pod, Workload
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 
+from .reading import main_of
+
 
 @pytest.fixture
 def fleet(db: None) -> Cluster:
@@ -34,8 +36,8 @@ def operator(browsing: Callable[..., Client]) -> Client:
 
 
 def buttons(client: Client, address: str) -> dict[str, dict[str, Any]]:
-    """Return the attributes of the buttons that act, by their label."""
-    page = client.get(address).content.decode()
+    """Return the attributes of the page's own buttons that act, by their label."""
+    page = main_of(client.get(address).content.decode())
     found = {}
     for attributes, label in re.findall(r"<button [^>]*?(data-act=[^>]*)>([^<]*)</button>", page):
         values = {name: html.unescape(text) for name, text in re.findall(r'data-([a-z]+)="([^"]*)"', attributes)}

@@ -16,11 +16,13 @@ from hetsched.inventory.models import Cluster, Collector
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster
 
+from .reading import main_of
+
 
 def words(client: Client, address: str, language: str = "en") -> str:
     """Return what a page says, without its tags."""
     page = client.get(address, headers={"accept-language": language}).content.decode()
-    body = page.partition("<main")[2]
+    body = main_of(page)
     return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 

@@ -16,6 +16,8 @@ from hetsched.placement.models import Pod
 from tests.builders import a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 
+from .reading import main_of
+
 
 @pytest.fixture
 def cluster() -> Cluster:
@@ -36,7 +38,7 @@ def told(cluster: Cluster, *, advisory: bool = True, **given: str) -> None:
 def words(client: Client, address: str) -> str:
     answer = client.get(address)
     assert answer.status_code == 200
-    main = answer.content.decode().partition("<main")[2].partition("</main>")[0]
+    main = main_of(answer.content.decode())
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
 
 

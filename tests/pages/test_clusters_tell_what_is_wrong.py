@@ -18,6 +18,8 @@ from hetsched.placement.invariants import CHECKED
 from tests.pages.test_words_of_agents_are_shown import words
 from web.api import health
 
+from .reading import main_of
+
 
 @pytest.fixture(autouse=True)
 def all_parts_work(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +95,7 @@ def test_a_source_that_does_not_answer_is_told(viewer: Client, cluster: Cluster)
 def test_only_operators_find_what_changes_a_cluster(
     viewer: Client, browsing: Callable[..., Client], live: Connection
 ) -> None:
-    looking = viewer.get("/clusters/").content.decode().partition("<main")[2]
+    looking = main_of(viewer.get("/clusters/").content.decode())
     assert ("data-act=" in looking, "data-test=" in looking, "/export/" in looking) == (False, False, False)
     acting = browsing("operator").get("/clusters/").content.decode()
     for address in ("/api/v1/clusters/", "/api/v1/clusters/fleet/import/", "/api/v1/clusters/prod/connection/"):

@@ -182,11 +182,6 @@ def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
 
     Raises: InputError, Refused.
     """
-    if not 0 <= asked.target <= 1:
-        raise InputError("BodyInvalid", "it is between 0 and 1", place="target")
-    if not 1 <= asked.most_moves <= MOST_MOVES or not 1 <= asked.most_tries <= MOST_TRIES:
-        message = f"at most {MOST_MOVES} moves and {MOST_TRIES} tries, and at least one"
-        raise InputError("BodyInvalid", message, place="mostMoves")
     goal = Goal(asked.goal)
     question = Question(goal, _pods(cluster, goal, asked), asked.target, asked.most_moves, asked.most_tries)
     with turn():

@@ -88,7 +88,8 @@ class ApiView(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         response = super().dispatch(request, *args, **kwargs)
-        if isinstance(auth := getattr(self.request, "auth", None), Token) and auth.namespaces:
+        # Who was refused at the door is not asked for again.
+        if isinstance(auth := getattr(self.request, "_auth", None), Token) and auth.namespaces:
             response.content = veil(response.content, auth.namespaces)  # type: ignore[attr-defined]
         route = getattr(request.resolver_match, "route", "")
         # Whoever asks may invent methods; each would be a time series for ever.

@@ -27,6 +27,7 @@ from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload
+from web.api import bodies
 from web.api.advice import AdviceQuestion, advice_for, plan_tag
 from web.api.problems import Refused
 
@@ -131,7 +132,7 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     elif goal is Goal.ROOM:
         question["workload"] = form["workload"]
     try:
-        found = advice_for(cluster, msgspec.convert(question, AdviceQuestion))
+        found = advice_for(cluster, bodies.convert(question, AdviceQuestion))
     except InputError as error:
         return {"problem": {"code": error.code, "detail": told(error.message), "hint": told(error.hint)}}
     except Refused as refused:
