@@ -35,7 +35,12 @@ def test_a_dot_lies_where_cpu_and_memory_put_it() -> None:
 
 
 def test_only_the_least_even_carry_their_names() -> None:
-    assert [dot.named for dot in dots([a_row(f"n{one}", 0.5, 0.5) for one in range(5)])] == [True] * 3 + [False] * 2
+    # Five at one place: the first name stands beside its dot, the next a line above, the third a line below.
+    heights = [dot.name_y for dot in dots([a_row(f"n{one}", 0.5, 0.5) for one in range(5)])]
+    assert heights == [50, 46, 54, None, None]
+    # Far from each other, each has its own height.
+    apart = dots([a_row("left", 0.1, 0.5), a_row("right", 0.9, 0.5)])
+    assert [dot.name_y for dot in apart] == [50, 50]
 
 
 @pytest.mark.django_db

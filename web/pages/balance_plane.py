@@ -20,16 +20,21 @@ MOST_NAMED = 3
 SPAN = timedelta(hours=24)
 MOST_POINTS = 96
 WIDTH, HEIGHT = 480, 96
+# What a name takes of the plane, whose sides are 100.
+NAME_WIDTH, NAME_HEIGHT = 40, 4
 
 
 class Dot(msgspec.Struct, frozen=True):
-    """One node; `x` and `y` are percent of CPU and memory, `y` from above, as pictures have it."""
+    """One node; `x` and `y` are percent of CPU and memory, `y` from above, as pictures have it.
+
+    `name_y`: how high its name stands, None for a dot without one.
+    """
 
     name: str
     x: float
     y: float
     said: str
-    named: bool
+    name_y: float | None
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -48,10 +53,16 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
         if cpu is None or memory is None:
             continue
         said = f"{node['name']}: CPU {cpu_said}, {memory_said}, {node['degree']:.4f}"
-        found.append(
-            Dot(node["name"], round(100 * cpu, 2), round(100 - 100 * memory, 2), said, len(found) < MOST_NAMED)
-        )
+        x, y = round(100 * cpu, 2), round(100 - 100 * memory, 2)
+        found.append(Dot(node["name"], x, y, said, _free(x, y, found) if len(found) < MOST_NAMED else None))
     return found
+
+
+def _free(x: float, y: float, named: Sequence[Dot]) -> float:
+    """Return the height nearest to a dot's own where its name covers no other one."""
+    near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
+    heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
+    return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))
 
 
 def trend(cluster: Cluster, now: datetime) -> Trend | None:
