@@ -12,8 +12,13 @@ from typing import Any
 
 def address_key(request: Any) -> str:
     """Return the address of a request's client, as limits count it; "unknown" where there is none."""
+    return counted_as(request.META.get("REMOTE_ADDR", ""))
+
+
+def counted_as(peer: str) -> str:
+    """Return what an address of a peer is counted as; "unknown" for what is none."""
     try:
-        address = ip_address(request.META.get("REMOTE_ADDR", ""))
+        address = ip_address(peer)
     except ValueError:
         return "unknown"
     if isinstance(address, IPv6Address):

@@ -139,7 +139,8 @@ class _Server:
         self._log = folder / "server.log"
         self.port = free_port("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.port}"
-        self._env = {**os.environ, "HETSCHED_DATA": str(self._data), "HETSCHED_SOCKETS_PER_USER": str(sockets + 20)}
+        room = dict.fromkeys(("HETSCHED_SOCKETS_PER_USER", "HETSCHED_SOCKETS_PER_ADDRESS"), str(sockets + 20))
+        self._env = {**os.environ, "HETSCHED_DATA": str(self._data), **room}
         for name in ("DATABASE_URL", "DATABASE_URL_FILE", "SECRET_KEY", "SECRET_KEY_FILE", "HETSCHED_DEFAULT_CLUSTER"):
             self._env.pop(name, None)
 

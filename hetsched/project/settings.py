@@ -284,6 +284,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)
 # Open live sockets of one person or token, in one web process.
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
+# The same of one address, whoever comes from it: an office behind one gateway counts as one.
+HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
 # Pods that may wait in one cluster; above that, submissions are told to come back later.
 HETSCHED_MOST_WAITING_PODS = ENV.number("HETSCHED_MOST_WAITING_PODS", 200_000, least=1, most=10_000_000)
 # The same for pods of one namespace, so that one team's flood leaves room for the others.

@@ -32,7 +32,13 @@ class Viewer:
     """A client that keeps the documents of its topics current."""
 
     def __init__(
-        self, *, token: str = "", cookie: str = "", origin: str | None = None, protocols: tuple[str, ...] = ()
+        self,
+        *,
+        token: str = "",
+        cookie: str = "",
+        origin: str | None = None,
+        protocols: tuple[str, ...] = (),
+        address: str = "127.0.0.1",
     ) -> None:
         headers = [(b"host", HOST)]
         if origin is not None:
@@ -44,6 +50,7 @@ class Viewer:
             "path": "/ws/live/",
             "query_string": b"",
             "headers": headers,
+            "client": (address, 40_000),
             "subprotocols": [*protocols, *([f"bearer.{token}"] if token else [])],
         }
         self.awake = asyncio.Event()

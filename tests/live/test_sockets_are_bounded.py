@@ -86,6 +86,35 @@ async def test_one_person_has_so_many_sockets_and_no_more(viewers: Any, token: A
     await fourth.listen("policies")
 
 
+async def test_one_address_has_so_many_sockets_and_no_more(viewers: Any, token: Any, settings: Any) -> None:
+    settings.HETSCHED_SOCKETS_PER_ADDRESS = 2
+    one, other = [await in_thread(token)("viewer") for _ in range(2)]
+    near = "2001:db8::1", "2001:db8::2"  # one customer's /64
+    first, second, third = (
+        viewers(token=one, address=near[0]),
+        viewers(token=other, address=near[1]),
+        viewers(token=other, address=near[0]),
+    )
+    for viewer in (first, second, third):
+        assert await viewer.connect()
+    assert await third.closed() == 4429
+    elsewhere = viewers(token=other, address="2001:db8:0:1::1")
+    assert await elsewhere.connect()
+    await elsewhere.listen("policies")
+    await first.leave()
+    again = viewers(token=one, address=near[1])
+    assert await again.connect()
+    await again.listen("policies")
+
+
+async def test_strangers_leave_no_count_behind(viewers: Any, settings: Any) -> None:
+    settings.HETSCHED_SOCKETS_PER_ADDRESS = 1
+    for _ in range(3):
+        stranger = viewers()
+        assert await stranger.connect()
+        assert await stranger.closed() == 4401
+
+
 async def test_all_sockets_of_a_process_share_one_subscription(
     viewers: Any, token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

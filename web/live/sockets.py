@@ -3,8 +3,8 @@
 A subscription may also say `"since":{topic: revision}` and `"merge":true`.
 
 Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
-(any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Rights are
-looked up again once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread
+(any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Sockets of one
+address are counted before anybody looks up who comes, those of one person or token after it. Rights are looked up again once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread
 that Channels keeps for them, so sockets never use more than one connection.
 Invariant: whatever ends a socket, it leaves the hub.
 """
@@ -14,12 +14,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
 import structlog
 from django.conf import settings
 
+from hetsched.access.addresses import counted_as
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
@@ -70,26 +73,35 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     """Serve one WebSocket; an ASGI application."""
     if (await receive())["type"] != "websocket.connect":
         return
-    held, asker = await in_database(_who)(scope)
     # A browser learns the code of a closed socket only if it was accepted first.
     await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
-    owner = asker.owner if asker else ""
+    address = counted_as((scope.get("client") or ("",))[0])
     try:
-        _check(asker)
-        _open[owner] += 1
-        try:
-            if _open[owner] > settings.HETSCHED_SOCKETS_PER_USER:
-                raise Closed(TOO_MANY)
-            with SOCKETS.track_inprogress():
+        with _counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS):
+            held, asker = await in_database(_who)(scope)
+            _check(asker)
+            assert asker is not None
+            with _counted(asker.owner, settings.HETSCHED_SOCKETS_PER_USER), SOCKETS.track_inprogress():
                 await _Socket(held, asker, receive, send).run()
-        finally:
-            _open[owner] -= 1
-            if not _open[owner]:
-                del _open[owner]
     except Closed as closed:
         await send({"type": "websocket.close", "code": closed.code})
     except OSError:
         pass  # the client went away while something was sent to it
+
+
+@contextmanager
+def _counted(key: str, most: int) -> Iterator[None]:
+    """Count an open socket under a key. Raises: Closed, where there are too many."""
+    if _open[key] >= most:
+        log.warning("live.too_many", counted=key, most=most)
+        raise Closed(TOO_MANY)
+    _open[key] += 1
+    try:
+        yield
+    finally:
+        _open[key] -= 1
+        if not _open[key]:
+            del _open[key]
 
 
 def _who(scope: Any) -> tuple[rights.Credential, Subject | None]:
@@ -111,8 +123,7 @@ def _check(asker: Subject | None) -> None:
 
 
 class _Socket:
-    def __init__(self, held: rights.Credential, asker: Subject | None, receive: Any, send: Any) -> None:
-        assert asker is not None
+    def __init__(self, held: rights.Credential, asker: Subject, receive: Any, send: Any) -> None:
         self.held = held
         self.asker = asker
         self.receive = receive
