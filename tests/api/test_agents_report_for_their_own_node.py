@@ -161,6 +161,15 @@ def test_what_cannot_be_read_is_refused(agent: Api, cluster: Cluster, body: byte
     assert refused(agent, body) == (status, code)
 
 
+@pytest.mark.parametrize("spelt", ["16384.0", "1.6384e4"])
+def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster, spelt: str) -> None:
+    body = msgspec.json.encode(message()).replace(b'"memoryMiB":16384', b'"memoryMiB":' + spelt.encode())
+    assert spelt.encode() in body
+    agent("POST", "agent/reports/", body, status=200)
+    told = NodeFacts.objects.get().told
+    assert [zone.memory_mib for zone in told.zones] == [16384, 16384]
+
+
 def test_without_a_secret_nothing_is_signed_and_it_says_so(
     api: Callable[..., Api], cluster: Cluster, settings: Any
 ) -> None:

@@ -121,7 +121,7 @@ def plain(body: bytes) -> Any:
 def _whole(values: Any) -> Any:
     """Return the same values with 1.0 as 1: to JSON they are one number."""
     if isinstance(values, float):
-        return int(values) if values.is_integer() and abs(values) < 2**63 else values
+        return int(values) if values.is_integer() else values
     if isinstance(values, dict):
         return {name: _whole(value) for name, value in values.items()}
     return [_whole(value) for value in values] if isinstance(values, list) else values
