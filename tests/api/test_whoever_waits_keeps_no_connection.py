@@ -25,6 +25,8 @@ def test_only_threads_that_work_keep_theirs(
 ) -> None:
     for name in ("WORKING_THREADS", "WAITING_THREADS"):
         monkeypatch.setattr(f"hetsched.project.handler.{name}", 1)
+    # A server begins its threads at its first request; they would go on beside every later test of this process.
+    monkeypatch.setattr("hetsched.project.handler._begin", lambda: None)
     handler = ThreadedHandler()
     closed: list[str] = []
 

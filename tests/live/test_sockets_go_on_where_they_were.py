@@ -16,7 +16,7 @@ from hetsched.placement import topics
 from web.live import hub
 from web.live.spans import spans
 
-from .conftest import Viewer, in_thread
+from .conftest import PATIENCE_SECONDS, Viewer, in_thread
 from .test_a_viewer_is_never_wrong_for_long import Life
 
 TOPICS = ("cluster:lab", "decisions", "policies")
@@ -66,7 +66,7 @@ class Page(Viewer):
             begun.setdefault(told["topic"], told["type"])
         return [begun[name] for name in names]
 
-    async def hear(self, timeout: float = 5) -> dict[str, Any]:
+    async def hear(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         output = await self.socket.receive_output(timeout)
         told: dict[str, Any] = msgspec.json.decode(output["text"])
         self.heard.append(told)
@@ -134,7 +134,7 @@ async def test_random_lives_in_ticks_with_lost_sockets(
 async def test_events_within_a_tick_are_one_message(
     pages: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "TICK_SECONDS", 0.5)
+    monkeypatch.setattr(hub, "TICK_SECONDS", 2.0)
     life, page = Life(cluster, 1), await pages()
     await page.follow("cluster:lab")
     for _ in range(6):
