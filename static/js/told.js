@@ -6,7 +6,7 @@ const { patterns, glue } = await (address ? fetch(address) : Promise.reject())
   .catch(() => null) ?? { patterns: [], glue: {} };
 
 const HOLE = /\{(\w+)\}/;
-const KEY = /^(\S+\/\S+?)(:?) (.+)$/s;
+const KEY = /^(\S+\/\S+?|\S+(?=:))(:?) (.+)$/s;
 const COUNTED = /^(\d+) (.+)$/s;
 const NUMBERS = new Set(["n", "m", "k"]);
 const SAID = new Set(["said", "told"]);
@@ -33,7 +33,7 @@ function say(text) {
 }
 
 function found(text) {
-  for (const between of [", or ", "; ", " and "]) {
+  for (const between of [", or ", "; ", ". ", " and "]) {
     if (!text.includes(between)) continue;
     const parts = text.split(between).map(say);
     if (!parts.includes(null)) return parts.join(glue[between]);

@@ -10,9 +10,9 @@ What a pattern's holes take follows from their names:
     said, told      a sentence, said in turn; behind a colon it may be one that nobody knows
     each            sentences between semicolons, each behind a number of nodes
     any other       one word without spaces, taken over
-The pattern with the most fixed letters counts, one that begins with any text last. Sentences between semicolons, what
-is waited for between `, or` and changes between `and` are said one by one; a pod's name in front is kept. What no
-pattern reads stays as it was said.
+The pattern with the most fixed letters counts, one that begins with any text last. Sentences between semicolons or
+full stops, what is waited for between `, or` and changes between `and` are said one by one; the name of a pod or a
+field in front is kept. What no pattern reads stays as it was said.
 Invariant: `static/js/told.js` reads by the same rules, with what `catalogue` gives it.
 """
 
@@ -25,14 +25,17 @@ import msgspec
 from django.utils import translation
 from django.utils.translation import pgettext
 
+from .sentences.documents import DOCUMENTS
+from .sentences.doors import DOORS
 from .sentences.engine import ENGINE
 from .sentences.ledger import LEDGER
 from .sentences.problems import PROBLEMS
+from .sentences.programs import PROGRAMS
 
-SENTENCES = (*ENGINE, *LEDGER, *PROBLEMS)
+SENTENCES = (*ENGINE, *LEDGER, *PROBLEMS, *DOORS, *DOCUMENTS, *PROGRAMS)
 
 _HOLE = re.compile(r"\{(\w+)\}")
-_KEY = re.compile(r"(\S+/\S+?)(:?) (.+)", re.DOTALL)
+_KEY = re.compile(r"(\S+/\S+?|\S+(?=:))(:?) (.+)", re.DOTALL)
 _COUNTED = re.compile(r"(\d+) (.+)", re.DOTALL)
 _ANY = ".+?"
 
@@ -58,7 +61,7 @@ def catalogue() -> Catalogue:
 @lru_cache(maxsize=16384)
 def _say(text: str, language: str) -> str | None:
     """Return a sentence in the language, which is active; None where nobody knows it. Parts are shorter: it ends."""
-    for between in (", or ", "; ", " and "):
+    for between in (", or ", "; ", ". ", " and "):
         if between in text and None not in (parts := [_say(part, language) for part in text.split(between)]):
             return _glue()[between].join(filter(None, parts))
     for source, begin, end, pattern in _patterns():
@@ -109,6 +112,7 @@ def _glue() -> dict[str, str]:
     return {
         ", ": pgettext("told", ", "),
         "; ": pgettext("told", "; "),
+        ". ": pgettext("told", ". "),
         ": ": pgettext("told", ": "),
         ", or ": pgettext("told", ", or "),
         " and ": pgettext("told", " and "),
