@@ -1,4 +1,8 @@
-"""Tokens in the admin: create (the plaintext is shown once), look, revoke; never edit."""
+"""Accounts and tokens in the admin.
+
+Rule: whatever is done to accounts and groups by hand stands in the audit trail; tokens are created (the plaintext is
+shown once), looked at, revoked, and never edited. Whose account is deleted has the tokens revoked first.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,16 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.errors import InputError
+from hetsched.journal.admin import AuditedAdmin
 
 from .models import Token
 from .roles import Action
@@ -81,3 +90,31 @@ class TokenAdmin(admin.ModelAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         for token in queryset:
             self.delete_model(request, token)
+
+
+class AccountAdmin(AuditedAdmin, UserAdmin):
+    """Accounts: who they are, their roles, their passwords."""
+
+    audited_as = "account"
+    untold = ("password", "last_login", "date_joined")
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        with transaction.atomic():  # Django has none here
+            return super().user_change_password(request, id, form_url)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with transaction.atomic():
+            for token in Token.objects.filter(user=obj):
+                revoke_token(token, actor=Subject(request.user), reason=_("the account is deleted"))
+            super().delete_model(request, obj)
+
+
+class RolesAdmin(AuditedAdmin, GroupAdmin):
+    """Groups: those named after roles give them to whoever is in them."""
+
+    audited_as = "group"
+
+
+for model, page in ((get_user_model(), AccountAdmin), (Group, RolesAdmin)):
+    admin.site.unregister(model)
+    admin.site.register(model, page)

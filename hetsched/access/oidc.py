@@ -5,6 +5,8 @@ signature is by one of its own keys and of an asymmetric kind, issuer, audience,
 browser is the one that set out (state in its session). An account is known again by issuer and subject; a name is for
 reading and never leads to an account that was made otherwise. Its roles are what its groups are mapped to
 (`HETSCHED_OIDC_ROLES`), anew at each sign-in; who has none does not come in, and loses those of before.
+The server itself goes to the provider by the one way out (`adapters.outbound`), with all its bounds: to the issuer's
+own host and those of `HETSCHED_OIDC_HOSTS`, wherever they lie, and of others that the provider names to public ones.
 Limits: who left the provider stays signed in until the session ends, or somebody ends it here.
 Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer of an answer).
 """
@@ -12,6 +14,7 @@ Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer of an a
 from __future__ import annotations
 
 import functools
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,17 +37,20 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from joserfc.errors import JoseError
-from requests import RequestException
+from requests import PreparedRequest, RequestException, Response
+from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
 
+from hetsched.adapters import outbound
 from hetsched.journal import audit
 
 from .models import ExternalAccount
 from .roles import Role
 
 ADMINISTRATOR = "admin"
-SECONDS = 5
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _NEXT = "_oidc_next"
+_OURS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})  # the way out has its own
 log = structlog.get_logger(__name__)
 
 
@@ -52,8 +58,45 @@ class Refused(Exception):
     """Somebody does not come in; the reason is for the log, what they read is not about it."""
 
 
+class _WayOut(BaseAdapter):
+    """Sends what the library wants to send by the one way out; of an answer that is a failure, nothing is read."""
+
+    def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
+        url, body = str(request.url), request.body
+        sent = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
+        try:
+            came = outbound.call(
+                url, _allowed(), method=str(request.method), headers=sent,
+                body=body.encode() if isinstance(body, str) else body,
+            )  # fmt: skip
+        except outbound.Refused as refused:
+            raise RequestException(f"{refused.code}: {refused.message}") from None
+        if came.status >= 300:
+            raise RequestException(f"{urlsplit(url).netloc} answers {came.status}")
+        answer = Response()
+        answer.status_code, answer.url, answer.request = came.status, url, request
+        answer.headers, answer.raw = CaseInsensitiveDict(came.headers), BytesIO(came.body)
+        return answer
+
+    def close(self) -> None:
+        """Keep nothing open."""
+
+
+def _allowed() -> outbound.Allowed:
+    issuer = urlsplit(settings.HETSCHED_OIDC_ISSUER)
+    named = frozenset({issuer.netloc.lower(), *settings.HETSCHED_OIDC_HOSTS})
+    plain = {issuer.netloc.lower()} if issuer.scheme == "http" else set()
+    return outbound.Allowed(named | {"*"}, frozenset(plain))
+
+
 class _Session(OAuth2Session):
     """Goes to the provider itself and nowhere that it points to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.trust_env = False
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, _WayOut())
 
     def request(self, method: str, url: str, **options: Any) -> Any:
         return super().request(method, url, **{**options, "allow_redirects": False})
@@ -80,7 +123,7 @@ def _provider(issuer: str, client_id: str, client_secret: str, scope: str) -> _P
         client_id=client_id,
         client_secret=client_secret or None,
         server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
-        client_kwargs={"scope": scope, "code_challenge_method": "S256", "default_timeout": SECONDS},
+        client_kwargs={"scope": scope, "code_challenge_method": "S256"},
     )
 
 

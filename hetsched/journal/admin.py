@@ -1,18 +1,22 @@
-"""The audit trail and the outbox, to read."""
+"""The audit trail and the outbox, to read; and what the pages of all other rows in the admin stand on.
+
+Rule: a page shows rows only (`ReadOnlyAdmin`), has an action of the product write them, or is an `AuditedAdmin`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from django.contrib import admin
+from django.db import transaction
 from django.http import HttpRequest
 from django.utils.html import format_html
 
 from hetsched.contracts.units import format_amount
 
-from .audit import Program
+from .audit import Program, record
 from .models import AuditEntry, AuditSeal, OutboxEvent
 
 admin.site.site_header = admin.site.site_title = "hetsched"
@@ -29,6 +33,54 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+class AuditedAdmin(admin.ModelAdmin):
+    """An admin page that writes rows itself: what it changed stands in the audit trail, in the same transaction."""
+
+    audited_as: ClassVar[str]  # the kind of its objects there
+    untold: ClassVar[tuple[str, ...]] = ()  # fields of which nobody reads the values
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        # Of the row as it was; those that it is linked with are saved after it.
+        request.audited_before = self._told(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
+        super().save_model(request, obj, form, change)
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        self._record(request, "create", obj, {"after": self._told(obj)})
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        before, after = getattr(request, "audited_before", None), self._told(obj)
+        if before is None:  # what changed is nothing to be told, as a password
+            self._record(request, "secret", obj, {})
+            return super().log_change(request, obj, message)
+        moved = [name for name in after if before[name] != after[name]]
+        details = {"before": {name: before[name] for name in moved}, "after": {name: after[name] for name in moved}}
+        self._record(request, "change", obj, details)
+        return super().log_change(request, obj, message)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with transaction.atomic():
+            self._record(request, "delete", obj, {"before": self._told(obj)})
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        with transaction.atomic():
+            for row in queryset:
+                self.delete_model(request, row)
+
+    def _record(self, request: HttpRequest, verb: str, row: Any, details: dict[str, Any]) -> None:
+        actor = acting(request)
+        action = f"{self.audited_as}.{verb}"
+        record(actor=actor.name, role=actor.role, action=action, obj=(self.audited_as, str(row)), details=details)
+
+    def _told(self, row: Any) -> dict[str, Any]:
+        """Return what may be told of a row: its plain fields, and the names of what it is linked with."""
+        values = {field.name: field.value_from_object(row) for field in self.opts.fields}
+        told = {name: value for name, value in values.items() if name not in self.untold}
+        links = {field.name: sorted(map(str, getattr(row, field.name).all())) for field in self.opts.many_to_many}
+        return {name: _plain(value) for name, value in told.items()} | links
 
 
 @admin.register(AuditEntry)
@@ -49,6 +101,10 @@ class OutboxEventAdmin(ReadOnlyAdmin):
     list_display = ("id", "topic", "revision", "created_at", "published_at")
     search_fields = ("topic",)
     show_full_result_count = False
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def acting(request: HttpRequest) -> Program:

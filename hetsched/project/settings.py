@@ -300,6 +300,9 @@ HETSCHED_WRITES_AT_ONCE = ENV.number("HETSCHED_WRITES_AT_ONCE", 500, least=1, mo
 # The same for what writes nothing, in each web process.
 HETSCHED_READS_PER_MINUTE = ENV.number("HETSCHED_READS_PER_MINUTE", 30_000, least=0, most=10_000_000)
 HETSCHED_READS_AT_ONCE = ENV.number("HETSCHED_READS_AT_ONCE", 5_000, least=1, most=10_000_000)
+# The same for one address without a credential, which may read what the product can do.
+HETSCHED_STRANGERS_PER_MINUTE = ENV.number("HETSCHED_STRANGERS_PER_MINUTE", 60, least=0, most=10_000_000)
+HETSCHED_STRANGERS_AT_ONCE = ENV.number("HETSCHED_STRANGERS_AT_ONCE", 60, least=1, most=10_000_000)
 # Which cluster a request means that names none, where there are several.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
@@ -324,6 +327,8 @@ HETSCHED_OIDC_CLIENT_ID = ENV.text("HETSCHED_OIDC_CLIENT_ID")
 HETSCHED_OIDC_CLIENT_SECRET = ENV.secret("HETSCHED_OIDC_CLIENT_SECRET", least_characters=16)
 HETSCHED_OIDC_SCOPE = " ".join(dict.fromkeys(["openid", *ENV.names("HETSCHED_OIDC_SCOPES", ("profile", "email"))]))
 HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
+# Hosts beside the issuer's own that it sends us to, where they lie in a private network.
+HETSCHED_OIDC_HOSTS = [name.lower() for name in ENV.names("HETSCHED_OIDC_HOSTS")]
 HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
 HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
 LOGIN_URL = "/login/"

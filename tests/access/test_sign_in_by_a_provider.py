@@ -134,6 +134,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an answer of another provider": {"back": {"iss": "https://evil.example"}},
     "keys that moved elsewhere": {"moved": ["/keys"]},
     "tokens that moved elsewhere": {"moved": ["/token"]},
+    "tokens that lie inside": {"metadata": {"token_endpoint": "https://169.254.169.254/token"}},
+    "tokens without TLS": {"metadata": {"token_endpoint": "http://example.com/token"}},
+    "tokens that are a file": {"metadata": {"token_endpoint": "file:///etc/passwd"}},
+    "keys that lie inside": {"metadata": {"jwks_uri": "https://[::ffff:10.0.0.1]/keys"}},
+    "user info that does not end": {"kept": ["groups"], "userinfo": {"sub": "248289", "groups": ["x" * 300_000]}},
     "user info about somebody else": {"kept": ["groups"], "userinfo": {"sub": "other", "groups": ["owners"]}},
 }  # fmt: skip
 
@@ -213,3 +218,23 @@ def test_passwords_can_be_left_out(provider: Provider, client: Client, settings:
     assert b'type="password"' not in client.get("/login/").content
     client.post("/login/", {"username": "bob", "password": "a long enough password"})
     assert who(client) is None
+
+
+def test_this_machine_is_asked_under_the_issuers_name_alone(provider: Provider, client: Client) -> None:
+    # The issuer is 127.0.0.1; nobody named localhost, which is the same machine.
+    elsewhere = provider.issuer.replace("127.0.0.1", "localhost")
+    provider.lies = {"metadata": {"token_endpoint": f"{elsewhere}/token"}}
+    assert signed_in(provider, client).status_code == 403
+    assert "/token" not in provider.asked
+
+
+def test_no_proxy_of_the_environment_hears_of_it(
+    provider: Provider, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        for spelled in (name, name.lower()):
+            monkeypatch.setenv(spelled, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    signed_in(provider, client)
+    assert who(client) is not None

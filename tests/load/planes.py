@@ -28,7 +28,8 @@ _ANNOUNCED = "stop        Ctrl-C"
 # Everybody here comes with one token from one address, which may have more sockets than a person; every other bound is
 # as it comes.
 _ROOM = {
-    "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000", "HETSCHED_LOG_LEVEL": "warning", "SECRET_KEY": "load" * 12,
+    "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000",
+    "HETSCHED_LOG_LEVEL": "warning", "SECRET_KEY": "load" * 12,
 }  # fmt: skip
 
 

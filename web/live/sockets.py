@@ -4,8 +4,9 @@ A subscription may also say `"since":{topic: revision}` and `"merge":true`.
 
 Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
 (any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Sockets of one
-address are counted before anybody looks up who comes, those of one person or token after it. Rights are looked up again once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread
-that Channels keeps for them, so sockets never use more than one connection.
+address are counted before anybody looks up who comes, those of one person or token after it. Rights are looked up again
+once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread that Channels
+keeps for them, so sockets never use more than one connection.
 Invariant: whatever ends a socket, it leaves the hub.
 """
 
