@@ -102,3 +102,18 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         assert buckets.take(str(number), Limit(1, 1)).admitted
     assert len(buckets._full_at) == 3
+
+
+def test_what_anybody_may_read_is_counted_by_address(client: Any, settings: Any) -> None:
+    settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE = 1, 2
+    script = "/api/v1/docs?script="
+    near, far = {"REMOTE_ADDR": "192.0.2.1"}, {"REMOTE_ADDR": "192.0.2.2"}
+    answers = [client.get(page, **near) for page in (script, "/api/v1/docs", "/api/v1/schema", script)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    assert [answer["RateLimit-Remaining"] for answer in answers] == ["1", "0", "0", "0"]
+    refused = answers[2]
+    assert (refused["Content-Type"], refused.json()["code"]) == ("application/problem+json", "RateLimited")
+    assert 0 < int(refused["Retry-After"]) <= 60
+    # Nobody believes a header, and nobody else waits for it.
+    assert client.get(script, **near, HTTP_X_FORWARDED_FOR="192.0.2.3").status_code == 429
+    assert client.get(script, **far).status_code == 200

@@ -2,15 +2,19 @@
 
 Rule: what writes takes a turn of a bucket that all web processes share, before anything is read of the request's body;
 submissions have a bucket of their own, whose size a token may bring along. What only reads takes a turn of this
-process. Beyond a limit the answer is 429 `RateLimited` with `Retry-After`, and nothing was done. Agents have a pace of
-their own (`inventory.hearing`).
+process; what is answered to anybody, without a credential, one of the address that it comes from. Beyond a limit the
+answer is 429 `RateLimited` with `Retry-After`, and nothing was done. Agents have a pace of their own
+(`inventory.hearing`).
 Invariant: writes that cannot be counted, because the database does not answer, are refused (503).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 
+from hetsched.access.addresses import address_key
 from hetsched.access.limits import Limit, Local, Taken, take
 from hetsched.access.subject import Subject
 
@@ -20,6 +24,7 @@ from .prometheus import RATE_LIMITED
 SUBMIT = "submit"
 WRITE = "write"
 READ = "read"
+STRANGER = "stranger"
 reads = Local()
 
 
@@ -50,6 +55,18 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
         return {}
     key = f"{kind} {subject.owner}"
     taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)
+    return _admitted(kind, limit, taken, "; a submission with the same Idempotency-Key")
+
+
+def take_strangers_turn(request: Any) -> dict[str, str]:
+    """Count a request that needs no credential, by the address it comes from. Raises: Refused 429."""
+    limit = Limit(settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE)
+    if limit.per_minute == 0:
+        return {}
+    return _admitted(STRANGER, limit, reads.take(f"{STRANGER} {address_key(request)}", limit))
+
+
+def _admitted(kind: str, limit: Limit, taken: Taken, more: str = "") -> dict[str, str]:
     if taken.admitted:
         return _headers(limit, taken)
     RATE_LIMITED.labels(kind).inc()
@@ -57,7 +74,7 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
         429,
         "RateLimited",
         f"more than {limit.per_minute:g} requests of this kind a minute, or {limit.burst} at once",
-        hint=f"Try again in {taken.wait_seconds} s; a submission with the same Idempotency-Key",
+        hint=f"Try again in {taken.wait_seconds} s{more}",
         headers={"Retry-After": str(taken.wait_seconds), **_headers(limit, taken)},
     )
 

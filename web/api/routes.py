@@ -14,6 +14,7 @@ from drf_spectacular.renderers import (
     OpenApiYamlRenderer2,
 )
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.views import APIView
 
 from . import (
     advice,
@@ -41,6 +42,7 @@ from . import (
     problems,
     prometheus,
     queue,
+    rates,
     sessions,
     shadow,
     tokens,
@@ -83,19 +85,26 @@ NOUNS = (
 )
 
 
-class Schema(SpectacularAPIView):
-    """The OpenAPI document; what the product can do is no secret."""
+class Counted(APIView):
+    """Answers anybody, so often an address."""
 
     public = True
     authentication_classes = []
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        self.headers |= rates.take_strangers_turn(request)
+
+
+class Schema(Counted, SpectacularAPIView):
+    """The OpenAPI document; what the product can do is no secret."""
+
     renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
 
 
-class Docs(SpectacularSwaggerSplitView):
+class Docs(Counted, SpectacularSwaggerSplitView):
     """The document, browsable."""
 
-    public = True
-    authentication_classes = []
     template_name = "api/docs.html"
 
 
