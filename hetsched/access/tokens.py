@@ -1,8 +1,9 @@
 """Create, recognise and revoke tokens.
 
 Rule: 256 random bits behind the prefix `hs_`, valid 90 days unless said otherwise. What is kept is HMAC-SHA-256 under a
-key made of SECRET_KEY, so that rows alone, even rows that somebody wrote, make no token; without SECRET_KEY, and of
-tokens from before, plain SHA-512. Looking one up costs one indexed query and a constant-time comparison, the same for
+key made of SECRET_KEY, so that rows alone, even rows that somebody wrote, make no token. Without SECRET_KEY it is plain
+SHA-512; with it such a row is refused, for anybody may have written it: whoever sets the key makes tokens anew. Looking
+one up costs one indexed query and a constant-time comparison, the same for
 a token that is not there, and never writes except a last-used time once a minute. It is looked up at every request, so
 one that was revoked is refused by the next, in every process.
 """
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import transaction
@@ -32,6 +34,8 @@ from hetsched.journal.sealed import derived
 from .models import Token
 from .roles import MAY, Action, Role
 from .subject import Subject
+
+log = structlog.get_logger(__name__)
 
 LIFETIME = timedelta(days=90)
 _PLAINTEXT = re.compile(r"hs_[0-9a-f]{64}")
@@ -149,15 +153,16 @@ def resolve(plaintext: str) -> Token | None:
     if not _PLAINTEXT.fullmatch(plaintext):
         return None
     now = timezone.now()
-    plain, digest = hash_token(plaintext), digest_of(plaintext)
+    digest = digest_of(plaintext)
     candidates = list(_BY_KEY(key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]))
     if not candidates:
         hmac.compare_digest(digest, digest)  # what is not there costs as much
     for token in candidates:
-        expected = plain if len(token.digest) == len(plain) else digest
-        if hmac.compare_digest(token.digest, expected) and token.user.is_active and (token.expiry or now) >= now:
+        if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
             return token
+        if len(token.digest) != len(digest):
+            log.warning("token refused: kept otherwise than SECRET_KEY asks for", token=token.name, key=token.token_key)
     return None
 
 

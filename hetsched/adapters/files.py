@@ -45,12 +45,14 @@ def parse_cluster(sources: Sequence[Source]) -> ClusterContent:
     return _parse(sources, workload=False, known=None)
 
 
-def parse_workload(sources: Sequence[Source], *, known: ClusterContent | None = None) -> ClusterContent:
-    """Read a workload from (name, bytes) pairs.
+def parse_workload(
+    sources: Sequence[Source], *, known: ClusterContent | None = None, names: str = ""
+) -> ClusterContent:
+    """Read a workload from (name, bytes) pairs; generated names are made of `names`, or numbers without it.
 
     Raises: InputError.
     """
-    return _parse(sources, workload=True, known=known)
+    return _parse(sources, workload=True, known=known, names=names)
 
 
 def _load(path: str | Path) -> Source:
@@ -63,7 +65,9 @@ def _load(path: str | Path) -> Source:
         raise InputError("FileUnreadable", f"it cannot be read: {reason}", place=str(path)) from None
 
 
-def _parse(sources: Sequence[Source], *, workload: bool, known: ClusterContent | None) -> ClusterContent:
+def _parse(
+    sources: Sequence[Source], *, workload: bool, known: ClusterContent | None, names: str = ""
+) -> ClusterContent:
     documents: list[Document] = []
     lists: list[ClusterContent] = []
     for name, data in sources:
@@ -77,7 +81,7 @@ def _parse(sources: Sequence[Source], *, workload: bool, known: ClusterContent |
             raise InputError("WrongFile", f"it is an openb list of {kind}", place=name, hint=f"Give a {wanted} here")
         else:
             lists.append((openb.read_pods if workload else openb.read_nodes)(data, name))
-    objects = read_content(documents, workload=workload, known=known)
+    objects = read_content(documents, workload=workload, known=known, names=names)
     if not lists:
         return objects
     content = msgspec.structs.replace(

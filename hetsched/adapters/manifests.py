@@ -5,14 +5,15 @@ Rule: names that others refer to (classes, groups, namespaces) are read first, t
 a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) is joined to it by name, NodeUsage before NodeMetrics;
 what describes an absent node is dropped.
 Kinds that nothing is read from are ignored; those of a workload file that make pods are named as left out. File order
-is kept. Objects with `generateName` are numbered.
-Source: the public contract, "Objects in".
+is kept. Objects with `generateName` get the letters that their submission stands for, or numbers where there is none.
+Source: the public contract, "Objects in"; Kubernetes API conventions, "Generated values".
 Invariant: nothing is returned unless every object was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -41,20 +42,21 @@ from .pods import Names, PodReader, namespace_of, preempts
 
 
 def read_content(
-    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None
+    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None, names: str = ""
 ) -> ClusterContent:
     """Convert objects; controllers are expanded in a workload file only.
 
-    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name.
+    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name. `names` is what
+    generated names are made of.
 
     Raises: InputError naming file, document, field path and reason; nothing is converted then.
     """
-    reading = _Reading(workload)
+    reading = _Reading(workload, names)
     for document in documents:
         reading.sort(document)
     own = reading.definitions(known)
-    names = Names.of(own) if known is None else Names.of(known, own)
-    reading.read_pods(PodReader(names))
+    known_names = Names.of(own) if known is None else Names.of(known, own)
+    reading.read_pods(PodReader(known_names))
     return msgspec.structs.replace(
         own,
         nodes=reading.read_nodes(),
@@ -66,11 +68,23 @@ def read_content(
     )
 
 
+def generated_name(stem: str, names: str, number: int) -> str:
+    """Return the name of the object of this number, from 0, with this `generateName`.
+
+    The same `names` gives the same name always, another one another; without it the name is the number.
+    """
+    if not names:
+        return f"{stem}{number}"
+    digest = blake2b(f"{names}\0{stem}\0{number}".encode(), digest_size=_LETTERS_OF_NAME).digest()
+    return stem[: _MOST_GENERATED - _LETTERS_OF_NAME] + "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
+
+
 class _Reading:
     """One file on its way in: objects sorted by what they are read for."""
 
-    def __init__(self, workload: bool) -> None:
+    def __init__(self, workload: bool, names: str) -> None:
         self._workload = workload
+        self._names = names
         self._sorted: dict[str, list[tuple[Document, View]]] = {}
         self._seen: set[tuple[str, str, str]] = set()
         self._taken: set[str] = set()
@@ -100,13 +114,13 @@ class _Reading:
         )
 
     def _named(self, root: View) -> View:
-        """Give an object with `generateName` its name: the next free number, where the API server takes letters."""
+        """Give an object with `generateName` its name, as the API server would."""
         meta = root.view("metadata")
         stem = meta.text("generateName")
         if not stem or "name" in meta:
             return root
         number = self._generated[stem] = self._generated.get(stem, -1) + 1
-        return View({**root.value, "metadata": {**meta.value, "name": f"{stem}{number}"}})
+        return View({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
 
     def _each(self, kind: str, read: Callable[[View], Any]) -> dict[str, Any]:
         """Read all objects of a kind, by name."""
@@ -308,6 +322,9 @@ def _name_of(document: Document) -> str:
     return f"{document.object['kind']} {namespace_of(meta)}/{meta.text('name') or meta.text('generateName')}"
 
 
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: no words come of them
+_LETTERS_OF_NAME = 8
+_MOST_GENERATED = 63
 # Their pods come one a node, or at times: neither is a number of pods to place now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {

@@ -44,11 +44,17 @@ def create(
 ) -> None:
     """Create a token and print it, this once."""
     open_server_database(data)
+    from django.conf import settings
     from django.db import OperationalError, ProgrammingError
 
     from hetsched.access.tokens import bounds_of, create_token
     from hetsched.inventory.models import Cluster
 
+    if not (settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED):
+        raise InputError(
+            "SecretKeyMissing", "without the server's key it would be a token that no server takes",
+            place="SECRET_KEY", hint="Set SECRET_KEY, or SECRET_KEY_FILE, as the server has it",
+        )  # fmt: skip
     try:
         if cluster and not Cluster.objects.filter(name=cluster).exists():
             hint = "Add it first: hetsched cluster add"

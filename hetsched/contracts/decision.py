@@ -215,8 +215,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for.
 
-    Nor is `doubts`, unless a node that is placed on has facts in doubt, nor `plan`, unless one was asked for and all
-    pods are placed without anybody having to leave.
+    Nor is `doubts`, unless a node that is placed on has facts in doubt, nor `replaced`, pods that run and were taken to
+    be gone, nor `plan`, unless one was asked for and all pods are placed without anybody having to leave.
     """
 
     verdict: Verdict
@@ -232,6 +232,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     balance: Balance
     tipping: tuple[Tipping, ...] | None = None
     doubts: tuple[DoubtfulFact, ...] | None = None
+    replaced: tuple[str, ...] | None = None
     plan: Plan | None = None
 
     def document(self) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from .models import DNS_LABEL, Cluster, ClusterKind, Node
 from .signals import inventory_changed
 from .tiles import cluster_head, isa_of, node_load, pool_of, shortened, tile
 
+LONGEST_REASON = 2000
+
 
 def cluster_topic(cluster: Cluster) -> str:
     return f"cluster:{cluster.name}"
@@ -40,12 +42,17 @@ def node_topic(cluster: Cluster, node_name: str) -> str:
 def require_reason(reason: str) -> str:
     """Return the reason, trimmed.
 
-    Raises: InputError `ReasonMissing`.
+    Raises: InputError `ReasonMissing`, `ReasonTooLong`.
     """
     text = reason.strip()
     if not text:
         raise InputError("ReasonMissing", "say why", place="reason", hint="The reason is kept in the audit trail")
-    return text[:2000]
+    if len(text) > LONGEST_REASON:
+        raise InputError(
+            "ReasonTooLong", f"it has {len(text)} characters, {LONGEST_REASON} are kept", place="reason",
+            hint="Say it shorter, and name where the rest is written",
+        )  # fmt: skip
+    return text
 
 
 def create_cluster(

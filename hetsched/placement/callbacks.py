@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
+from django.db import connection
 from django.db.models import Q
 
 from hetsched.adapters.outbound import Allowed, Refused, check
@@ -71,10 +72,11 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> 
     news = [workload for workload in workloads if workload.state != State.PENDING.value]
     if not news:
         return
-    hooks = _HOOKS(cluster=cluster.pk)
+    hooks = [hook for hook in _HOOKS(cluster=cluster.pk) if any(_is_for(hook, workload) for workload in news)]
+    kept = _kept(hook.pk for hook in hooks)
     rows = []
     for workload in news:
-        wanted = [hook for hook in hooks if _is_for(hook, workload)]
+        wanted = [hook for hook in hooks if hook.pk in kept and _is_for(hook, workload)]
         if not (wanted or workload.callback_url):
             continue
         event, body = f"workload.{workload.state}", msgspec.json.encode(message(cluster, workload)).decode()
@@ -84,6 +86,21 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> 
         rows += [delivery(hook.url, event, body, now, owner=hook.owner, webhook_id=hook.pk, **about) for hook in wanted]
     insert(rows)
     wake(rows)
+
+
+def _kept(hook_ids: Iterable[str]) -> set[str]:
+    """Return those webhooks that are not removed by now, and keep them until the transaction ends.
+
+    One that somebody removes meanwhile would fail the whole transaction: its deliveries name it.
+    """
+    ids = list(hook_ids)
+    if not ids:
+        return set()
+    table, marks = Webhook._meta.db_table, ", ".join(["%s"] * len(ids))
+    kept = " ORDER BY id FOR KEY SHARE" if connection.vendor == "postgresql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {table} WHERE id IN ({marks}){kept}", ids)  # noqa: S608
+        return {hook_id for (hook_id,) in cursor.fetchall()}
 
 
 def _is_for(hook: Webhook, workload: Workload) -> bool:

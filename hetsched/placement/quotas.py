@@ -3,9 +3,9 @@
 Problem: two submissions that each fit into what is left, at the same moment, do not both fit.
 Rule: a submission is written first and counted then, in its transaction: it takes the locks of what it is counted
 against, in the order of their names, and sums up what all that committed before it hold with its own. What is too
-much is undone with everything else. The locks are held from there to the commit, which is next; SQLite has one writer
-anyway. A workload is charged whole until it is over, a hold until it ends: whole, or as far as it is more than the
-workload that claimed it.
+much is undone with everything else. The locks are held from there to the commit, which is next; whoever writes several
+submissions at once takes them all before. A workload is charged whole until it is over, a hold until it ends: whole, or
+as far as it is more than the workload that claimed it.
 Invariant: at every commit what an owner with a quota has submitted or holds is no more than the quota, whatever raced.
 """
 
@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import Q
 
 from hetsched.contracts.allowance import GPU_MILLI, PODS, Allowance
@@ -25,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.locks import lock
 from hetsched.journal.prepared import Given, Prepared
 
 from .lifecycle import FINISHED
@@ -59,21 +59,16 @@ def keep_within(
     Raises: InputError `QuotaTooSmall` where they would never fit, `QuotaExceeded`, `NamespaceFull`.
     """
     namespaces = Counter(pod.namespace for _, pods in charged for pod in pods)
-    locks = [f"namespace {cluster.pk} {name}" for name in namespaces]
-    if allowance.most:
-        locks.append(f"owner {owner}")
-    _lock(locks)
+    lock(names_of(cluster.pk, namespaces, owner if allowance.most else ""))
     if allowance.most:
         _charge(charged, owner, allowance.most)
     for name in sorted(namespaces):
         _check_namespace(cluster, name, namespaces[name])
 
 
-def _lock(names: Iterable[str]) -> None:
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            for name in sorted(names):
-                cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+def names_of(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
+    """Return the names of the locks under which submissions to these namespaces, and of this owner, are counted."""
+    return {f"namespace {cluster_id} {name}" for name in namespaces} | ({f"owner {owner}"} if owner else set())
 
 
 def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, most: Mapping[str, int]) -> None:
@@ -94,7 +89,7 @@ def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) 
     check_ceiling(allowance, pods, None)
     if not allowance.most:
         return
-    _lock([f"owner {hold.owner}"])
+    lock(names_of(hold.cluster_id, (), hold.owner))
     hold.amounts = _asked(pods, allowance.most)
     _check_bounds(hold.amounts, allowance.most)
     hold.save(update_fields=["amounts"])

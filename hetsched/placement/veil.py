@@ -16,7 +16,9 @@ from .models import Decision, ForgottenDecision, Pod
 
 HIDDEN = "(a pod of another namespace)"
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_KEY = re.compile(rf"(?<![\w./-])({_LABEL})/[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?")
+_NAME = rf"({_LABEL})/[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?"
+# In JSON a name may stand right behind an escaped character, whose last letter is none of the name's.
+_KEY = re.compile(rf"(\\(?:u[0-9a-fA-F]{{4}}|[^u]))(?:{_NAME})?|(?<![\w./-]){_NAME}", re.ASCII)
 # Fields whose values are pods, whoever knows them.
 _POD = re.compile(rf'"(?:pod|blockedBy|pdb)":"({_LABEL})/')
 
@@ -24,7 +26,7 @@ _POD = re.compile(rf'"(?:pod|blockedBy|pdb)":"({_LABEL})/')
 def veil(body: bytes, own: Collection[str]) -> bytes:
     """Return an answer in which no pod of another namespace than these is named."""
     text = body.decode(errors="surrogateescape")
-    named = {found[1] for found in _KEY.finditer(text)} - set(own)
+    named = {found[2] or found[3] for found in _KEY.finditer(text)} - {None, *own}
     if not named:
         return body
     foreign = set(_POD.findall(text)) & named
@@ -35,5 +37,8 @@ def veil(body: bytes, own: Collection[str]) -> bytes:
         )
     if not foreign:
         return body
-    veiled = _KEY.sub(lambda found: HIDDEN if found[1] in foreign else found[0], text)
-    return veiled.encode(errors="surrogateescape")
+
+    def hidden(found: re.Match[str]) -> str:
+        return (found[1] or "") + HIDDEN if (found[2] or found[3]) in foreign else found[0]
+
+    return _KEY.sub(hidden, text).encode(errors="surrogateescape")

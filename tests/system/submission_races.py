@@ -83,11 +83,15 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
     return {"state": row.state, "rooms": rooms, "submitted": named, "failed": sum(s >= 500 for s, _ in given)}
 
 
-def race_most(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Hold a little room each, by one owner who may have fewer holds; count the answers."""
+def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any]:
+    """Hold a little room each, on either of two clusters, by one owner who may have fewer holds; count the answers."""
     ask = _asker()
-    wish = {"manifest": _pod(key), "cluster": cluster}
-    return _counted(_race(lambda _: _patiently(lambda: ask("holds/", wish)), threads))
+
+    def one(number: int) -> tuple[int, dict[str, Any]]:
+        wish = {"manifest": _pod(key), "cluster": other if number % 2 else cluster}
+        return _patiently(lambda: ask("holds/", wish))
+
+    return _counted(_race(one, threads))
 
 
 def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
@@ -103,6 +107,37 @@ def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
     wish = {"manifest": _pod(key), "cluster": cluster}
     plan = ask("what-if/", {**wish, "plan": True})[1]["plan"]["token"]
     return _counted(_race(lambda _: _patiently(lambda: ask("workloads/", {**wish, "plan": plan})), threads))
+
+
+def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Send what is all or nothing, the same namespaces and keys in either order; count answers and workloads."""
+    from hetsched.placement.models import Workload
+
+    ask, before = _asker(), Workload.objects.count()
+
+    def one(number: int) -> tuple[int, dict[str, Any]]:
+        items = [
+            {
+                "manifest": _pod(f"{key}-{number}-{place}", namespace=f"{key}-{place}"),
+                "key": f"{key}-{number // 2}-{place}",
+            }
+            for place in range(6)
+        ]
+        body = {"items": items[:: -1 if number % 2 else 1], "cluster": cluster, "allOrNothing": True}
+        return ask("submissions/", body)
+
+    given = _race(one, threads)
+    return {**_counted(given), "workloads": Workload.objects.count() - before}
+
+
+def race_webhooks(cluster: str, key: str, threads: int) -> dict[str, Any]:
+    """Make a webhook each, by one owner who may have fewer; count the answers."""
+    from hetsched.placement.actions import hooking
+
+    hooking.MOST_WEBHOOKS = 5
+    ask = _asker()
+    hook = {"url": "http://ci.example/hook", "reason": "a test", "cluster": cluster}
+    return _counted(_race(lambda number: ask("webhooks/", {**hook, "name": f"{key}-{number}"}), threads))
 
 
 def holds_open() -> int:
@@ -151,11 +186,11 @@ def _patiently(ask: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict
     return status, body
 
 
-def _pod(name: str, **limits: str) -> dict[str, Any]:
+def _pod(name: str, *, namespace: str = "race", **limits: str) -> dict[str, Any]:
     container = {**_POD["spec"]["containers"][0]}  # type: ignore[index]
     if limits:
         container["resources"] = {**container["resources"], "limits": limits}
-    return {**_POD, "metadata": {"name": name, "namespace": "race"}, "spec": {"containers": [container]}}
+    return {**_POD, "metadata": {"name": name, "namespace": namespace}, "spec": {"containers": [container]}}
 
 
 def _asker() -> Callable[..., tuple[int, dict[str, Any]]]:
@@ -212,7 +247,8 @@ def die(when: str, address: str, body: str, key: str, text: str) -> None:
 
 
 HANDLERS = (
-    race_key, race_batch, race_claim, race_end, race_most, race_room, race_plan, holds_open, cancel_holds, send, token,
+    race_key, race_batch, race_batches, race_webhooks, race_claim, race_end, race_most, race_room, race_plan,
+    holds_open, cancel_holds, send, token,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -32,10 +32,13 @@ spec: {containers: [{name: main, image: "job:1", resources: {requests: {cpu: 100
     params=["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
 def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
-    """Give two nodes with 4 cards each; nobody may have more than 10 holds."""
-    with BACKENDS[request.param](HETSCHED_MOST_HOLDS="10") as plane:
+    """Give two nodes with 4 cards each, and a cluster beside; nobody may have more than 10 holds."""
+    with BACKENDS[request.param](
+        HETSCHED_MOST_HOLDS="10", HETSCHED_CALLBACK_HOSTS="ci.example", HETSCHED_DEFAULT_CLUSTER="race"
+    ) as plane:
         assert plane.driver
         plane.driver("add_cluster", name="race", nodes=2)
+        plane.driver("add_cluster", name="other", nodes=1)
         yield plane
 
 
@@ -50,6 +53,9 @@ def test_each_thing_goes_to_one_of_many(plane: Plane, repeat: int) -> None:
     assert other == {"answers": {"202": half, "422 IdempotencyKeyReused": half}, "ids": 1, "workloads": 1}
     batch = ask("race_batch", key=f"b{repeat}", **of)
     assert batch == {"answers": {"202": THREADS}, "ids": 5, "workloads": 5}
+    batches = ask("race_batches", key=f"a{repeat}", **of)
+    # Two senders for each set of keys, with pods of their own: one of them is answered that its keys are taken.
+    assert batches == {"answers": {"202": half, "422 BatchRefused": half}, "workloads": half * 6}
     claim = ask("race_claim", key=f"c{repeat}", **of)
     assert claim == {"answers": {"202": 1, "409 HoldOver": THREADS - 1}}
     end = ask("race_end", key=f"e{repeat}", **of)
@@ -63,10 +69,13 @@ def test_each_thing_goes_to_one_of_many(plane: Plane, repeat: int) -> None:
     room = ask("race_room", key=f"r{repeat}", **of)
     assert room == {"answers": {"201": 8, "409 NoRoom": THREADS - 8}}
     ask("cancel_holds")
-    most = ask("race_most", key=f"m{repeat}", **of)
+    most = ask("race_most", key=f"m{repeat}", other="other", **of)
     assert most == {"answers": {"201": 10, "429 TooManyHolds": THREADS - 10}}
     assert ask("holds_open") == 10
     ask("cancel_holds")
+    if not repeat:
+        hooks = ask("race_webhooks", key="hooks", **of)
+        assert hooks == {"answers": {"201": 5, "409 WebhooksTooMany": THREADS - 5}}
     assert ask("violations") == []
 
 

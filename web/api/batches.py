@@ -3,6 +3,7 @@
 Rule: every item is accepted or refused as if it had come alone, in the order given, each in its own transaction; 202
 says that all were accepted, 207 that each has to be looked at. With `allOrNothing` they are one transaction: the first
 refusal is no reason not to look at the others, but nothing is written, and the problem names every item that is wrong.
+It takes every lock that any of them needs before it writes, in one order for all: two never wait for each other.
 An item without a key of its own is known by the request's Idempotency-Key and its index, so the same batch may be sent
 again after whatever happened: what was accepted is answered again, the rest is tried. Each item is a submission to
 its sender's rate.
@@ -24,12 +25,15 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.ledger import Conflict
+from hetsched.journal.locks import lock, undisturbed
+from hetsched.placement.models import Hold
+from hetsched.placement.quotas import names_of
 
 from . import bodies
 from .documents import Document, Request
 from .problems import ItemProblem, Refused, refusal_of
 from .rates import SUBMIT, at_once, take_turn
-from .submissions import PodState, Submit, check_key, idempotency_key, take
+from .submissions import Looked, PodState, Submit, check_key, idempotency_key, look_at, take
 from .views import ApiView, answer
 
 MOST_ITEMS = 500
@@ -106,6 +110,7 @@ class Submissions(ApiView):
 
 
 _Items = list[tuple[int, Submit, str]]
+_Looked = Looked | ItemAnswer
 
 
 def _check(batch: Batch) -> None:
@@ -135,12 +140,29 @@ def _with_defaults(item: BatchItem, batch: Batch) -> Submit:
 
 
 def _each(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
-    return [_one(index, item, key, subject, request_key) for index, item, key in items]
+    found = []
+    for index, item, own_key in items:
+        key = _key(index, own_key, request_key)
+        found.append(_one(index, _look(index, item, own_key, key, subject), own_key, key, subject))
+    return found
 
 
 def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+    keys = [_key(index, own_key, request_key) for index, _, own_key in items]
+    looked = [
+        _look(index, item, own_key, key, subject) for (index, item, own_key), key in zip(items, keys, strict=True)
+    ]
+    return undisturbed(lambda: _all(items, looked, keys, subject))
+
+
+def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
+    """Write all items, or none. Raises: Refused `BatchRefused`."""
     with transaction.atomic():
-        told = [_one(index, item, key, subject, request_key) for index, item, key in items]
+        _take_locks([one for one in looked if isinstance(one, Looked)], keys, subject)
+        told = [
+            _one(index, one, own_key, key, subject)
+            for (index, _, own_key), one, key in zip(items, looked, keys, strict=True)
+        ]
         wrong = tuple(item.problem for item in told if item.problem is not None)
         if not wrong:
             return told
@@ -152,21 +174,49 @@ def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAns
         )  # fmt: skip
 
 
-def _one(index: int, item: Submit, own_key: str, subject: Subject, request_key: str) -> ItemAnswer:
-    """Submit one item; what only its sender can mend is its answer. Raises: whatever is our own failure."""
+def _take_locks(looked: list[Looked], keys: list[str], subject: Subject) -> None:
+    """Hold what these submissions are counted under, answered by, told in and draw from, until all are written."""
+    owner = subject.owner
+    names = {f"key {owner} {key}" for key in keys if key}
+    for one in looked:
+        names |= {f"batch {one.cluster.pk}"} | names_of(one.cluster.pk, {pod.namespace for pod in one.pods}, owner)
+    lock(names)
+    holds = {one.asked.hold for one in looked if one.asked.hold}
+    list(Hold.objects.select_for_update().filter(pk__in=holds).order_by("pk").values_list("pk"))
+
+
+def _key(index: int, own_key: str, request_key: str) -> str:
     # No key that anybody can send has a blank in it, so none is mistaken for a derived one.
-    key = own_key or (f"{request_key} {index}" if request_key else "")
+    return own_key or (f"{request_key} {index}" if request_key else "")
+
+
+def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
+    """Read one item; what only its sender can mend is its answer."""
     try:
-        done = take(item, subject, key, _identity(item))
+        return look_at(item, subject, key)
     except (InputError, Refused, Conflict) as error:
-        refused = refusal_of(error)
-        problem = ItemProblem(index, refused.status, refused.code, refused.detail, refused.place, refused.hint)
-        return ItemAnswer(index, refused.status, key=own_key, problem=problem)
+        return _refusal(index, own_key, error)
+
+
+def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
+    """Submit one item; what only its sender can mend is its answer. Raises: whatever is our own failure."""
+    if isinstance(looked, ItemAnswer):
+        return looked
+    try:
+        done = take(looked, subject, key, _identity(looked.asked))
+    except (InputError, Refused, Conflict) as error:
+        return _refusal(index, own_key, error)
     said = done.response
     return ItemAnswer(
         index, 202, key=own_key, id=done.workload_id, state=said["state"],
         pods=[PodState(**pod) for pod in said["pods"]], replayed=done.replayed,
     )  # fmt: skip
+
+
+def _refusal(index: int, own_key: str, error: Exception) -> ItemAnswer:
+    refused = refusal_of(error)
+    problem = ItemProblem(index, refused.status, refused.code, refused.detail, refused.place, refused.hint)
+    return ItemAnswer(index, refused.status, key=own_key, problem=problem)
 
 
 def _identity(item: Submit) -> str:

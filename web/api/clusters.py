@@ -179,7 +179,7 @@ class Export(ApiView):
             role=subject.role,
             action="cluster.export",
             obj=cluster,
-            reason=request.GET.get("reason", "")[:2000],
+            reason=require_reason(request.GET["reason"]) if request.GET.get("reason") else "",
         )
         headers = {"Content-Disposition": f'attachment; filename="{cluster.name}.json"'}
         return send(request, write_cluster(export_cluster(cluster)), "application/json", headers=headers)

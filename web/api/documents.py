@@ -23,7 +23,7 @@ from .problems import CONTENT_TYPE, Problem
 from .queries import kind_of, serves
 
 _TAGS = {"type": "string", "examples": ["*"]}
-_KEY = {"type": "string", "pattern": "^[!-~]{0,255}$"}  # an empty one is none
+_KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty one is none
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):

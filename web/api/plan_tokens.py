@@ -32,7 +32,10 @@ _SALT = "hetsched.plan"
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a token says: `request` and `answer` are digests; `preempts`: evictions were not ruled out."""
+    """What a token says: `request` and `answer` are digests; `preempts`: evictions were not ruled out.
+
+    `names` is what the answer's generated names are made of, and those of its submission.
+    """
 
     version: int
     cluster: str
@@ -40,6 +43,7 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     answer: str
     preempts: bool
     until: int
+    names: str = ""
 
     @property
     def over(self) -> bool:
@@ -58,7 +62,7 @@ def answer_digest(answer: WhatIfAnswer) -> str:
 
 
 def plan_of(
-    cluster: str, request: str, answer: WhatIfAnswer, pods: Sequence[PodSpec], *, preempts: bool
+    cluster: str, request: str, answer: WhatIfAnswer, pods: Sequence[PodSpec], *, preempts: bool, names: str
 ) -> Plan | None:
     """Sign an answer; None where there is nothing that could be booked as it stands.
 
@@ -69,7 +73,7 @@ def plan_of(
     if answer.verdict is not Verdict.PLACED or not answer.placements or answer.evictions or claims:
         return None
     until = int(time.time()) + settings.HETSCHED_PLAN_SECONDS
-    signed = Signed(1, cluster, request, answer_digest(answer), preempts, until)
+    signed = Signed(1, cluster, request, answer_digest(answer), preempts, until, names)
     body = _text(msgspec.json.encode(signed))
     return Plan(f"{body}.{_text(_seal(body))}", rfc3339(datetime.fromtimestamp(until, UTC)))
 

@@ -47,14 +47,14 @@ def check_known(cluster: Cluster) -> None:
         )  # fmt: skip
 
 
-def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T]) -> T:
+def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T], *, names: str = "") -> T:
     """Try a request and have `write` book what came out, again and again while others are faster.
 
     Raises: Refused 503 `ClusterBusy` when they always are; whatever `write` raises but Conflict.
     """
     for turns in range(MOST_CONFLICTS):
         with turn():
-            tried = ask(asked, subject)
+            tried = ask(asked, subject, names)
         try:
             return write(tried)
         except Contradiction as refusal:
@@ -95,7 +95,7 @@ def submit_plan(
             actor=subject, owner=subject.owner,
         )  # fmt: skip
 
-    return book(asked, subject, write)
+    return book(asked, subject, write, names=signed.names)
 
 
 def _stale(code: str, asked: WhatIf, tried: Tried) -> Refused:

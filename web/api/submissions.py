@@ -13,6 +13,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import msgspec
 from django.conf import settings
@@ -23,12 +24,13 @@ from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.locks import undisturbed
 from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.actions.submitting import answered
 from hetsched.placement.models import Pod
 
-from . import bodies, reach
+from . import bodies, plan_tokens, reach
 from .documents import Document, Request
 from .paging import integer
 from .planned import submit_plan
@@ -75,25 +77,47 @@ class Accepted(Document, frozen=True):
     pods: list[PodState]
 
 
+class Looked(msgspec.Struct, frozen=True):
+    """A submission that was read: for which cluster, and which pods it stands for."""
+
+    asked: Submit
+    manifest: bytes
+    cluster: Cluster
+    pods: list[PodSpec]
+
+
 def accept(request: Any, subject: Subject) -> Submission:
     """Accept the submission in a request.
 
     Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
     """
     key = idempotency_key(request)
-    return take(_read(request), subject, key, fingerprint(request))
+    return take(look_at(_read(request), subject, key), subject, key, fingerprint(request))
 
 
-def take(asked: Submit, subject: Subject, key: str, body_hash: str) -> Submission:
-    """Accept one submission; `body_hash` is what identifies it under its key.
+def look_at(asked: Submit, subject: Subject, key: str) -> Looked:
+    """Read a submission and check that its sender may make it; nothing is written.
 
     Raises: InputError, or Refused as `accept` does.
     """
     manifest = bodies.source(asked.manifest)
     cluster = reach.cluster_of(asked.cluster)
     _refuse_flood(cluster)
-    pods = pods_of(manifest, cluster)
+    pods = pods_of(manifest, cluster, _names_for(asked, subject, cluster, key))
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    return Looked(asked, manifest, cluster, pods)
+
+
+def take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submission:
+    """Accept one submission; `body_hash` is what identifies it under its key.
+
+    Raises: InputError, or Refused as `accept` does.
+    """
+    return undisturbed(lambda: _take(looked, subject, key, body_hash))
+
+
+def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submission:
+    asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
         # Its API server knows priorities by class only.
@@ -166,9 +190,19 @@ def _read(request: Any) -> Submit:
     )
 
 
-def pods_of(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
-    """Return the pods that a manifest stands for. Raises: InputError."""
-    content = parse_workload([("manifest", manifest)], known=cluster.definitions)
+def _names_for(asked: Submit, subject: Subject, cluster: Cluster, key: str) -> str:
+    """Return what generated names are made of: the plan that told them, the key, or else this submission alone."""
+    if asked.plan:
+        return plan_tokens.read(asked.plan).names
+    return f"{cluster.name}\0{subject.owner}\0{key}" if key else uuid4().hex
+
+
+def pods_of(manifest: bytes, cluster: Cluster, names: str) -> list[PodSpec]:
+    """Return the pods that a manifest stands for; `names` is what generated names are made of.
+
+    Raises: InputError.
+    """
+    content = parse_workload([("manifest", manifest)], known=cluster.definitions, names=names)
     if content.running:
         raise InputError(
             "PodBound",
@@ -182,6 +216,12 @@ def pods_of(manifest: bytes, cluster: Cluster) -> list[PodSpec]:
 def idempotency_key(request: Any) -> str:
     """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
+    if "," in key:
+        # Servers and proxies join headers of one name: nobody could tell one key from two.
+        raise InputError(
+            "IdempotencyKeyInvalid", "there are several, or it holds a comma", place="Idempotency-Key",
+            hint="Send the header once, with a key without commas",
+        )  # fmt: skip
     if key:
         check_key(key, "Idempotency-Key")
     return key

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import msgspec
 from django.db import connection
@@ -68,7 +69,8 @@ class WhatIf(Request, frozen=True):
     """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
 
     `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting
-    running pods. `plan` asks for a token by which the answer can be submitted.
+    running pods. `replace` takes pods that have these names and run to be gone: what is asked for is to follow them.
+    `plan` asks for a token by which the answer can be submitted.
     """
 
     manifest: str | dict[str, Any]
@@ -82,6 +84,7 @@ class WhatIf(Request, frozen=True):
     explain: bool = False
     no_preempt: bool = False
     preempt: bool = True
+    replace: bool = False
     plan: bool = False
 
     @property
@@ -92,16 +95,21 @@ class WhatIf(Request, frozen=True):
     def supposes(self) -> bool:
         """Whether it is about something else than a cluster of ours as it is."""
         named = isinstance(self.cluster, str) and (not self.cluster or _CLUSTER_NAME.fullmatch(self.cluster))
-        return bool(not named or self.policy_draft or self.drain or self.add_nodes or self.copy_nodes)
+        supposed = self.policy_draft or self.drain or self.add_nodes or self.copy_nodes or self.replace
+        return bool(not named or supposed)
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """An answer, and what somebody needs who means to have it come true on `revision` of the cluster."""
+    """An answer, and what somebody needs who means to have it come true on `revision` of the cluster.
+
+    `names` is what its generated names are made of.
+    """
 
     answer: WhatIfAnswer
     cluster: Cluster | None
     revision: int
     outcomes: dict[str, Outcome]
+    names: str = ""
 
 
 class View(ApiView):
@@ -114,9 +122,10 @@ class View(ApiView):
         "explain": "POST of a bare manifest: true adds every node with every plugin's score.",
         "drain": "POST of a bare manifest: nodes to drain first, comma-separated.",
         "noPreempt": "POST of a bare manifest: true never counts on evicting running pods.",
+        "replace": "POST of a bare manifest: true takes running pods of these names to be gone.",
         "plan": "POST of a bare manifest: true adds a token by which the answer can be submitted.",
     }
-    kinds: ClassVar = {"plan": YES_OR_NO}
+    kinds: ClassVar = {"plan": YES_OR_NO, "replace": YES_OR_NO}
 
     @extend_schema(
         request={
@@ -136,10 +145,10 @@ class View(ApiView):
                 "PlanNotPossible",
                 "a plan is of a cluster as it is, under a policy that is active",
                 place="plan",
-                hint="Leave policyDraft, drain, addNodes, copyNodes and inline clusters out",
+                hint="Leave policyDraft, drain, addNodes, copyNodes, replace and inline clusters out",
             )
         with turn():
-            tried = ask(asked, self.subject)
+            tried = ask(asked, self.subject, uuid4().hex if asked.plan else "")
         return answer(request, with_plan(asked, tried) if asked.plan else tried.answer)
 
 
@@ -169,13 +178,15 @@ def _read(request: Any) -> WhatIf:
         drain=tuple(name for name in query.get("drain", "").split(",") if name),
         explain=flag(request, "explain"),
         no_preempt=flag(request, "noPreempt"),
+        replace=flag(request, "replace"),
         plan=flag(request, "plan"),
     )
 
 
-def ask(asked: WhatIf, subject: Subject) -> Tried:
+def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
     """Try what is asked; nothing is written. Call it inside `turn`.
 
+    `names` is what generated names are made of; they are numbers without it.
     Raises: InputError, Refused.
     """
     cluster: Cluster | None = None
@@ -184,7 +195,7 @@ def ask(asked: WhatIf, subject: Subject) -> Tried:
         inline = cluster.definitions
     else:
         inline = parse_cluster([("cluster", bodies.source(asked.cluster))])
-    content = parse_workload([("manifest", bodies.source(asked.manifest))], known=inline)
+    content = parse_workload([("manifest", bodies.source(asked.manifest))], known=inline, names=names)
     pods: Sequence[PodSpec] = content.pending
     if not pods and not asked.drain:
         raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
@@ -201,6 +212,7 @@ def ask(asked: WhatIf, subject: Subject) -> Tried:
     if asked.add_nodes or asked.copy_nodes:
         added = _nodes(asked.add_nodes) if asked.add_nodes else ()
         state = with_nodes(state, (*added, *copies(state, asked.copy_nodes)))
+    replaced = tuple(pod.key for pod in pods if state.forget(pod.key)) if asked.replace else ()
     state.add_storage(content.storage, content.devices)
     _check(asked, state, pods)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -211,7 +223,9 @@ def ask(asked: WhatIf, subject: Subject) -> Tried:
     )  # fmt: skip
     if cluster is not None:
         found = msgspec.structs.replace(found, doubts=_doubts(cluster, found))
-    return Tried(found, cluster, revision, outcomes)
+    if replaced:
+        found = msgspec.structs.replace(found, replaced=replaced)
+    return Tried(found, cluster, revision, outcomes, names)
 
 
 def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
@@ -219,7 +233,9 @@ def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
     assert tried.cluster is not None
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     pods = [one.pod for one in tried.outcomes.values()]
-    plan = plan_tokens.plan_of(tried.cluster.name, request, tried.answer, pods, preempts=asked.preempts)
+    plan = plan_tokens.plan_of(
+        tried.cluster.name, request, tried.answer, pods, preempts=asked.preempts, names=tried.names
+    )
     return msgspec.structs.replace(tried.answer, plan=plan)
 
 
@@ -245,7 +261,10 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     check_drained(state, asked.drain)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
-        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
+        raise InputError(
+            "PodExists", f"the cluster runs a pod {taken} already", place="manifest",
+            hint="Rename it, or ask with replace: as if it were gone",
+        )  # fmt: skip
     if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
         raise InputError(
             "ExplainTooLarge",

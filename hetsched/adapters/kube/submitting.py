@@ -51,7 +51,8 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
     Raises: InputError, `KindNotSubmitted` for what a live cluster is not asked to create.
     """
     suffix = blake2b(identity.encode(), digest_size=5).hexdigest()
-    found = []
+    found: list[Wanted] = []
+    taken: set[tuple[str, str, str]] = set()
     for document in load_documents(manifest, name="manifest"):
         plain = document.object
         resource = _BY_KIND.get((plain.get("apiVersion", ""), plain.get("kind", "")))
@@ -62,7 +63,13 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
                 hint=f"A live cluster takes {known}; create other objects there yourself",
             )  # fmt: skip
             raise document.locate(error)
-        found.append(_ready(plain, resource, workload, suffix, scheduler_name))
+        one = _ready(plain, resource, workload, suffix, scheduler_name)
+        if (one.resource, one.namespace, one.name) in taken:
+            # Several with one `generateName`; of one name they were refused before.
+            own = blake2b(f"{identity}\0{len(found)}".encode(), digest_size=5).hexdigest()
+            one = _ready(plain, resource, workload, own, scheduler_name)
+        taken.add((one.resource, one.namespace, one.name))
+        found.append(one)
     return found
 
 

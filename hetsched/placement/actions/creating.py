@@ -145,7 +145,7 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     """
     reason = require_reason(reason)
     with transaction.atomic():
-        change = Change(Cluster.objects.select_for_update().get(pk=workload.cluster_id))
+        change = Change(_held(workload.cluster_id))
         rows = SubmittedObject.objects.filter(workload=workload)
         if not rows.exists():
             raise InputError(
@@ -192,7 +192,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
     wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
     with transaction.atomic():
-        change = Change(Cluster.objects.select_for_update().get(pk=one.cluster_id))
+        change = Change(_held(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
         told = {"uid": uid or one.uid, "not_before": not_before}
         if not row.filter(state=one.state).update(state=state, message=message[:1000], **told):
@@ -254,6 +254,11 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
             rows = SubmittedObject.objects.filter(pk__in=some)
             rows.update(state=SubmittedObject.ENDING, attempts=0, not_before=None)
         dispatch.wake(cluster.pk, dispatch.CREATE)
+
+
+def _held(cluster_id: int) -> Cluster:
+    """Return a cluster that nobody else changes meanwhile; others may go on to write rows that name it."""
+    return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
 
 
 def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:

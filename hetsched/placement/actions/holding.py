@@ -3,8 +3,8 @@
 Rule: what a hold books was decided on a revision of the cluster, and is written only if nothing was booked since.
 Times are those of the database. A hold ends in one transaction that frees exactly the rows of it which nobody used, so
 a sweep that runs twice, or late, or against a claim, changes nothing twice.
-Invariants: of a claim and an expiry at the same moment one wins; who holds is counted under the cluster's lock, so no
-race lets anybody hold more than they may.
+Invariants: of a claim and an expiry at the same moment one wins; who holds is counted under the owner's lock, so no
+race, on however many clusters, lets anybody hold more than they may.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
+from hetsched.journal.locks import lock
 from hetsched.policies.models import Policy
 
 from .. import dispatch
@@ -37,7 +38,7 @@ from ..bookings import Booked, parts
 from ..holds import MARK, Hold
 from ..lifecycle import FINISHED, QUEUED, State
 from ..models import IdempotencyKey, Pod
-from ..quotas import keep_hold_within
+from ..quotas import keep_hold_within, names_of
 from .change import Change
 from .claiming import CLAIMED
 from .submitting import Submission, answered
@@ -266,6 +267,9 @@ def _book(
 ) -> Hold:
     """Write a hold and book its rows, inside the caller's transaction."""
     check_rooms(rooms)
+    namespaces = {room.spec.namespace for room in rooms}
+    # Before the cluster and its topics, which submissions that count the same wait for.
+    lock(names_of(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
         raise Conflict(f"policy {policy.name} has another active version by now")
@@ -275,7 +279,6 @@ def _book(
             "TooManyHolds", f"{settings.HETSCHED_MOST_HOLDS} holds of yours are open", hint="Cancel or use one first"
         )
     change = Change(cluster)
-    namespaces = {room.spec.namespace for room in rooms}
     row = Hold.objects.create(
         cluster=cluster,
         namespace=namespaces.pop() if len(namespaces) == 1 else "",

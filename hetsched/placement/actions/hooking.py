@@ -23,6 +23,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
+from hetsched.journal.locks import lock
 from hetsched.journal.sealed import seal
 
 from .. import callbacks
@@ -56,10 +57,12 @@ def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tup
     """
     reason = require_reason(reason)
     _check(wanted)
-    if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
-        raise InputError("WebhooksTooMany", f"there are {MOST_WEBHOOKS} already", place="name", hint="Remove one first")
     try:
         with transaction.atomic():
+            lock([f"webhooks {owner}"])
+            if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
+                text = f"there are {MOST_WEBHOOKS} already"
+                raise InputError("WebhooksTooMany", text, place="name", hint="Remove one first")
             hook = Webhook(owner=owner, created_by=actor.name, created_at=timezone.now())
             _set(hook, wanted)
             hook.save(force_insert=True)
