@@ -157,8 +157,45 @@ def queries() -> Iterator[Case]:
         yield Case(f"string {text_number} as an instruction set", "GET", f"isa/parse/?text={_quoted(text)}")
 
 
+# Where a number stands in a document: what it is, an address and a body, in which X is the number.
+_COUNTS = (
+    ("priority", "POST", "workloads/", {"manifest": pod(), "priority": "X"}),
+    ("priority", "POST", "what-if/", {"manifest": pod(), "priority": "X"}),
+    ("copies", "POST", "what-if/", {"manifest": pod(), "copyNodes": {"n1": "X"}}),
+    ("priority", "POST", "submissions/", {"items": [{"manifest": pod()}], "priority": "X"}),
+    ("priority of an item", "POST", "submissions/", {"items": [{"manifest": pod(), "priority": "X"}]}),
+    ("seconds", "POST", "holds/", {"manifest": pod(), "seconds": "X"}),
+    ("mostMoves", "POST", "clusters/lab/advice/", {"mostMoves": "X"}),
+    ("mostTries", "POST", "clusters/lab/advice/", {"mostTries": "X"}),
+    ("overlapSeconds", "POST", "callback-secret/", {"reason": "a leak", "overlapSeconds": "X"}),
+    ("days", "POST", "tokens/", {"name": "ci", "role": "submitter", "days": "X"}),
+    ("mostPriority", "POST", "tokens/", {"name": "ci", "role": "submitter", "mostPriority": "X"}),
+    ("submitsPerMinute", "POST", "tokens/", {"name": "ci", "role": "submitter", "submitsPerMinute": "X"}),
+    ("quota of cpu", "POST", "tokens/", {"name": "ci", "role": "submitter", "quota": {"cpu": "X"}}),
+    ("version", "POST", "golden-placements/check/", {"policy": "hetsched", "version": "X"}),
+    ("version", "POST", "policies/hetsched/preview/", {"version": "X", "last": 1}),
+    ("last", "POST", "policies/hetsched/preview/", {"version": 1, "last": "X"}),
+    ("weight", "POST", "policies/hetsched/check/", {"plugins": [{"name": "binpack", "weight": "X"}]}),
+    ("seed", "POST", "policies/hetsched/check/", {"plugins": [], "ties": {"by": "random", "seed": "X"}}),
+)
+_EXTREMES = {
+    "2^31": 2**31, "below -2^31": -(2**31) - 1, "2^63": 2**63, "below -2^63": -(2**63) - 1, "2^64": 2**64,
+    "10^20, as a float": 1e20, "10^308, as a float": 1e308, "-10^308, as a float": -1e308, "1, as a float": 1.0,
+    "-0, as a float": -0.0, "400 digits": 10**400, "a half": 0.5, "true": True,
+}  # fmt: skip
+
+
+def numbers() -> Iterator[Case]:
+    """Every extreme number in every place of a document that takes one."""
+    for field, method, address, document in _COUNTS:
+        text = json.dumps(document)
+        for name, value in _EXTREMES.items():
+            body = text.replace('"X"', json.dumps(value)).encode()
+            yield Case(f"{name} as {field} of {address}", method, address, body)
+
+
 def _quoted(text: str) -> str:
     return "".join(f"%{byte:02x}" for byte in text.encode())
 
 
-GROUPS = {one.__name__: list(one()) for one in (texts, amounts, annotations, shapes, addresses, queries)}
+GROUPS = {one.__name__: list(one()) for one in (texts, amounts, annotations, shapes, addresses, queries, numbers)}
