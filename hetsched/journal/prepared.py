@@ -20,6 +20,8 @@ from django.db.models import Expression, Field, QuerySet
 from django.db.models.query import FlatValuesListIterable, ModelIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
 
+from .statements import change, fetch
+
 T = TypeVar("T")
 
 
@@ -69,9 +71,7 @@ class Prepared(Generic[T]):
         one = self._written.get(connection.vendor)
         if one is None:
             one = self._written[connection.vendor] = _write(self._build())
-        with connection.cursor() as cursor:
-            cursor.execute(one.sql, _put_in(one.values, given))
-            rows = cursor.fetchall()
+        rows = fetch(one.sql, _put_in(one.values, given))
         if one.converters:
             rows = [_converted(row, one.converters) for row in rows]
         if one.gives is ModelIterable:
@@ -99,9 +99,7 @@ class PreparedUpdate:
             query.add_update_values(self._columns)
             written = query.get_compiler(connection=connection).as_sql()
             known = self._written[connection.vendor] = _text(*written)
-        with connection.cursor() as cursor:
-            cursor.execute(known[0], _put_in(known[1], given))
-            return int(cursor.rowcount)
+        return change(known[0], _put_in(known[1], given))
 
 
 def _put_in(values: tuple[Any, ...], given: dict[str, Any]) -> list[Any]:
