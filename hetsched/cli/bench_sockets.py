@@ -2,13 +2,15 @@
 
 Rule: every socket takes several events as one, goes on after what it has when it was cut off, and notes when which
 revisions reached it; a few also keep the whole document. A message that begins after what a socket has is a gap that is
-noticed, and asked for again; a document that differs in the end is one that nobody noticed.
+noticed, and asked for again; a document that differs in the end is one that nobody noticed. Frames are read where bytes
+arrive, without a task or a queue for each message: a client shares its machine with the server that it measures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -16,7 +18,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import websockets
+from websockets import Subprotocol
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from hetsched.contracts.errors import InputError
 
@@ -34,6 +41,9 @@ class _Head(msgspec.Struct):
 
 
 _head = msgspec.json.Decoder(_Head)
+_silent = logging.getLogger(f"{__name__}.frames")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
 
 
 def merged(document: Any, patch: Any) -> Any:
@@ -50,10 +60,12 @@ def merged(document: Any, patch: Any) -> Any:
 
 
 class _Socket:
+    """What one client has heard, over however many connections."""
+
     def __init__(self, url: str, token: str, topic: str, *, whole: bool) -> None:
-        self._url = url.replace("http", "ws", 1) + "/ws/live/"
-        self._token = token
-        self._topic = topic
+        self.uri = parse_uri(url.replace("http", "ws", 1) + "/ws/live/")
+        self.token = token
+        self.topic = topic
         self.whole = whole
         self.revision = -1
         self.document: Any = {}
@@ -62,25 +74,22 @@ class _Socket:
         self.gaps = 0
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            with contextlib.suppress(OSError, websockets.WebSocketException):
-                protocols = [websockets.Subprotocol(f"bearer.{self._token}")]
-                async with websockets.connect(
-                    self._url, subprotocols=protocols, max_size=None, compression=None, open_timeout=_START_SECONDS
-                ) as socket:
-                    since = {self._topic: self.revision} if self.revision >= 0 else {}
-                    await self._ask(socket, action="subscribe", since=since, merge=True)
-                    text = await socket.recv()
-                    self.greeted.append(time.time())
-                    await self._take(socket, _head.decode(text))
-                    async for text in socket:
-                        await self._take(socket, _head.decode(text))
+            with contextlib.suppress(OSError):  # a time-out is one
+                async with asyncio.timeout(_START_SECONDS):
+                    _, line = await loop.create_connection(lambda: _Line(self), self.uri.host, self.uri.port)
+                try:
+                    async with asyncio.timeout(_START_SECONDS):
+                        await line.greeted.wait()
+                    await line.over.wait()
+                finally:
+                    line.end()
             await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - jitter, not a secret
 
-    async def _ask(self, socket: Any, **command: Any) -> None:
-        await socket.send(msgspec.json.encode({"topics": [self._topic], **command}).decode())
-
-    async def _take(self, socket: Any, message: _Head) -> None:
+    def take(self, text: Any) -> str:
+        """Take a message in; return what to ask for now, nothing as a rule."""
+        message = _head.decode(text)
         if message.type == "snapshot":
             self.revision = message.revision
             if self.whole:
@@ -90,12 +99,61 @@ class _Socket:
             if since > self.revision:
                 self.gaps += 1
                 self.revision = -1
-                await self._ask(socket, action="refetch")
-                return
+                return "refetch"
             self.heard.append((self.revision, message.revision, time.time()))
             self.revision = message.revision
             if self.whole:
                 self.document = merged(self.document, msgspec.json.decode(message.data))
+        return ""
+
+
+class _Line(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, client: _Socket) -> None:
+        self.greeted, self.over = asyncio.Event(), asyncio.Event()
+        self._client = client
+        self._frames = ClientProtocol(
+            client.uri, subprotocols=[Subprotocol(f"bearer.{client.token}")], max_size=None, logger=_silent
+        )
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._frames.send_request(self._frames.connect())
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive_data(data)
+        for event in self._frames.events_received():
+            if isinstance(event, Response):
+                if self._frames.state is State.OPEN:
+                    since = {self._client.topic: self._client.revision} if self._client.revision >= 0 else {}
+                    self._ask(action="subscribe", since=since, merge=True)
+            elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                if not self.greeted.is_set():
+                    self.greeted.set()
+                    self._client.greeted.append(time.time())
+                if asked := self._client.take(event.data):
+                    self._ask(action=asked)
+        self._send()
+        if self._frames.close_expected():
+            self.end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.greeted.set()
+        self.over.set()
+
+    def end(self) -> None:
+        self._transport.abort()
+
+    def _ask(self, **command: Any) -> None:
+        self._frames.send_text(msgspec.json.encode({"topics": [self._client.topic], **command}))
+
+    def _send(self) -> None:
+        """Send what is to be sent, answers to pings among it."""
+        if found := b"".join(self._frames.data_to_send()):
+            self._transport.write(found)
 
 
 class Sockets:

@@ -43,7 +43,7 @@ def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> No
 
 def found(asked: str) -> Any:
     """Return a topic as a socket finds it; one that there is not in this scene, by its name."""
-    there = reading._resolve(asked)
+    there = reading.find(asked)
     return there if there.denied is None else reading.Found(asked, asked)
 
 

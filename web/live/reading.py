@@ -13,7 +13,7 @@ from hetsched.placement import topics
 from hetsched.placement.models import Workload
 from hetsched.placement.veil import veil
 
-from .database import in_database
+from .database import Together, in_database
 from .hub import Snapshot
 from .rights import Denied
 
@@ -27,13 +27,8 @@ class Found(msgspec.Struct, frozen=True):
     denied: Denied | None = None
 
 
-@in_database
-def resolve(asked: list[str]) -> list[Found]:
-    """Find topics by the names that clients use."""
-    return [_resolve(name) for name in asked]
-
-
-def _resolve(asked: str) -> Found:
+def find(asked: str) -> Found:
+    """Find a topic by a name that clients use."""
     try:
         if "\0" in asked or len(asked) > 400:
             raise InputError("TopicUnknown", "this is no name of a topic")
@@ -49,6 +44,9 @@ def _resolve(asked: str) -> Found:
             name for rows in made_of for name in rows.order_by().values_list("namespace", flat=True).distinct()
         )
     return Found(asked, topic, namespaces)
+
+
+resolve = Together(find)
 
 
 @in_database

@@ -2,7 +2,8 @@
 
 Rule: whoever takes a right away raises the number of the topic `access` in the same transaction
 (`hetsched/access/changes.py`). One task of this process reads that number from the database every second while sockets
-are open, so nothing depends on a message that may be lost, and a thousand sockets cost one query.
+are open, so nothing depends on a message that may be lost, and a thousand sockets cost one query. A socket says which
+number the topic had before its rights were read: none looks twice because it has just come.
 """
 
 from __future__ import annotations
@@ -46,15 +47,18 @@ class _Watch:
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
 
 
-async def until_rights_change(at_most_seconds: float) -> None:
-    """Wait until somebody's rights changed, or that long."""
+async def until_rights_change(number: int, at_most_seconds: float) -> None:
+    """Wait until somebody's rights changed after the topic had this number, or that long."""
     watch = _watches.setdefault(asyncio.get_running_loop(), _Watch())
     watch.waiting += 1
     try:
         if watch.task is None:
-            watch.number = -1  # what changed while nobody looked counts as well
+            watch.number = -1  # what was read while nobody listened tells nothing
             watch.task = asyncio.create_task(watch.look())
         with suppress(TimeoutError):
-            await asyncio.wait_for(watch.changed.wait(), at_most_seconds)
+            async with asyncio.timeout(at_most_seconds):
+                # It may be behind what this one has seen, for a second.
+                while watch.number <= number:
+                    await watch.changed.wait()
     finally:
         watch.waiting -= 1

@@ -18,10 +18,14 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest
 from django.utils import timezone
 
+from hetsched.access.changes import TOPIC
 from hetsched.access.models import Token
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import resolve
+from hetsched.journal.publish import revision_of
+
+from .database import Together
 
 BEARER = "bearer."
 
@@ -33,6 +37,21 @@ class Credential(msgspec.Struct, frozen=True):
     session_key: str = ""
 
 
+class Brought(msgspec.Struct, frozen=True):
+    """What stands in a handshake."""
+
+    plaintext: str = ""
+    session_key: str = ""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Who that is, None for nobody (any more), and the number of the topic `access` before that was looked up."""
+
+    held: Credential
+    asker: Subject | None
+    number: int
+
+
 class Denied(msgspec.Struct, frozen=True):
     """Why a topic is refused."""
 
@@ -40,13 +59,32 @@ class Denied(msgspec.Struct, frozen=True):
     detail: str
 
 
-def credential(scope: Any) -> Credential:
-    """Return what the handshake brought; a token's plaintext is looked up once, here."""
+def brought(scope: Any) -> Brought:
+    """Return what the handshake brought: a token before a cookie."""
     for name in scope.get("subprotocols", ()):
         if name.startswith(BEARER):
-            token = resolve(name.removeprefix(BEARER))
-            return Credential(token_id=str(token.pk) if token else "")
-    return Credential(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
+            return Brought(plaintext=name.removeprefix(BEARER))
+    return Brought(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
+
+
+@Together
+def who(came_with: Brought) -> Known:
+    """Look up who comes; a token's plaintext is looked up once, here."""
+    number = revision_of(TOPIC)
+    if not came_with.plaintext:
+        held = Credential(session_key=came_with.session_key)
+        return Known(held, subject(held), number)
+    token = resolve(came_with.plaintext)
+    if token is None:
+        return Known(Credential(), None, number)
+    return Known(Credential(token_id=str(token.pk)), Subject(token.user, token), number)
+
+
+@Together
+def who_still(held: Credential) -> Known:
+    """Look up who that is by now."""
+    number = revision_of(TOPIC)
+    return Known(held, subject(held), number)
 
 
 def subject(held: Credential) -> Subject | None:

@@ -30,7 +30,6 @@ from hetsched.journal.publish import message
 from web.api.prometheus import SOCKETS
 
 from . import reading, rights
-from .database import in_database
 from .hub import ERROR, Hub, Listener, hub
 from .recall import until_rights_change
 
@@ -79,11 +78,10 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     address = counted_as((scope.get("client") or ("",))[0])
     try:
         with _counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS):
-            held, asker = await in_database(_who)(scope)
-            _check(asker)
-            assert asker is not None
+            known = await rights.who(rights.brought(scope))
+            asker = _checked(known.asker)
             with _counted(asker.owner, settings.HETSCHED_SOCKETS_PER_USER), SOCKETS.track_inprogress():
-                await _Socket(held, asker, receive, send).run()
+                await _Socket(known, asker, receive, send).run()
     except Closed as closed:
         await send({"type": "websocket.close", "code": closed.code})
     except OSError:
@@ -105,27 +103,23 @@ def _counted(key: str, most: int) -> Iterator[None]:
             del _open[key]
 
 
-def _who(scope: Any) -> tuple[rights.Credential, Subject | None]:
-    """Look up who comes, in one turn of the thread."""
-    held = rights.credential(scope)
-    return held, rights.subject(held)
-
-
 def _chosen(offered: Any) -> str | None:
     """Answer with our own protocol, or with what was offered: browsers give up when one they offer is not chosen."""
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 
 
-def _check(asker: Subject | None) -> None:
+def _checked(asker: Subject | None) -> Subject:
+    """Return who may listen. Raises: Closed, where nobody may."""
     if asker is None:
         raise Closed(UNAUTHENTICATED)
     if not asker.may(Action.VIEW):
         raise Closed(FORBIDDEN)
+    return asker
 
 
 class _Socket:
-    def __init__(self, held: rights.Credential, asker: Subject, receive: Any, send: Any) -> None:
-        self.held = held
+    def __init__(self, known: rights.Known, asker: Subject, receive: Any, send: Any) -> None:
+        self.known = known
         self.asker = asker
         self.receive = receive
         self.send = send
@@ -196,7 +190,7 @@ class _Socket:
         if len(self.names) + len(wanted) > MAX_TOPICS:
             self._tell_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
             return
-        for found in await reading.resolve(wanted):
+        for found in await asyncio.gather(*map(reading.resolve, wanted)):
             denied = found.denied or rights.may_listen(self.asker, found.topic, found.namespaces)
             if denied is not None:
                 self._tell_error(found.asked, denied.code, denied.detail)
@@ -258,10 +252,9 @@ class _Socket:
 
     async def _recheck(self) -> None:
         while True:
-            await until_rights_change(RECHECK_SECONDS)
-            asker = await in_database(rights.subject)(self.held)
-            _check(asker)
-            assert asker is not None
+            await until_rights_change(self.known.number, RECHECK_SECONDS)
+            self.known = await rights.who_still(self.known.held)
+            asker = _checked(self.known.asker)
             narrowed = asker.namespaces != self.asker.namespaces
             self.asker = asker
             if narrowed:

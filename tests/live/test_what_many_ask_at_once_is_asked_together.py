@@ -1,0 +1,119 @@
+"""Sockets that come at once wait for few turns of the one thread; each is answered for itself, and by nothing old."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from hetsched.access.changes import rights_changed
+from web.live import database, recall, rights, sockets
+from web.live.database import Together
+
+from .conftest import PATIENCE_SECONDS, in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Source:
+    """Something that is read, in a thread that can be held up."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.asked: list[str] = []
+        self.begun, self.free = threading.Event(), threading.Event()
+        self.free.set()
+
+    def read(self, key: str) -> tuple[str, int]:
+        self.asked.append(key)
+        answer = key, self.value
+        self.begun.set()
+        assert self.free.wait(PATIENCE_SECONDS)
+        if key == "odd":
+            raise ValueError(key)
+        return answer
+
+
+async def test_equal_questions_of_one_turn_are_asked_once() -> None:
+    source = Source()
+    ask = Together(source.read)
+    answers = await asyncio.gather(*(ask(key) for key in "abab"))
+    assert answers == [("a", 0), ("b", 0), ("a", 0), ("b", 0)]
+    assert source.asked == ["a", "b"]
+
+
+async def test_who_asks_while_it_is_read_is_answered_by_what_is_read_after_that() -> None:
+    source = Source()
+    ask = Together(source.read)
+    source.free.clear()
+    early = asyncio.create_task(ask("a"))
+    assert await asyncio.to_thread(source.begun.wait, PATIENCE_SECONDS)
+    source.value = 1
+    late = asyncio.create_task(ask("a"))
+    await asyncio.sleep(0)
+    source.free.set()
+    assert await asyncio.gather(early, late) == [("a", 0), ("a", 1)]
+
+
+async def test_an_error_is_told_to_who_asked_and_to_nobody_else() -> None:
+    ask = Together(Source().read)
+    answers = await asyncio.gather(*(ask(key) for key in ("a", "odd", "b")), return_exceptions=True)
+    assert [answers[0], answers[2]] == [("a", 0), ("b", 0)]
+    assert isinstance(answers[1], ValueError)
+
+
+async def test_who_leaves_takes_nobody_along() -> None:
+    source = Source()
+    ask = Together(source.read)
+    source.free.clear()
+    gone, stays = asyncio.create_task(ask("a")), asyncio.create_task(ask("a"))
+    assert await asyncio.to_thread(source.begun.wait, PATIENCE_SECONDS)
+    gone.cancel()
+    source.free.set()
+    assert await stays == ("a", 0)
+
+
+async def test_a_turn_is_short_enough_for_others_to_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    take = Together._in_turn
+
+    async def counted(self: Any, keys: list[Any]) -> Any:
+        turns.append(len(keys))
+        return await take(self, keys)
+
+    monkeypatch.setattr(Together, "_in_turn", counted)
+    monkeypatch.setattr(database, "MOST_TOGETHER", 4)
+    ask = Together(Source().read)
+    await asyncio.gather(*(ask(f"k{number}") for number in range(10)))
+    assert turns == [4, 4, 2]
+
+
+async def test_a_socket_looks_its_rights_up_once_when_it_comes_and_once_when_any_changed(
+    viewers: Any, token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
+    monkeypatch.setattr(recall, "LOOK_SECONDS", 0.02)
+    looks: list[str] = []
+    subject = rights.subject
+
+    def noted(held: rights.Credential) -> Any:
+        looks.append(held.token_id)
+        return subject(held)
+
+    monkeypatch.setattr(rights, "subject", noted)
+    plaintext = await in_thread(token)("viewer")
+    number = await in_thread(rights.revision_of)(rights.TOPIC)
+    viewer = viewers(token=plaintext)
+    assert await viewer.connect()
+    await viewer.listen("policies")
+    watch = recall._watches[asyncio.get_running_loop()]
+    while watch.number < number:  # it has looked
+        await asyncio.sleep(0.01)
+    assert looks == []
+    await in_thread(rights_changed)()
+    while not looks:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # several looks of the watch
+    assert len(looks) == 1
