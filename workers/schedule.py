@@ -1,10 +1,12 @@
 """The scheduling loop: one leader per cluster decides batches until nothing is due.
 
 Rule: take the lease; refresh the warm state, decide a batch, record it by compare-and-set, again; give the lease up and
-look once more, because a wake-up that came meanwhile found the lease taken. A lost comparison forgets the batch. Where
-the rows themselves refuse one, the next is half as large, down to the one pod or gang that they refuse: it is told
-*not now* with the reason `LedgerRefused`, and the others go on; a node that this happens to again and again is put out
-of use. No transaction is open while the engine runs.
+look once more, because a wake-up that came meanwhile found the lease taken. A batch of one costs nearly as much as one
+of ten: where others are due as soon as a batch is written, though it took all there were, the leader rests `RESTS`
+times as long as that took, `LONGEST_REST_SECONDS` at most, and decides what came until then together. A lost comparison
+forgets the batch. Where the rows themselves refuse one, the next is half as large, down to the one pod or gang that
+they refuse: it is told *not now* with the reason `LedgerRefused`, and the others go on; a node that this happens to
+again and again is put out of use. No transaction is open while the engine runs.
 Invariant: what the warm state assumed and could not record is dropped, whatever went wrong.
 """
 
@@ -28,8 +30,9 @@ from hetsched.engine.policy import Policy
 from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import figures, tally
+from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.disagreeing import note_disagreement
@@ -40,6 +43,8 @@ from hetsched.policies.effective import active_specs
 from .deciding import Batch
 
 MOST_CONFLICTS = 5
+RESTS = 2
+LONGEST_REST_SECONDS = 0.1
 log = structlog.get_logger(__name__)
 
 
@@ -47,7 +52,7 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Decide for a cluster until no pod is due; return how many decisions were recorded."""
     decided = 0
-    while is_any_due(cluster_id) and _may_decide(cluster_id):
+    while is_any_due(cluster_id):
         lease = leading.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
         if lease is None:
             break
@@ -56,25 +61,34 @@ def run(cluster_id: int) -> int:
         finally:
             leading.give_up(lease)
         decided += recorded
-        if beaten:
-            break  # other clusters want this worker too; the sweep has it tried again
+        # Other clusters want this worker too; the sweep has it tried again.
+        if beaten or not (recorded or _may_decide(cluster_id)):
+            break
     return decided
 
 
 def _may_decide(cluster_id: int) -> bool:
     """Tell whether what is known of a cluster is as it is, and deciding for it is not left to another scheduler."""
-    return in_step(Cluster.objects.get(pk=cluster_id)) and not in_shadow(cluster_id)
+    cluster = _KIND.first(cluster=cluster_id)
+    if cluster is None or cluster.kind != ClusterKind.KUBERNETES:
+        return cluster is not None
+    return in_step(cluster) and not in_shadow(cluster_id)
+
+
+_KIND = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).only("id", "kind"))
+_NAME = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("name", flat=True))
 
 
 def _lead(lease: Lease) -> tuple[int, bool]:
     """Decide batch after batch under one lease; return how many were recorded, and whether too many were lost."""
     copy = warm(lease.cluster_id)
-    name = Cluster.objects.values_list("name", flat=True).get(pk=lease.cluster_id)
+    (name,) = _NAME(cluster=lease.cluster_id)
     decided = conflicts = 0
     most = settings.HETSCHED_BATCH
     while True:
+        began = time.monotonic()
         try:
-            recorded = len(batch(lease, copy, name, most).results)
+            found = batch(lease, copy, name, most)
         except Contradiction as refusal:
             tally.add(figures.BATCHES, name, "refused")
             log.warning("batch refused", cluster=lease.cluster_id, pods=refusal.pods, reason=str(refusal))
@@ -88,11 +102,13 @@ def _lead(lease: Lease) -> tuple[int, bool]:
                 return decided, True
             time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
             continue
-        if not recorded:
+        decided += len(found.results)
+        if not found.more and not (found.results and is_any_due(lease.cluster_id)):
             return decided, False
-        decided += recorded
         conflicts = 0
         most = min(2 * most, settings.HETSCHED_BATCH)
+        if not found.more:
+            time.sleep(min(LONGEST_REST_SECONDS, RESTS * (time.monotonic() - began)))
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -110,7 +126,7 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
     """
     if follows and in_shadow(lease.cluster_id):
         return Recorded()  # since a moment ago: the follower of before is about to end
-    if not follows and not (is_any_due(lease.cluster_id) and _may_decide(lease.cluster_id)):
+    if not follows and not _may_decide(lease.cluster_id):
         return Recorded()
     with copy.held() as loaded:
         # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from django.conf import settings
 from django.db.models import F, Model, Q
 from django.db.models.functions import Now
+
+from hetsched.journal.prepared import Given, Prepared, PreparedUpdate
 
 from .models import Cluster, Connection
 
@@ -31,30 +33,38 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class _Changes(NamedTuple):
+    taking: PreparedUpdate
+    renewing: PreparedUpdate
+
+
 class Leases:
     """One kind of lease, kept in three columns of a row per cluster: `<name>_epoch`, `<name>_id`, `<name>_until`."""
 
     def __init__(self, model: type[Model], name: str) -> None:
         self._rows = model._default_manager.all
         self._epoch, self._id, self._until = f"{name}_epoch", f"{name}_id", f"{name}_until"
+        self._free = Prepared(lambda: self._if_free().order_by().values_list(self._epoch, flat=True))
+        self._giving_up = PreparedUpdate(self._own, **{self._until: None, self._id: ""})
+        self._changes: dict[int, _Changes] = {}
 
     def take(self, cluster_id: int, holder: str) -> Lease | None:
         """Take the lease, or return None while somebody else holds it."""
-        row = self._rows().filter(self._is_free(), pk=cluster_id)
-        epoch = row.values_list(self._epoch, flat=True).first()
+        epoch = self._free.first(cluster=cluster_id)
         if epoch is None:
             return None
-        held = {self._epoch: F(self._epoch) + 1, self._id: holder[:120], self._until: Now() + _seconds()}
-        taken = row.filter(**{self._epoch: epoch}).update(**held)
+        how = self._lasting(settings.HETSCHED_LEASE_SECONDS)
+        taken = how.taking(cluster=cluster_id, epoch=epoch, holder=holder[:120])
         return Lease(cluster_id, epoch + 1) if taken else None
 
     def renew(self, lease: Lease) -> bool:
         """Prolong the lease; False when another holder took over."""
-        return self._own(lease).update(**{self._until: Now() + _seconds()}) == 1
+        how = self._lasting(settings.HETSCHED_LEASE_SECONDS)
+        return how.renewing(cluster=lease.cluster_id, epoch=lease.epoch) == 1
 
     def give_up(self, lease: Lease) -> None:
         """End the lease early; somebody else's is left alone."""
-        self._own(lease).update(**{self._until: None, self._id: ""})
+        self._giving_up(cluster=lease.cluster_id, epoch=lease.epoch)
 
     def is_held(self, cluster_id: int) -> bool:
         """Tell whether somebody's lease runs."""
@@ -65,8 +75,22 @@ class Leases:
         late = Now() + timedelta(seconds=_LONGEST_SECONDS)
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
 
-    def _own(self, lease: Lease) -> Any:
-        return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})
+    def _if_free(self) -> Any:
+        return self._rows().filter(self._is_free(), pk=Given("cluster"))
+
+    def _own(self) -> Any:
+        return self._rows().filter(pk=Given("cluster"), **{self._epoch: Given("epoch")})
+
+    def _lasting(self, seconds: int) -> _Changes:
+        """Return how a lease of so many seconds is taken and prolonged."""
+        if seconds not in self._changes:
+            until = {self._until: Now() + timedelta(seconds=seconds)}
+            taken = {self._epoch: F(self._epoch) + 1, self._id: Given("holder"), **until}
+            self._changes[seconds] = _Changes(
+                PreparedUpdate(lambda: self._if_free().filter(**{self._epoch: Given("epoch")}), **taken),
+                PreparedUpdate(self._own, **until),
+            )
+        return self._changes[seconds]
 
 
 def end_all() -> None:
@@ -80,10 +104,6 @@ def end_all() -> None:
         model._default_manager.update(**{epoch: F(epoch) + EPOCHS_LEFT_OUT, f"{name}_id": "", f"{name}_until": None})
     for connection in Connection.objects.only("pk"):
         Connection.objects.filter(pk=connection.pk).update(installation=uuid.uuid4())
-
-
-def _seconds() -> timedelta:
-    return timedelta(seconds=settings.HETSCHED_LEASE_SECONDS)
 
 
 leading = Leases(Cluster, "leader")

@@ -29,6 +29,7 @@ from django.utils import timezone
 
 from . import figures, tally
 from .models import OutboxEvent, Topic
+from .prepared import Among, Given, PreparedUpdate
 from .rows import insert, new
 from .turns import turn
 
@@ -158,11 +159,14 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     try:
         _send(events, run)
         with turn():
-            OutboxEvent.objects.filter(pk__in=[event.pk for event in events]).update(published_at=timezone.now())
+            _MARK(events=[event.pk for event in events], now=timezone.now())
     except Exception as error:  # whatever the channel layer or the database raises: the sweep tries again
         log.warning("live events not sent", events=len(events), error=repr(error))
         return False
     return True
+
+
+_MARK = PreparedUpdate(lambda: OutboxEvent.objects.filter(pk__in=Among("events")), published_at=Given("now"))
 
 
 def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:

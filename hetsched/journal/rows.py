@@ -90,11 +90,12 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
         for row in rows
     ]
     places = ", ".join(f"{column} = %s" for _, column, _ in plan)
+    sql = f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s"  # noqa: S608 - names of our own
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s",  # noqa: S608 - names of our own
-            values,
-        )
+        if len(values) == 1:  # one round trip less to PostgreSQL than a list of one
+            cursor.execute(sql, values[0])
+        else:
+            cursor.executemany(sql, values)
 
 
 @lru_cache(maxsize=64)

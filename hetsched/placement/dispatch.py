@@ -32,7 +32,7 @@ COLLECT = "workers.collect.run"
 REPLAY = "workers.replay.run"
 REBALANCE = "workers.rebalance.run"
 
-TOGETHER_SECONDS = 0.02
+TOGETHER_SECONDS = 0.05
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}
 

@@ -231,6 +231,44 @@ def _only(name: str) -> Any:
 
 
 @pytest.mark.django_db
+def test_what_comes_one_by_one_while_others_are_decided_is_decided_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster, a_pod("first"))
+    real, batches, rests = schedule.record, [], []
+
+    def recorded(cluster_id: int, results: Any, **named: Any) -> int:
+        batches.append([result.waiting.spec.name for result in results])
+        if len(batches) == 1:
+            submitted(cluster, a_pod("meanwhile"))
+        return real(cluster_id, results, **named)
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        submitted(cluster, a_pod("later"))
+
+    monkeypatch.setattr(schedule, "record", recorded)
+    monkeypatch.setattr(schedule.time, "sleep", rest)
+    assert schedule.run(cluster.pk) == 3
+    assert batches == [["first"], ["meanwhile", "later"]]
+    assert len(rests) == 1
+    assert 0 < rests[0] <= schedule.LONGEST_REST_SECONDS
+
+
+@pytest.mark.django_db
+def test_a_pod_that_comes_alone_and_a_queue_of_many_batches_wait_for_no_rest(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: pytest.fail("it rests"))
+    settings.HETSCHED_BATCH = 2
+    cluster = a_cluster()
+    submitted(cluster, a_pod("alone"))
+    assert schedule.run(cluster.pk) == 1
+    for number in range(4):
+        submitted(cluster, a_pod(f"p{number}"))
+    assert schedule.run(cluster.pk) == 4
+
+
+@pytest.mark.django_db
 def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)

@@ -326,14 +326,17 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
     """
     rows = [_row(result, decision_ids, change, revision) for result in results]
     waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
+    sql = (
+        f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
+        "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
+        "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
+        f"WHERE id = %s AND state IN ({waiting})"
+    )
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
-            "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
-            "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
-            f"WHERE id = %s AND state IN ({waiting})",
-            rows,
-        )
+        if len(rows) == 1:  # one round trip less to PostgreSQL than a list of one
+            cursor.execute(sql, rows[0])
+        else:
+            cursor.executemany(sql, rows)
         moved = cursor.rowcount
     if moved != len(rows):
         raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
