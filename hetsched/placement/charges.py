@@ -19,6 +19,7 @@ class Charge(models.Model):
     )  # fmt: skip
     owner = models.CharField(_("owner"), max_length=200, db_index=True)
     amounts = models.JSONField(_("amounts"))
+    bounds = models.JSONField(_("quota"), default=dict)  # which they were counted against
 
     class Meta:
         verbose_name = _("charge")

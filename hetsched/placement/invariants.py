@@ -4,7 +4,7 @@ Rule: each invariant is checked from the rows alone, by whole-table queries, ind
 Tests call it after every step, crash tests after every kill, an operator whenever in doubt. The names are those of the
 reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 cards, I4 exclusive CPUs are
 none of the shared or reserved ones, I5 reserved things exist, I7 instruction sets, I8 pods and reservations, I15
-nothing lost, I16 idempotency, I17 events, I25 lifecycle.
+nothing lost, I16 idempotency, I17 events, I25 lifecycle; I6 topology, I13 gangs and I14 quotas in `promises`.
 A zone is judged by what is allocatable of it: what online workloads leave may fall below the grants at any time.
 """
 
@@ -30,6 +30,7 @@ from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 from hetsched.journal.moment import one_moment
 
+from . import promises
 from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import HOLDING, QUEUED, State, workload_state
 from .models import (
@@ -55,7 +56,9 @@ _JUDGES = (
 )  # fmt: skip
 
 # All that `check_invariants` looks for.
-CHECKED = ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I15", "I16", "I17", "I21", "I25", "I28")
+CHECKED = (
+    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I14", "I15", "I16", "I17", "I21", "I25", "I28",
+)  # fmt: skip
 _ZONE_COLUMNS = ("zone_cpu_allocatable", "zone_cpu", "zone_cpu_free", "zone_memory", "zone_memory_free")
 
 
@@ -80,8 +83,10 @@ def _violations(cluster: Cluster | None) -> Iterator[Violation]:
     for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
         for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
             yield from check(one)
+        yield from (Violation(*told) for told in promises.broken(one))
     if cluster is None:
         yield from (*_judges_present(), *_idempotency(), *_events())
+        yield from (Violation(*told) for told in promises.overdrawn())
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:

@@ -72,7 +72,8 @@ def names_of(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set
 
 
 def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, most: Mapping[str, int]) -> None:
-    own = [Charge(workload=workload, owner=owner, amounts=_asked(pods, most)) for workload, pods in charged]
+    same = {"owner": owner, "bounds": dict(most)}
+    own = [Charge(workload=workload, amounts=_asked(pods, most), **same) for workload, pods in charged]
     wanted: Counter[str] = Counter()
     for charge in own:
         wanted.update(charge.amounts)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import msgspec
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.allowance import Allowance
+from hetsched.contracts.workload import NumaDemand
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.invariants import check_invariants
-from hetsched.placement.models import IdempotencyKey, Pod, Reservation, ReservedCard, ReservedCpu, Workload
+from hetsched.placement.models import (
+    Charge,
+    HalfGang,
+    IdempotencyKey,
+    Pod,
+    Reservation,
+    ReservedCard,
+    ReservedCpu,
+    Workload,
+)
 from hetsched.placement.zones import zones_at_risk
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
@@ -105,6 +118,46 @@ def _total_drifted() -> None:
     Cluster.objects.update(gpu_milli_used=1)
 
 
+def _two_zones_for_one_that_asks_for_one() -> None:
+    pod = Pod.objects.get(name="holds")
+    pod.spec = msgspec.structs.replace(
+        pod.spec, shape=msgspec.structs.replace(pod.spec.shape, numa=NumaDemand(True, "exclusive"))
+    )
+    assert pod.allocation is not None
+    zones = (ZoneGrant("node-0", "0", 1000), ZoneGrant("node-1", "1", 1000))
+    pod.allocation = msgspec.structs.replace(pod.allocation, zones=zones)
+    pod.save()
+
+
+def _fewer_cpus_than_counted() -> None:
+    pod = Pod.objects.get(name="holds")
+    assert pod.allocation is not None
+    pod.allocation = msgspec.structs.replace(pod.allocation, zones=(ZoneGrant("node-0", "0", 2000, 1024),))
+    pod.save()
+
+
+def _part_of_a_gang() -> None:
+    fleet = Cluster.objects.get()
+    submitted(fleet, *(a_pod(f"g-{number}").gang("g", 3) for number in range(3)))
+    node = Node.objects.get(name="n2")
+    first = next(result for result in placing(fleet, node.name) if result.waiting.spec.name == "g-0")
+    recorded(fleet, [first])
+
+
+def _half_a_gang_for_ever() -> None:
+    HalfGang.objects.create(
+        cluster=Cluster.objects.get(), namespace="default", gang="g", least=3, patience_seconds=60,
+        since=timezone.now() - timedelta(hours=1), reason="no",
+    )  # fmt: skip
+
+
+def _more_than_the_quota() -> None:
+    for name in ("q-0", "q-1"):
+        submitted(Cluster.objects.get(), a_pod(name), owner="token:1", allowance=Allowance({"pods": 2}))
+    assert check_invariants() == []
+    Charge.objects.filter(workload__pods__name="q-0").update(amounts={"pods": 2})
+
+
 def _wrong_instruction_set() -> None:
     arm = Node.objects.get(name="n2").report.isa
     node = Node.objects.get(name="n1")
@@ -161,6 +214,11 @@ BREAKS: list[tuple[str, Callable[[], None]]] = [
     ("I4", _exclusive_cpu_of_the_system),
     ("I2", _node_column_drifted),
     ("I2", _total_drifted),
+    ("I6", _two_zones_for_one_that_asks_for_one),
+    ("I6", _fewer_cpus_than_counted),
+    ("I13", _part_of_a_gang),
+    ("I13", _half_a_gang_for_ever),
+    ("I14", _more_than_the_quota),
     ("I7", _wrong_instruction_set),
     ("I8", _placed_without_a_reservation),
     ("I8", _waiting_with_a_reservation),
@@ -206,3 +264,19 @@ def test_shared_cpus_of_a_zone_are_held_by_nobody(cluster: Cluster) -> None:
     recorded(cluster, [msgspec.structs.replace(result, allocation=held)])
     assert ReservedCpu.objects.count() == 2
     assert check_invariants() == []
+
+
+def test_whoever_stays_when_a_member_of_a_gang_was_sent_away_breaks_nothing(cluster: Cluster) -> None:
+    _part_of_a_gang()
+    assert {violation.id for violation in check_invariants()} == {"I13"}
+    gone = Pod.objects.get(name="g-1")
+    held = Reservation.objects.get(pod__name="g-0")
+    held.pk, held.pod, held.active, held.released_revision = None, gone, False, held.revision
+    held.save()
+    assert check_invariants() == []
+
+
+def test_what_is_over_is_charged_with_nothing(cluster: Cluster) -> None:
+    _more_than_the_quota()
+    Workload.objects.filter(pods__name="q-0").update(state="cancelled")
+    assert "I14" not in {violation.id for violation in check_invariants()}
