@@ -60,6 +60,15 @@ def test_a_key_is_short_printable_ascii(operator: Api, cluster: Any, key: str) -
     assert submit(operator, key=key, status=400).json()["code"] == "IdempotencyKeyInvalid"
 
 
+@pytest.mark.parametrize("key", ["a,b", "a, a", "a,"], ids=["two", "the same twice", "an empty one"])
+def test_two_keys_are_none(operator: Api, cluster: Any, key: str) -> None:
+    """Servers join headers of one name by commas."""
+    problem = submit(operator, key=key, status=400).json()
+    assert (problem["code"], problem["place"]) == ("IdempotencyKeyInvalid", "Idempotency-Key")
+    assert "once" in problem["hint"]
+    assert not Workload.objects.exists()
+
+
 def test_without_a_key_each_request_counts(operator: Api, cluster: Any) -> None:
     submit(operator, key="", status=202)
     submit(operator, OTHER, key="", status=202)

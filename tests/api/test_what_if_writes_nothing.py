@@ -168,6 +168,15 @@ def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     run(cluster.pk)
     assert viewer("POST", "what-if/", {"manifest": POD}, status=409).json()["code"] == "PodExists"
+    # As if it had ended: it has its room again, and whoever looks is told of whom that was supposed.
+    told = viewer("POST", "what-if/", {"manifest": POD, "replace": True}, status=200).json()
+    assert (told["verdict"], told["replaced"]) == ("placed", ["default/web"])
+    assert (
+        "replaced"
+        not in viewer("POST", "what-if/", {"manifest": POD.replace("web", "other"), "replace": True}, status=200).json()
+    )
+    refused = viewer("POST", "what-if/", {"manifest": POD, "replace": True, "plan": True}, status=400).json()
+    assert refused["code"] == "PlanNotPossible"
 
 
 def test_more_rows_than_anybody_reads(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:

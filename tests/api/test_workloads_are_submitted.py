@@ -131,6 +131,14 @@ def test_a_name_that_is_taken_is_a_conflict(operator: Api, cluster: Any) -> None
     assert problem["code"] == "PodExists"
 
 
+def test_a_reason_that_would_be_cut_off_is_refused(operator: Api, cluster: Any) -> None:
+    workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
+    problem = operator("DELETE", f"workloads/{workload}/?reason={'x' * 2001}", status=400).json()
+    assert (problem["code"], problem["place"]) == ("ReasonTooLong", "reason")
+    assert operator.get(f"workloads/{workload}/")["state"] == "pending"
+    assert operator("DELETE", f"workloads/{workload}/?reason={'x' * 2000}", status=200).json()["state"] == "cancelled"
+
+
 def test_an_unknown_cluster_is_not_found(operator: Api, cluster: Any) -> None:
     operator("POST", "workloads/", {"manifest": POD, "cluster": "none"}, status=404)
     operator("POST", "workloads/?cluster=none", POD, kind="application/yaml", status=404)

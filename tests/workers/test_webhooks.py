@@ -17,7 +17,7 @@ from hetsched.access.models import Token
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import create_token, revoke_token
 from hetsched.journal.models import AuditEntry
-from hetsched.placement import deliveries
+from hetsched.placement import callbacks, deliveries
 from hetsched.placement.actions import cancel
 from hetsched.placement.actions.hooking import (
     Wanted,
@@ -63,6 +63,18 @@ def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
         return add_webhook(wanted, owner=owner_of(ci), actor=ALICE, reason="for the tests")
 
     return make
+
+
+def test_one_that_is_removed_meanwhile_stops_nothing(
+    hooked: Callable[..., tuple[Webhook, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who announces has read of it before, in a database of many writers."""
+    kept, removed = hooked("kept")[0], hooked("removed")[0]
+    read = [kept, removed]
+    monkeypatch.setattr(callbacks, "_HOOKS", lambda cluster: read)
+    Webhook.objects.get(pk=removed.pk).delete()
+    place()
+    assert {row.webhook_id for row in Delivery.objects.all()} == {kept.pk}
 
 
 def fits(secret: str, one: Heard) -> bool:

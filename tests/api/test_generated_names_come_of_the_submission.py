@@ -1,0 +1,68 @@
+"""`generateName`: each submission gets names of its own, a key always the same, a plan those that it told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import IdempotencyKey, Pod, Workload
+
+from .conftest import POD, Api
+
+MADE = POD.replace("name: web", "generateName: ci-")
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {generateName: run-}
+spec: {parallelism: 2, template: {spec: {containers: [{name: main, image: "job:1"}]}}}
+"""
+
+
+def submitted(caller: Api, manifest: str = MADE, key: str = "", **more: Any) -> list[str]:
+    headers = {"idempotency_key": key} if key else {}
+    told = caller("POST", "workloads/", {"manifest": manifest, **more}, status=202, **headers).json()
+    return [pod["pod"] for pod in told["pods"]]
+
+
+def test_the_same_manifest_is_submitted_again(operator: Api, cluster: Cluster) -> None:
+    (first,), (second,) = submitted(operator), submitted(operator)
+    assert first != second
+    assert all(name.startswith("default/ci-") and len(name) == len("default/ci-") + 8 for name in (first, second))
+
+
+def test_two_of_one_manifest_have_two_names(operator: Api, cluster: Cluster) -> None:
+    assert len(set(submitted(operator, f"{MADE}---\n{MADE}"))) == 2
+
+
+def test_the_pods_of_a_controller_are_named_after_it(operator: Api, cluster: Cluster) -> None:
+    first, second = submitted(operator, JOB)
+    assert (first.rpartition("-")[0], first[-2:], second[-2:]) == (second.rpartition("-")[0], "-0", "-1")
+    assert submitted(operator, JOB)[0] != first
+
+
+def test_a_key_gives_the_same_names_also_when_it_is_not_remembered(operator: Api, cluster: Cluster) -> None:
+    first = submitted(operator, key="build-17")
+    assert submitted(operator, key="build-17") == first
+    for rows in (IdempotencyKey, Pod, Workload):
+        rows._default_manager.all().delete()
+    assert submitted(operator, key="build-17") == first
+    assert submitted(operator, key="build-18") != first
+
+
+def test_each_item_of_a_batch_has_names_of_its_own(operator: Api, cluster: Cluster) -> None:
+    for headers in ({}, {"idempotency_key": "night"}):
+        body = {"items": [{"manifest": MADE}, {"manifest": MADE}], "allOrNothing": True}
+        told = operator("POST", "submissions/", body, status=202, **headers).json()
+        assert len({item["pods"][0]["pod"] for item in told["items"]}) == 2
+
+
+def test_what_is_planned_is_what_is_submitted(operator: Api, cluster: Cluster) -> None:
+    plans = [operator("POST", "what-if/", {"manifest": MADE, "plan": True}, status=200).json() for _ in range(2)]
+    told = [plan["placements"][0]["pod"] for plan in plans]
+    assert told[0] != told[1]
+    assert submitted(operator, plan=plans[0]["plan"]["token"], key="k") == told[:1]
+
+
+def test_a_what_if_says_the_same_every_time(operator: Api, cluster: Cluster) -> None:
+    told = [operator("POST", "what-if/", {"manifest": MADE}, status=200).json() for _ in range(2)]
+    assert [one["placements"][0]["pod"] for one in told] == ["default/ci-0", "default/ci-0"]
