@@ -48,6 +48,7 @@ NO_PAGE = (
 )
 # Said by a script's mistake only, or a beginning whose rest is said by a pattern of its own.
 NOT_MET = {
+    f"Try again in {HOLE} s{HOLE}",
     f"Look at whatIf; {HOLE}",
     f"the manifest {HOLE}, not one",
     f"must be {HOLE} its limit",

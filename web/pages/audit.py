@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from django.db.models import Q
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -16,11 +13,13 @@ from hetsched.journal.chain import SETTLED, chain_state
 from hetsched.journal.models import AuditEntry
 from web.api.audit import visible
 
+from . import audit_words as words
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Kind
 from .lists.view import Listing, View
 from .shell import Shell, page
+from .told import told
 
 _MOST_VALUES = 200
 _MOST_NAME_CHARACTERS = 253
@@ -28,22 +27,6 @@ _MOST_DETAIL_CHARACTERS = 300
 SUBMISSIONS = "workload.submit"
 # What is behind the tabs: people mostly look for what was done to the fleet, and each submission is an entry, too.
 TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"), "all": gettext_lazy("all")}
-
-
-def changed(details: dict[str, Any]) -> str:
-    """Return in one line what an entry says beside its reason: before → after where that is recorded."""
-    rest = dict(details)
-    said = []
-    for before, after in (("before", "after"), ("before", "value"), ("known", "told")):
-        if before in rest and after in rest:
-            said.append(f"{_plain(rest.pop(before))} → {_plain(rest.pop(after))}")
-    return "; ".join(said + [f"{name} {_plain(value)}" for name, value in rest.items() if value not in (None, "", [])])
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def object_url(row: AuditEntry) -> str:
@@ -61,15 +44,15 @@ def object_url(row: AuditEntry) -> str:
 
 
 def _object_cell(row: AuditEntry) -> Cell:
-    return Cell(row.object_name, url=object_url(row), note=row.object_kind)
+    return Cell(row.object_name, url=object_url(row), note=words.kind(row))
 
 
 def _actor_cell(row: AuditEntry) -> Cell:
-    return Cell(row.actor, note=row.role)
+    return Cell(words.actor(row), note=words.role(row))
 
 
 def _details_cell(row: AuditEntry) -> Cell:
-    text = changed(row.details)
+    text = words.changed(row.details)
     cut = text[:_MOST_DETAIL_CHARACTERS]
     return Cell(f"{cut}…" if len(text) > len(cut) else cut or None, look="text", title=text if text != cut else "")
 
@@ -84,7 +67,8 @@ COLUMNS = (
            order=("action",)),
     Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
            order=("object_kind", "object_name")),
-    Column("reason", gettext_lazy("Reason"), lambda row: row.reason, lambda row: Cell(row.reason or None, look="text")),
+    Column("reason", gettext_lazy("Reason"), lambda row: row.reason,
+           lambda row: Cell(told(row.reason) or None, look="text")),
     Column("details", gettext_lazy("Details"), lambda row: row.details, _details_cell),
     Column("request", gettext_lazy("Request"), lambda row: row.request_id,
            lambda row: Cell(row.request_id or None, look="mono"), shown=False),
@@ -103,14 +87,14 @@ FIELDS = (
 _FOUND = {"who": "actor", "action": "action", "kind": "object_kind"}
 
 
-def _words(word: str) -> Q:
+def _found_by(word: str) -> Q:
     return Q(actor__icontains=word) | Q(action__icontains=word) | Q(object_name__icontains=word) | Q(
         reason__icontains=word
     )  # fmt: skip
 
 
 LISTING = Listing(
-    "audit", FIELDS, COLUMNS, _words, stable=("-id",), example="action=node.*  who=ada  age<24h"
+    "audit", FIELDS, COLUMNS, _found_by, stable=("-id",), example="action=node.*  who=ada  age<24h"
 )  # fmt: skip
 
 
