@@ -44,3 +44,11 @@ def shared_now() -> datetime:
             return told
         cursor.execute("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')")
         return datetime.fromisoformat(cursor.fetchone()[0]).replace(tzinfo=UTC)
+
+
+_CLOCK = {"sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", "postgresql": "clock_timestamp()"}
+
+
+def clock() -> str:
+    """Return the time by the clock of the database as SQL, for a column that keeps one; to be sent with parameters."""
+    return _CLOCK[connection.vendor]

@@ -2,7 +2,7 @@
 
 Rule: from the rows alone, and only what they can tell for certain.
     I6   a pod that asks for one NUMA zone by its own word, where the CPUs were chosen here, has one; whoever has CPUs
-         of its own has as many as it was counted with
+         of its own has no fewer than it was counted with
     I13  a gang that its policy places whole, of which nobody was sent away, ended or is looked after as half bound yet,
          has no member placed while others wait, or enough; and who is looked after is not so for longer than its time
     I14  the workloads of an owner that are not over are charged with no more than the quota they were counted against
@@ -48,7 +48,7 @@ def _zones(cluster: Cluster) -> Iterator[Told]:
             yield "I6", pod.key, f"asks for one zone and has {', '.join(zone.name for zone in held.zones)}"
         for zone in held.zones if held.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
             cpus = len(parse_cpuset(zone.cpus or ""))
-            if 1000 * cpus != zone.cpu_millis:
+            if 1000 * cpus < zone.cpu_millis:
                 yield "I6", pod.key, f"is counted with {zone.cpu_millis}m in zone {zone.name} and has {cpus} CPUs"
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.allocation import Allocation, CardGrant
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
+from hetsched.journal.moment import shared_now
 from hetsched.placement.actions import Conflict, cancel, record, recording, release
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
@@ -173,6 +175,7 @@ def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision(
     recorded(cluster, refusing(cluster))
     pod = Pod.objects.get()
     assert (pod.state, pod.queued, pod.attempts) == ("not-now", False, 1)
+    decided_at = pod.decided_at
     # 1, 2, 4, 8, then 10 seconds
     assert [backoff(n).total_seconds() for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
     Pod.objects.update(queued=True, not_before=None)
@@ -180,7 +183,22 @@ def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision(
     pod.refresh_from_db()
     assert (pod.attempts, Decision.objects.count()) == (2, 1)
     assert pod.not_before is not None
-    assert pod.decided_at == Decision.objects.get().created_at
+    assert pod.decided_at == decided_at is not None
+
+
+def test_when_it_was_decided_is_told_by_the_databases_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever binds compares it with that clock; a process whose own is ahead must not make a binding look young.
+    ahead = timezone.now() + timedelta(days=1)
+    cluster = a_cluster()
+    submitted(cluster)
+    results = placing(cluster, "n1")
+    monkeypatch.setattr("hetsched.placement.actions.change.timezone.now", lambda: ahead)
+    before = shared_now()
+    recorded(cluster, results)
+    monkeypatch.undo()
+    decided_at = Pod.objects.get().decided_at
+    assert decided_at is not None
+    assert before - timedelta(milliseconds=1) <= decided_at <= shared_now()
 
 
 def test_another_verdict_is_another_decision() -> None:

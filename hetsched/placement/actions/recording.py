@@ -33,6 +33,7 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
+from hetsched.journal.moment import clock
 from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
 from hetsched.journal.rows import insert, new
 from hetsched.policies.models import Policy
@@ -328,7 +329,7 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
     waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
     sql = (
         f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
-        "decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE %s END, decision_id = %s, attempts = %s, "
+        f"decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE {clock()} END, decision_id = %s, attempts = %s, "
         "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
         f"WHERE id = %s AND state IN ({waiting})"
     )
@@ -355,7 +356,6 @@ def _row(result: Result, decision_ids: dict[int, int], change: Change, revision:
         result.node_id,
         msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
         decision_id,
-        adapt(now),
         decision_id,
         attempts,
         adapt(now + backoff(attempts)) if retried else None,
