@@ -56,9 +56,9 @@ def flood(plane: Plane, count: int, clients: int) -> Part:
     told = "429 with Retry-After in between" if refused else "no 429"
     goals = [
         at_most(f"all {count} accepted ({told})", 60 * scale, found.accepted_seconds, "s"),
-        at_most("accepting one, p99", 1000, _p99(found.accepting_seconds), "ms"),
+        at_most("accepting one, p99", 1000, p99(found.accepting_seconds), "ms"),
         at_most("all decided", 300 * scale, found.decided_seconds, "s"),
-        *_whole(found),
+        *whole(found),
     ]
     slowest = max(found.accepting_seconds, default=0.0)
     return Part(
@@ -74,7 +74,7 @@ def pace(plane: Plane, per_second: float, seconds: float) -> Part:
     asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
     meter = Meter(plane)
     found = asyncio.run(steady(plane.server, per_second, seconds, prefix="pace", patience=120))
-    goals = [at_most("submit to decision, p99", 250, _p99(found.to_decision_seconds), "ms"), *_whole(found)]
+    goals = [at_most("submit to decision, p99", 250, p99(found.to_decision_seconds), "ms"), *whole(found)]
     return Part(
         "steady rate", plane.backend, {"perSecond": per_second, "seconds": seconds}, goals,
         [durations("accept", found.accepting_seconds), durations("submit to decision", found.to_decision_seconds)],
@@ -93,6 +93,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         written = told(plane)
         heard = [at - written[number] for number, at in listening.heard() if number in written]
         rates = listening.rates()
+        around = meter.figures(len(found.answers))  # now: the time of those that are killed is not seen afterwards
         killed_at = time.time()
         for pid in pids_of(plane.process.popen.pid, "uvicorn"):
             os.kill(pid, signal.SIGKILL)
@@ -103,18 +104,18 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         wrong = _behind(plane, listening)
         gaps = listening.gaps
     goals = [
-        at_most("written to heard, p99", 500, _p99(heard), "ms"),
+        at_most("written to heard, p99", 500, p99(heard), "ms"),
         none_of("sockets that did not come to what a fresh one gets (undetected gaps)", wrong),
         Goal("all back after all were dropped", "<= 30 s", f"{len(back)} in {max(back, default=0.0):.1f} s",
              len(back) == sockets and max(back) <= 30),
-        *_whole(found),
+        *whole(found),
     ]  # fmt: skip
     return Part(
         "sockets", plane.backend, {"sockets": sockets, "updatesPerSecond": per_second, "seconds": seconds}, goals,
         [durations("written to heard", heard), durations("back after the drop", back)], found.outcomes,
         counts=_counts(found) | {"gaps noticed and closed": gaps},
         notes=[f"Messages a second to a socket: {sum(rates) / max(len(rates), 1):.1f}."],
-        **meter.figures(len(found.answers)),
+        **around,
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds
     worst = max(growth, key=lambda name: growth[name], default="")
     refused = sum(count for name, count in found.outcomes.items() if name.startswith("5"))
     goals = [
-        *_whole(found),
+        *whole(found),
         none_of("broken invariants", len(violations)),
         none_of("answers 5xx other than 503", refused - found.outcomes.get("503", 0)),
         at_most(f"memory, growth of the worst program ({worst}) after the first third", 5, growth.get(worst), "%"),
@@ -145,7 +146,7 @@ def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds
     )  # fmt: skip
 
 
-def _whole(found: Submitted) -> list[Goal]:
+def whole(found: Submitted) -> list[Goal]:
     missing = found.wanted - len(found.accepted)
     undecided = Goal("undecided in the end", "0", str(found.undecided), found.undecided == 0)
     return [
@@ -161,7 +162,7 @@ def _counts(found: Submitted) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _p99(seconds: list[float]) -> float | None:
+def p99(seconds: list[float]) -> float | None:
     return dict(durations("", seconds).milliseconds).get("p99")
 
 
