@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 PATIENCE_SECONDS = 60.0
+_MOST_TRIES = 60
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -101,14 +102,21 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def pages(connection: Connection, path: str) -> list[Any]:
-    """Return all items of a list, page by page. Raises: AssertionError where a page is not answered."""
+    """Return all items of a list, page by page; a page that gets no answer is asked for again, for a while.
+
+    Raises: AssertionError where a page is not answered.
+    """
     return [item async for page in _pages(connection, path) for item in page]
 
 
 async def _pages(connection: Connection, path: str) -> Any:
     following: str | None = path
     while following:
-        answer = await connection.ask("GET", following)
+        for _ in range(_MOST_TRIES):
+            answer = await connection.ask("GET", following)
+            if answer.status not in (0, 503):
+                break
+            await asyncio.sleep(1)
         assert answer.status == 200, (following, answer.outcome)
         document = answer.document()
         yield document["items"]

@@ -1,8 +1,9 @@
 """Submissions from outside: a burst of many clients with retries, and a steady rate.
 
 Rule: every submission has an idempotency key of its own. A retry is the same request once more: at the same time over
-another connection, or after the answer. What is told 429 comes again after its `Retry-After`. In the end the server's
-list is compared with what was sent: a name twice was doubled, one that is not there was lost, though it was accepted.
+another connection, or after the answer. What is told 429 comes again after its `Retry-After`, what got no answer or 503
+a second later, as from a client whose server was just killed. In the end the server's list is compared with what was
+sent: a name twice was doubled, one that is not there was lost, though it was accepted.
 The steady rate is open: the next is sent when it is due, however long the answers take, and its latency counts from
 then, so a server that stands still is not measured once but as often as it kept somebody waiting.
 """
@@ -146,17 +147,17 @@ async def steady(
 
 
 async def _persist(found: Submitted, connection: Connection, name: str) -> None:
-    """Submit until it is answered otherwise than by 429, with the same key."""
+    """Submit until it is answered otherwise than by 429, 503 or not at all, with the same key."""
     found.due_at.setdefault(name, time.time())
     for _ in range(_MOST_REFUSALS):
         answer = await connection.ask("POST", "/api/v1/workloads/", request(name), {"Idempotency-Key": f"key-{name}"})
         found.answers.append(answer)
         if answer.status == 202:
             found.accepted.setdefault(name, set()).add(answer.document()["id"])
-        if answer.status != 429:
+        if answer.status not in (0, 429, 503):
             return
         pause = answer.headers.get("retry-after", "")
-        found.bare_refusals += not pause.isdigit()
+        found.bare_refusals += answer.status == 429 and not pause.isdigit()
         await asyncio.sleep(min(float(pause), _LONGEST_PAUSE_SECONDS) if pause.isdigit() else 1.0)
 
 
