@@ -8,6 +8,7 @@ Source: proc(5).
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,4 +86,5 @@ def _below(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[
 
 def _program(words: list[str]) -> str:
     role = next((role for role in _ROLES if role in words), "")
-    return role or Path(words[0]).name or "?"
+    # A message store adds where it listens to its own name.
+    return role or Path(re.sub(r" (unixsocket:|\S+:\d).*", "", words[0])).name or "?"
