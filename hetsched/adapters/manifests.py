@@ -211,6 +211,8 @@ class _Reading:
         for document, root in self._sorted.get("Pods", ()):
             kind = root.value["kind"]
             with _Placed(document):
+                if self._workload:
+                    _check_size(root.view("spec") if kind == "Pod" else root.view("spec").view("template").view("spec"))
                 if kind == "Pod":
                     pod = reader.pod(root)
                     if pod is not None:
@@ -245,6 +247,13 @@ class _Reading:
             if found and name in reports:
                 reports[name] = msgspec.structs.replace(reports[name], problems=(*reports[name].problems, *found))
         return tuple(nodes.with_vendors(report) for report in reports.values())
+
+
+def _check_size(spec: View) -> None:
+    """Refuse a pod whose spec is larger than one may be submitted; what a cluster has is read as it is."""
+    size = len(msgspec.json.encode(spec.value))
+    if size > MOST_SPEC_BYTES:
+        spec.fail(f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec", code="PodTooLarge")
 
 
 class _Placed:
@@ -322,6 +331,7 @@ def _name_of(document: Document) -> str:
     return f"{document.object['kind']} {namespace_of(meta)}/{meta.text('name') or meta.text('generateName')}"
 
 
+MOST_SPEC_BYTES = 256 * 1024
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: no words come of them
 _LETTERS_OF_NAME = 8
 _MOST_GENERATED = 63

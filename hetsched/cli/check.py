@@ -2,8 +2,9 @@
 
 Rule: the same engine as everywhere, on a copy; nothing is written. The fleet is a snapshot in files, or a server's as
 it is now. What stops a merge are pods that are misconfigured or never fit, and programs that need more than their pod
-says; a pod that merely has to wait does so only with `--fail-on not-now`. Reports are written also when the check
-fails.
+says; a pod that merely has to wait does so only with `--fail-on not-now`. Pods of the same names that run already, as
+those of an earlier run do, are taken to be gone: what is checked can only follow them. Reports are written also when
+the check fails.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.gate import judge, with_needs
 
 from .client import DEFAULT_SERVER, connect
-from .options import PodFiles, choose_policies, compile_choice, read_inputs, read_manifest, read_sources
+from .options import (
+    PodFiles,
+    choose_policies,
+    compile_choice,
+    read_inputs,
+    read_manifest,
+    read_sources,
+    told_replaced,
+)
 from .output import Output, OutputFormat, console, print_json
 
 _COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
@@ -82,7 +91,7 @@ def check(
     """  # fmt: skip
     built = [_inspected(argument) for argument in artefact or ()]
     if cluster:
-        nodes, asked = read_inputs(cluster, filename)
+        nodes, asked = read_inputs(cluster, filename, replace=True)
         pods, needs = _asked(asked, built)
         answer = _offline(nodes, asked, with_needs(pods, needs), policy)
     elif server or token:
@@ -148,7 +157,9 @@ def _offline(nodes: ClusterContent, asked: ClusterContent, pods: list[PodSpec], 
 
 def _online(server: str, token: str, on: str, filename: Sequence[str], policy: str | None) -> WhatIfAnswer:
     with connect(server, token) as client:
-        return client.what_if(read_manifest(filename), cluster=on, policy=policy or "")
+        answer = client.what_if(read_manifest(filename), cluster=on, policy=policy or "", replace=True)
+    told_replaced(answer.replaced or ())
+    return answer
 
 
 # -- telling -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_hold, a_policy
 from .options import PodFiles, given_key, read_manifest, seconds_of
 from .output import Output, OutputFormat, console, note, print_json, table
-from .planning import show_fresh
+from .planning import in_commands, show_fresh
 from .workloads import Reason
 
 app = typer.Typer(no_args_is_help=True, help="Keep room for pods that are not there yet.")
@@ -58,7 +58,7 @@ def create(
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
-            raise
+            raise in_commands(refused) from None
     _show(made, output)
     if output is OutputFormat.TEXT and made.state == "held":
         note(f"use it: hetsched submit -f … --hold {made.id}")

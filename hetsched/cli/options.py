@@ -88,10 +88,11 @@ def _files(path: str, option: str) -> list[str]:
 
 
 def read_inputs(
-    cluster: Sequence[str], workload: Sequence[str], *, option: str = "-f"
+    cluster: Sequence[str], workload: Sequence[str], *, option: str = "-f", replace: bool = False
 ) -> tuple[ClusterContent, ClusterContent]:
     """Read cluster files and workload files, and check them against each other.
 
+    `replace` takes pods that run under the names of what is asked for to be gone.
     Returns: the cluster with everything that runs, and what the workload files ask for; `option` names the latter.
     Raises: InputError.
     """
@@ -110,6 +111,11 @@ def read_inputs(
             place=f"{option} {', '.join(workload)}",
             hint="A pod with spec.nodeName runs already",
         )
+    if replace:
+        coming = {pod.key for pod in asked.pending}
+        told_replaced(sorted(pod.key for pod in nodes.running if pod.key in coming))
+        staying = tuple(pod for pod in nodes.running if pod.key not in coming)
+        nodes = msgspec.structs.replace(nodes, running=staying)
     running = {pod.key for pod in nodes.running}
     for pod in asked.running + asked.pending:
         if pod.key in running:
@@ -118,6 +124,13 @@ def read_inputs(
             )
     both = {name: getattr(nodes, name) + getattr(asked, name) for name in _OF_BOTH}
     return msgspec.structs.replace(nodes, **both), asked
+
+
+def told_replaced(keys: Sequence[str]) -> None:
+    """Say which pods run already and were taken to be gone."""
+    if keys:
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        note(f"as if these were gone, which run already under the same names: {', '.join(keys[:3])}{more}")
 
 
 def given_key(key: str | None) -> str:

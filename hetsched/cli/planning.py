@@ -7,11 +7,13 @@ variable, and `submit --plan` takes either. Exit codes are those of the verdict.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hetsched.client import Refused
 from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
@@ -21,7 +23,10 @@ from .options import PodFiles, read_manifest
 from .output import Output, OutputFormat, console, note, print_json
 from .whatif import show
 
+MAKE_ONE = "hetsched plan -f FILE --out job.plan"
+HOLD_ROOM = "hetsched hold create -f FILE --for 30m"
 _LONGEST = 4096
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{40,}")
 
 
 def plan(
@@ -67,15 +72,38 @@ def read_plan(argument: str) -> str:
     """
     path = Path(argument)
     try:
-        if not argument or not path.is_file():
+        if not argument or _TOKEN.fullmatch(argument):
             return argument
+        if not path.is_file():
+            raise InputError(
+                "PlanUnreadable", "there is no file of this name, and it is no plan itself",
+                place=f"--plan {argument[:80]}", hint=f"Write one: {MAKE_ONE}",
+            )  # fmt: skip
         text = path.read_bytes()[: _LONGEST + 1].decode().strip()
     except (OSError, ValueError) as error:
         raise InputError("PlanUnreadable", str(error), place=f"--plan {argument[:80]}") from None
     if not text or len(text) > _LONGEST or any(character.isspace() for character in text):
-        hint = "Write one with hetsched plan --out FILE"
+        hint = f"Write one: {MAKE_ONE}"
         raise InputError("PlanUnreadable", "there is no plan in it", place=f"--plan {argument}", hint=hint)
     return text
+
+
+def in_commands(refused: Refused) -> InputError:
+    """Return a refusal about a plan or a hold as whoever types commands understands it; others as they are."""
+    fresh = bool((refused.problem.get("whatIf") or {}).get("plan"))
+    again = "submit again with --plan and the plan printed above" if fresh else f"try again later: {MAKE_ONE}"
+    hints = {
+        "PlanStale": f"Look at what comes out by now, then {again}. To be sure of room for longer: {HOLD_ROOM}",
+        "PlanExpired": f"Look at what comes out by now, then {again}. To be sure of room for longer: {HOLD_ROOM}",
+        "PlanInvalid": f"Plans are each server's own; make one: {MAKE_ONE}",
+        "PlanMismatch": "Give the same files and the same --cluster, --policy and --priority as the plan was made with",
+        "NoRoom": "What each pod lacks stands above; try again later, or hold room for fewer",
+    }
+    if refused.code not in hints:
+        return refused
+    return InputError(
+        refused.code, refused.message, place="" if refused.code == "NoRoom" else "--plan", hint=hints[refused.code]
+    )
 
 
 def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:

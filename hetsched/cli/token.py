@@ -71,6 +71,12 @@ def create(
             quota=_quota(quota or []),
             reason="command line",
         )
+    except InputError as error:
+        if error.code != "QuotaInvalid":
+            raise
+        place = error.place.replace("quota", "--quota", 1).replace(".", " ", 1)
+        hint = "Write --quota pods=20 --quota cpu=64 --quota memory=256Gi --quota hetsched.io/gpu-milli=4000"
+        raise InputError(error.code, error.message, place=place, hint=hint) from None
     except (OperationalError, ProgrammingError) as error:
         hint = (
             "Name a standalone server's folder with --data DIR; for others check HETSCHED_DATA and DATABASE_URL, and "

@@ -22,7 +22,7 @@ from .completing import a_cluster, a_hold, a_policy, a_workload
 from .live import Watch, follow
 from .options import PodFiles, given_key, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, table
-from .planning import read_plan, show_fresh
+from .planning import in_commands, read_plan, show_fresh
 from .workload_view import coloured, show, told, view
 
 Identity = Annotated[
@@ -80,7 +80,7 @@ def submit(
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
-            raise
+            raise in_commands(refused) from None
         if not (wait_for or watch or goal):
             _show_accepted(accepted, output)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,18 @@ def test_without_a_node_there_is_none() -> None:
     with pytest.raises(InputError) as caught:
         create(role="agent")
     assert caught.value.code == "NodeInvalid"
+
+
+def test_a_wrong_quota_is_told_as_it_is_typed() -> None:
+    with pytest.raises(InputError) as caught:
+        create(role="submitter", quota=["cpu=many"])
+    assert (caught.value.code, caught.value.place) == ("QuotaInvalid", "--quota cpu")
+    assert "--quota pods=20" in caught.value.hint
+
+
+def test_without_the_servers_key_it_would_be_one_that_no_server_takes(settings: Any) -> None:
+    settings.SECRET_KEY_GIVEN = settings.DEBUG = settings.EMBEDDED = False
+    with pytest.raises(InputError) as caught:
+        create(role="viewer")
+    assert caught.value.code == "SecretKeyMissing"
+    assert not Token.objects.exists()

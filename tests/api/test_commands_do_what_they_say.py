@@ -82,8 +82,25 @@ def test_a_plan_that_the_world_overtook_is_refused_with_a_fresh_one(
     refused = shell("submit", "-f", pod, "--plan", token, "-o", "json")
     assert refused.exit_code == 2
     assert "error [PlanStale]" in refused.stderr
+    assert ("whatIf" in refused.stderr, "hetsched hold create" in refused.stderr) == (False, True)
     fresh = json.loads(refused.stdout)["plan"]["token"]
     assert shell("submit", "-f", pod, "--plan", fresh).exit_code == 0
+
+
+def test_a_plan_that_is_not_there_is_told_before_anything_is_asked(
+    shell: Shell, cluster: Cluster, tmp_path: Path
+) -> None:
+    refused = shell("submit", "-f", written(tmp_path, BIG), "--plan", tmp_path / "missing.plan")
+    assert refused.exit_code == 2
+    assert "error [PlanUnreadable]" in refused.stderr
+    assert "hetsched plan" in refused.stderr
+
+
+def test_a_cluster_that_is_not_there_is_told_with_those_that_are(
+    shell: Shell, cluster: Cluster, tmp_path: Path
+) -> None:
+    refused = shell("submit", "-f", written(tmp_path, BIG), "--cluster", "lap")
+    assert (refused.exit_code, "Known: lab" in refused.stderr) == (2, True)
 
 
 def test_a_plan_that_cannot_be_has_the_verdicts_exit_code(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:

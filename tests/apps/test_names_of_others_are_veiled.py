@@ -1,4 +1,4 @@
-"""The veil finds a name wherever it stands in an answer's JSON: behind a quote, a new line, a sign of another script."""
+"""The veil finds a name wherever it stands in JSON: behind a quote, a new line, a sign of another script."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Reports(ApiView):
         if message.node != speaker.node:
             detail = f"this token speaks for node {speaker.node}, not for {message.node[:80]!r}"
             raise Refused(403, "NodeNotYours", detail, place="node")
-        cluster = reach.cluster_of(speaker.cluster)
+        cluster = reach.cluster_of(speaker.cluster, hint=False)
         try:
             heard = hear(cluster, message)
         except InputError as error:

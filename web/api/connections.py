@@ -30,7 +30,6 @@ from hetsched.policies.models import PolicyObject
 from . import bodies, reach
 from .documents import Document, Request
 from .etags import check_match, etag_of, locked, two_part
-from .problems import not_found
 from .views import ApiView, answer
 
 
@@ -225,7 +224,7 @@ def find(name: str) -> Cluster:
     """Return the cluster of this name. Raises: Refused 404."""
     cluster = Cluster.objects.filter(name=name).first()
     if cluster is None:
-        raise not_found("cluster", name)
+        raise reach.no_cluster(name)
     return cluster
 
 

@@ -34,6 +34,7 @@ _STATUS = {
     "BodyTooLarge": 413,
     "ManifestTooLarge": 413,
     "ObjectTooLarge": 413,
+    "PodTooLarge": 413,
     "PermissionDenied": 403,
     "NamespaceNotEnrolled": 403,
     "PolicyNotAllowed": 403,
@@ -140,9 +141,9 @@ class Refused(Exception):
         self.members = dict(members or {})  # further fields of its document
 
 
-def not_found(what: str, name: object) -> Refused:
+def not_found(what: str, name: object, hint: str = "") -> Refused:
     """Return the refusal for an object that is not there, or that the asker may not see."""
-    return Refused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}")
+    return Refused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
 
 
 def response(refused: Refused, request: Any = None) -> HttpResponse:

@@ -25,8 +25,8 @@ from .problems import Refused, not_found
 CLUSTER_QUERY = {"cluster": "Name of the cluster; the default or only one if not given."}
 
 
-def cluster_of(name: str = "") -> Cluster:
-    """Return the cluster of this name, or the one that is meant without a name.
+def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
+    """Return the cluster of this name, or the one that is meant without a name; `hint` names others where it is not.
 
     Raises: Refused 404, InputError `ClusterAmbiguous`.
     """
@@ -34,7 +34,7 @@ def cluster_of(name: str = "") -> Cluster:
     if name:
         found = _NAMED.first(name=name)
         if found is None:
-            raise not_found("cluster", name)
+            raise no_cluster(name) if hint else not_found("cluster", name)
         return found
     clusters = _FIRST()
     if not clusters:
@@ -43,6 +43,12 @@ def cluster_of(name: str = "") -> Cluster:
         names = ", ".join(cluster.name for cluster in clusters)
         raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one: {names}")
     return clusters[0]
+
+
+def no_cluster(name: str) -> Refused:
+    """Return the refusal for a cluster that is not there, which names those that are."""
+    known = ", ".join(cluster.name for cluster in _FIRST())
+    return not_found("cluster", name, f"Known: {known}" if known else "")
 
 
 _NAMED = Prepared(lambda: Cluster.objects.filter(name=Given("name")))

@@ -91,7 +91,7 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
     from hetsched.inventory.connecting import api_of
 
     try:
-        cluster = reach.cluster_of(cluster_name)
+        cluster = reach.cluster_of(cluster_name, hint=False)
     except (Refused, InputError):
         return None
     if cluster.kind != ClusterKind.KUBERNETES:

@@ -170,7 +170,21 @@ def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
         "check", "-f", workload_file(tmp_path, TOO_BIG), "--server", "http://fleet", "--token", "hs_x", "--on", "lab"
     )
     assert result.exit_code == 11
-    assert server.body()["cluster"] == "lab"
+    assert (server.body()["cluster"], server.body()["replace"]) == ("lab", True)
+
+
+def test_what_runs_already_under_the_same_name_is_followed(tmp_path: Path, server: Server) -> None:
+    """`vector` has 1 of its 4 CPUs left beside `old`, which wants 3: it fits where it is only once it is gone."""
+    again = a_pod("old").cpu(4).memory("1Gi").isa("rv64gcv")
+    pods = workload_file(tmp_path, again)
+    result = run("check", "-f", pods, "--cluster", cluster_file(tmp_path), "--fail-on", "not-now")
+    assert (result.exit_code, "default/old" in result.stderr) == (0, True)
+    answer = document(
+        run("whatif", "-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path), "-o", "json")
+    )
+    server.answers("POST", "/api/v1/what-if/", {**answer, "replaced": ["default/fits"]})
+    result = run("check", "-f", workload_file(tmp_path, FITS), "--server", "http://fleet", "--token", "hs_x")
+    assert (result.exit_code, "default/fits" in result.stderr) == (0, True)
 
 
 def test_without_a_fleet_nothing_is_checked(tmp_path: Path) -> None:

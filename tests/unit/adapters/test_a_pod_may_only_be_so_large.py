@@ -1,0 +1,35 @@
+"""The spec of one pod of a workload has at most 256 KiB; what a cluster runs is read as it is."""
+
+import pytest
+
+from hetsched.adapters.manifests import MOST_SPEC_BYTES
+from hetsched.contracts.errors import InputError
+
+from .reading import content, pod, pod_text
+
+
+def test_a_spec_has_a_largest_size() -> None:
+    def said(characters: int) -> str:
+        return f"containers: [{{name: main, args: ['{'x' * characters}']}}]"
+
+    pod(said(MOST_SPEC_BYTES - 100))
+    with pytest.raises(InputError) as refused:
+        pod(said(MOST_SPEC_BYTES))
+    assert (refused.value.code, str(MOST_SPEC_BYTES) in refused.value.message) == ("PodTooLarge", True)
+
+
+def test_the_template_of_a_controller_is_a_pod_too() -> None:
+    job = f"""
+        apiVersion: batch/v1
+        kind: Job
+        metadata: {{name: j}}
+        spec: {{template: {{spec: {{containers: [{{name: main, args: ['{"x" * MOST_SPEC_BYTES}']}}]}}}}}}
+        """
+    with pytest.raises(InputError) as refused:
+        content(job)
+    assert refused.value.code == "PodTooLarge"
+
+
+def test_what_runs_in_a_cluster_is_read_as_it_is() -> None:
+    text = pod_text(f"nodeName: n1\ncontainers: [{{name: main, args: ['{'x' * MOST_SPEC_BYTES}']}}]")
+    assert len(content(text, workload=False).running) == 1
