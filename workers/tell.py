@@ -4,8 +4,9 @@ Rule: each pod remembers the decision that was told last; what differs from its 
 lost is made up for by the next run. Placements are told once they are bound, or taken back with what stood against
 them (a right, an admission policy, another member of a gang). No transaction is open during a call.
 A run tells `PODS_PER_STEP` pods and asks for another one: nobody who has to bind waits long behind it. While pods are
-on their way to their nodes the next one comes after a rest: the API server is theirs first. Pods that could
-not be told come after all others, the one that failed longest ago first.
+on their way to their nodes the API server is theirs first: one pod is told after the other, and the next run comes
+after a rest; where that is so slow that a decision of `LATE` ago is still to be told, as many at once as ever. Pods
+that could not be told come after all others, the one that failed longest ago first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import shared_task
@@ -36,7 +38,8 @@ from hetsched.placement.models import Pod
 from hetsched.policies.models import PolicyObject
 
 PODS_PER_STEP = 100
-REST_SECONDS = 0.5  # about 200 pods a second are told while others wait
+REST_SECONDS = 0.1
+LATE = timedelta(seconds=15)
 AT_ONCE = 8
 _BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING})
 _UNPLACED = sorted(state.value for state in UNPLACED)
@@ -62,14 +65,14 @@ def run(cluster_id: int) -> int:
     if cluster is None:
         return 0
     policies = list(PolicyObject.objects.filter(untold_policies(cluster_id)))
-    some = _due(cluster_id)
+    some, since = _due(cluster_id)
     if not some and not policies:
         return 0
     api = api_of(cluster)
     _tell_policies(api, policies)
     at = timezone.now()
     instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tell") as threads:
+    with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="tell") as threads:
         done = list(threads.map(lambda one: tell(api, one, now=now, instance=instance), some))
     told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
     failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
@@ -82,6 +85,12 @@ def run(cluster_id: int) -> int:
         else:
             dispatch.wake(cluster_id, dispatch.TELL)
     return len(told)
+
+
+def _at_once(cluster_id: int, since: datetime | None, now: datetime) -> int:
+    """Return how many are told at once, of which the first was decided at `since`."""
+    is_late = since is not None and since < now - LATE
+    return 1 if not is_late and _are_on_their_way(cluster_id) else AT_ONCE
 
 
 def _are_on_their_way(cluster_id: int) -> bool:
@@ -98,11 +107,14 @@ def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
             PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(told=True)
 
 
-def _due(cluster_id: int) -> list[Told]:
-    return [
+def _due(cluster_id: int) -> tuple[list[Told], datetime | None]:
+    """Return the next ones to be told, and when the first of them was decided."""
+    rows = _DUE(cluster=cluster_id)
+    some = [
         Told(pk, decision, namespace, name, uid, Verdict(verdict), _sentence(summary, state, message), node or "", kept)
-        for pk, decision, namespace, name, uid, verdict, summary, state, message, node, kept in _DUE(cluster=cluster_id)
+        for pk, decision, namespace, name, uid, verdict, summary, state, message, node, kept, _ in rows
     ]
+    return some, min((row[-1] for row in rows), default=None)
 
 
 _DUE: Prepared[Any] = Prepared(
@@ -112,7 +124,7 @@ _DUE: Prepared[Any] = Prepared(
         .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
         .values_list(
             "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state",
-            "message", "node__name", "decision__nominated_node",
+            "message", "node__name", "decision__nominated_node", "decision__created_at",
         )[:PODS_PER_STEP]
     )
 )  # fmt: skip

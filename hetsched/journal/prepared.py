@@ -20,7 +20,7 @@ from django.db.models import Expression, Field, QuerySet
 from django.db.models.query import FlatValuesListIterable, ModelIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
 
-from .statements import change, fetch
+from .statements import change, fetch, own
 
 T = TypeVar("T")
 
@@ -68,14 +68,15 @@ class Prepared(Generic[T]):
 
     def __call__(self, **given: Any) -> list[T]:
         """Return what the database has for these values."""
-        one = self._written.get(connection.vendor)
+        db = own()
+        one = self._written.get(db.vendor)
         if one is None:
-            one = self._written[connection.vendor] = _write(self._build())
-        rows = fetch(one.sql, _put_in(one.values, given))
+            one = self._written[db.vendor] = _write(self._build())
+        rows = fetch(one.sql, _put_in(one.values, given, db))
         if one.converters:
-            rows = [_converted(row, one.converters) for row in rows]
+            rows = [_converted(row, one.converters, db) for row in rows]
         if one.gives is ModelIterable:
-            return _models(rows, one.compiler)
+            return _models(rows, one.compiler, db.alias)
         return [row[0] for row in rows] if one.gives is FlatValuesListIterable else rows
 
     def first(self, **given: Any) -> T | None:
@@ -93,17 +94,18 @@ class PreparedUpdate:
 
     def __call__(self, **given: Any) -> int:
         """Change the rows of these values; return how many there were."""
-        known = self._written.get(connection.vendor)
+        db = own()
+        known = self._written.get(db.vendor)
         if known is None:
             query: Any = self._build().query.chain(UpdateQuery)
             query.add_update_values(self._columns)
             written = query.get_compiler(connection=connection).as_sql()
-            known = self._written[connection.vendor] = _text(*written)
-        return change(known[0], _put_in(known[1], given))
+            known = self._written[db.vendor] = _text(*written)
+        return change(known[0], _put_in(known[1], given, db))
 
 
-def _put_in(values: tuple[Any, ...], given: dict[str, Any]) -> list[Any]:
-    return [_value(given[each.name], each) if isinstance(each, Given) else each for each in values]
+def _put_in(values: tuple[Any, ...], given: dict[str, Any], db: Any) -> list[Any]:
+    return [_value(given[each.name], each, db) if isinstance(each, Given) else each for each in values]
 
 
 def _write(rows: QuerySet[Any, Any]) -> _Written:
@@ -136,30 +138,30 @@ def _literal(value: str | int) -> str:
     return str(int(value))
 
 
-def _value(value: Any, asked: Given) -> Any:
+def _value(value: Any, asked: Given, db: Any) -> Any:
     if isinstance(asked, Among):
-        return msgspec.json.encode(list(value)).decode() if connection.vendor == "sqlite" else list(value)
-    return connection.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
+        return msgspec.json.encode(list(value)).decode() if db.vendor == "sqlite" else list(value)
+    return db.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
 
 
-def _converted(row: Any, converters: list[tuple[int, list[Any], Any]]) -> tuple[Any, ...]:
+def _converted(row: Any, converters: list[tuple[int, list[Any], Any]], db: Any) -> tuple[Any, ...]:
     values = list(row)
     for place, each, expression in converters:
         for convert in each:
-            values[place] = convert(values[place], expression, connection)
+            values[place] = convert(values[place], expression, db)
     return tuple(values)
 
 
-def _models(rows: list[Any], compiler: Any) -> list[Any]:
+def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
     """Make rows of a model, with those that belong to them, as the ORM does."""
     model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
     begin, end = fields[0], fields[-1] + 1
     names = [column.target.attname for column, _, _ in compiler.select[begin:end]]
     populators: Any = get_related_populators  # the stubs are of a later Django
-    related = populators(compiler.klass_info, compiler.select, connection.alias)
+    related = populators(compiler.klass_info, compiler.select, alias)
     found = []
     for row in rows:
-        one = model.from_db(connection.alias, names, row[begin:end])
+        one = model.from_db(alias, names, row[begin:end])
         for populator in related:
             populator.populate(row, one)
         found.append(one)

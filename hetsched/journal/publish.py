@@ -31,6 +31,7 @@ from . import figures, tally
 from .models import OutboxEvent, Topic
 from .prepared import Among, Given, PreparedUpdate
 from .rows import insert, new
+from .statements import fetch
 from .turns import turn
 
 GROUP = "live"
@@ -87,16 +88,15 @@ def _numbered(names: list[str]) -> dict[str, int]:
     """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
     revisions: dict[str, int] = {}
     table = Topic._meta.db_table
-    with connection.cursor() as cursor:
-        for start in range(0, len(names), _CHUNK):
-            part = names[start : start + _CHUNK]
-            rows = ", ".join(["(%s, 1)"] * len(part))
-            cursor.execute(
-                f"INSERT INTO {table} (name, revision) VALUES {rows} ON CONFLICT (name) "  # noqa: S608
-                f"DO UPDATE SET revision = {table}.revision + 1 RETURNING name, revision",
-                part,
-            )
-            revisions.update(cursor.fetchall())
+    for start in range(0, len(names), _CHUNK):
+        part = names[start : start + _CHUNK]
+        rows = ", ".join(["(%s, 1)"] * len(part))
+        raised = fetch(
+            f"INSERT INTO {table} (name, revision) VALUES {rows} ON CONFLICT (name) "  # noqa: S608
+            f"DO UPDATE SET revision = {table}.revision + 1 RETURNING name, revision",
+            part,
+        )
+        revisions.update(raised)
     return revisions
 
 

@@ -19,6 +19,7 @@ from django.db.models.base import ModelState
 from django.utils import timezone
 
 from .fields import written
+from .statements import change, change_many, fetch
 
 _MOST_VALUES = 30_000  # SQLite takes 32,766 in one statement
 _MOST_ROWS = 1000
@@ -62,19 +63,21 @@ def insert(rows: Sequence[models.Model]) -> None:
     end = " RETURNING id" if generated else ""
     size = min(_MOST_ROWS, _MOST_VALUES // len(columns))
     plan = list(zip(names, writes, strict=True))
-    with connection.cursor() as cursor:
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            values = [
-                [held[name] if write is None else write(held[name]) for name, write in plan]
-                for held in (row.__dict__ for row in part)
-            ]
-            cursor.execute(head + ", ".join([line] * len(part)) + end, list(chain.from_iterable(values)))
-            if generated:
-                for row, (pk,) in zip(part, cursor.fetchall(), strict=True):
-                    row.pk = pk
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        values = [
+            [held[name] if write is None else write(held[name]) for name, write in plan]
+            for held in (row.__dict__ for row in part)
+        ]
+        sql, flat = head + ", ".join([line] * len(part)) + end, list(chain.from_iterable(values))
+        if not generated:
+            change(sql, flat)
+            continue
+        for row, (pk,) in zip(part, fetch(sql, flat), strict=True):
+            row.pk = pk
+    alias = connection.alias
     for row in rows:
-        row._state.adding, row._state.db = False, connection.alias
+        row._state.adding, row._state.db = False, alias
 
 
 def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
@@ -91,11 +94,7 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
     ]
     places = ", ".join(f"{column} = %s" for _, column, _ in plan)
     sql = f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s"  # noqa: S608 - names of our own
-    with connection.cursor() as cursor:
-        if len(values) == 1:  # one round trip less to PostgreSQL than a list of one
-            cursor.execute(sql, values[0])
-        else:
-            cursor.executemany(sql, values)
+    change_many(sql, values)
 
 
 @lru_cache(maxsize=64)

@@ -21,9 +21,14 @@ from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
 _LONGEST_KEPT = 4096  # characters of a text that is likely to come again
 
 
+def own() -> Any:
+    """Return this thread's connection itself: each question to `django.db.connection` looks it up anew."""
+    return connections[DEFAULT_DB_ALIAS]
+
+
 def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
     """Return the rows that a statement gives."""
-    db = connections[DEFAULT_DB_ALIAS]
+    db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
             rows: list[Any] = db.connection.execute(_for_sqlite(sql), values).fetchall()
@@ -35,7 +40,7 @@ def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
 
 def change(sql: str, values: Sequence[Any]) -> int:
     """Return how many rows a statement changed."""
-    db = connections[DEFAULT_DB_ALIAS]
+    db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
             return int(db.connection.execute(_for_sqlite(sql), values).rowcount)
@@ -46,7 +51,7 @@ def change(sql: str, values: Sequence[Any]) -> int:
 
 def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
     """Return how many rows a statement changed, once with each of these values."""
-    db = connections[DEFAULT_DB_ALIAS]
+    db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
             return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
@@ -66,7 +71,6 @@ def _is_direct(db: Any) -> bool:
         return False
     db.close_if_health_check_failed()
     db.ensure_connection()
-    db.validate_thread_sharing()
     db.validate_no_broken_transaction()
     return True
 

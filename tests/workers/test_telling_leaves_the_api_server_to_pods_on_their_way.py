@@ -1,6 +1,10 @@
-"""While pods wait for their nodes those that are decided are told with rests in between, afterwards one lot at once."""
+"""While pods wait for their nodes those that are decided are told one by one, with rests, afterwards many at once."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -22,7 +26,7 @@ pytestmark = pytest.mark.django_db
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster where three pods were refused, and a lot is two."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
-    monkeypatch.setattr(dispatch, "send", lambda *_: None)
+    monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(tell, "tell", lambda *_, **__: True)
     monkeypatch.setattr(tell, "api_of", lambda _: None)
     monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
@@ -60,3 +64,37 @@ def test_it_goes_on_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: py
     asked = _asked(monkeypatch)
     assert tell.run(cluster.pk) == 2
     assert asked == [0.0]
+
+
+def _threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    asked: list[int] = []
+
+    def pool(workers: int, **named: Any) -> ThreadPoolExecutor:
+        asked.append(workers)
+        return ThreadPoolExecutor(workers, **named)
+
+    monkeypatch.setattr(tell, "ThreadPoolExecutor", pool)
+    return asked
+
+
+def test_one_after_the_other_is_told_while_a_pod_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _threads(monkeypatch)
+    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    assert tell.run(cluster.pk) == 2
+    assert asked == [1]
+
+
+def test_many_are_told_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _threads(monkeypatch)
+    assert tell.run(cluster.pk) == 2
+    assert asked == [tell.AT_ONCE]
+
+
+def test_whoever_is_told_late_is_told_with_others_though_a_pod_waits(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = _threads(monkeypatch)
+    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    monkeypatch.setattr(tell, "LATE", timedelta(hours=-1))
+    assert tell.run(cluster.pk) == 2
+    assert asked == [tell.AT_ONCE]

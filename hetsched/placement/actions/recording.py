@@ -36,6 +36,7 @@ from hetsched.journal.audit import record as audit
 from hetsched.journal.moment import clock
 from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
 from hetsched.journal.rows import insert, new
+from hetsched.journal.statements import change_many
 from hetsched.policies.models import Policy
 
 from .. import dispatch
@@ -261,9 +262,12 @@ def _news(results: Sequence[Result], now: datetime) -> list[Result]:
         for result in results
         if result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
     ]
-    columns = ("pk", "policy_name", "reasons", "nominated_node", "created_at")
-    rows = Decision.objects.filter(pk__in=again).values_list(*columns)
-    known = {pk: (_kinds(policy, reasons), node, at) for pk, policy, reasons, node, at in rows} if again else {}
+    if not again:
+        return list(results)
+    rows = _TOLD_BEFORE(decisions=again)
+    known: dict[int, tuple[Any, str, datetime]] = {
+        pk: (_kinds(policy, reasons), node, at) for pk, policy, reasons, node, at in rows
+    }
 
     def told(result: Result) -> bool:
         last = known.get(result.waiting.decision_id or 0)
@@ -272,9 +276,16 @@ def _news(results: Sequence[Result], now: datetime) -> list[Result]:
         kinds, nominated_node, at = last
         if nominated_node or result.nominated is not None:
             return nominated_node != result.nominated_node
-        return now - at >= NEWS_AFTER and kinds != _kinds(result.policy_name, _kept(result.reasons))
+        return now - at >= NEWS_AFTER and bool(kinds != _kinds(result.policy_name, _kept(result.reasons)))
 
     return [result for result in results if told(result)]
+
+
+_TOLD_BEFORE: Prepared[Any] = Prepared(
+    lambda: Decision.objects.filter(pk__in=Among("decisions")).values_list(
+        "pk", "policy_name", "reasons", "nominated_node", "created_at"
+    )
+)
 
 
 def _kept(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
@@ -333,12 +344,7 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
         "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
         f"WHERE id = %s AND state IN ({waiting})"
     )
-    with connection.cursor() as cursor:
-        if len(rows) == 1:  # one round trip less to PostgreSQL than a list of one
-            cursor.execute(sql, rows[0])
-        else:
-            cursor.executemany(sql, rows)
-        moved = cursor.rowcount
+    moved = change_many(sql, rows)
     if moved != len(rows):
         raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
 
