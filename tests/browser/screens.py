@@ -45,6 +45,7 @@ SCREENS = (
     Screen("search", "/search/?q=k1"),
     Screen("clusters", "/clusters/"),
     Screen("audit", "/audit/"),
+    Screen("sessions", "/sessions/"),
     Screen("tokens", "/tokens/"),
     Screen("webhooks", "/webhooks/"),
     Screen("shadow", "/shadow/"),

@@ -43,6 +43,7 @@ PAGES: dict[str, set[str]] = {
     "^shadow/$": LOOK,
     "^shadow/(?P<pk>[0-9]{1,18})/$": LOOK,
     "^queue/$": LOOK,
+    "^sessions/$": LOOK,
     "^tokens/$": ROOT,
     "^webhooks/$": SUBMIT,
     "^deliveries/(?P<pk>d-[0-9a-z]{1,38})/$": SUBMIT,

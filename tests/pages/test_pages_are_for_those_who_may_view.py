@@ -16,7 +16,7 @@ from tests.scenes import placed
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",
     "/decisions/{decision}/", "/what-if/", "/why/{pod}/", "/policies/", "/policies/hetsched/", "/advice/",
-    "/advice/?look=1", "/queue/", "/clusters/", "/audit/", "/balance/", "/shadow/", "/search/",
+    "/advice/?look=1", "/queue/", "/clusters/", "/audit/", "/balance/", "/shadow/", "/search/", "/sessions/",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from .policy import policy
 from .queue import queue
 from .search import search
 from .sentences_document import sentences
+from .sessions import sessions
 from .shadow import shadow, shadow_of_pod
 from .tokens import tokens
 from .webhooks import delivery, webhooks
@@ -45,6 +46,7 @@ urlpatterns = [
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),
+    re_path(r"^sessions/$", sessions, name="sessions"),
     re_path(r"^tokens/$", tokens, name="tokens"),
     re_path(r"^webhooks/$", webhooks, name="webhooks"),
     re_path(r"^deliveries/(?P<pk>d-[0-9a-z]{1,38})/$", delivery, name="delivery"),

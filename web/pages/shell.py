@@ -58,6 +58,7 @@ PLACES = (
     ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
     ("audit", "u", gettext_lazy("Audit"), "run", Action.VIEW),
     ("webhooks", "h", gettext_lazy("Webhooks"), "run", Action.SUBMIT),
+    ("sessions", "e", gettext_lazy("Sessions"), "run", Action.VIEW),
     ("tokens", "t", gettext_lazy("Tokens"), "run", Action.ADMIN),
 )
 IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])

@@ -1,0 +1,62 @@
+"""Everybody sees where they are signed in themselves, and ends any of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from hetsched.access.models import BrowserSession
+from tests.pages.test_words_of_agents_are_shown import words
+from web.pages.sessions import device
+
+PASSWORD = "a long enough password"
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+CHROME = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"
+
+
+@pytest.fixture
+def enter(db: None) -> Callable[[str, str], Client]:
+    """Return what signs somebody in with a browser of their own."""
+    viewers = Group.objects.get_or_create(name="viewer")[0]
+
+    def sign_in(name: str, browser: str) -> Client:
+        if not User.objects.filter(username=name).exists():
+            User.objects.create_user(name, password=PASSWORD).groups.add(viewers)
+        client = Client(headers={"user-agent": browser})
+        assert client.post("/login/", {"username": name, "password": PASSWORD}).status_code == 302
+        return client
+
+    return sign_in
+
+
+def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) -> None:
+    enter("bob", "Bob's browser")
+    desk, _other = enter("ada", FIREFOX), enter("ada", "<script>alert(1)</script>")
+    shown = words(desk, "/sessions/")
+    assert f"Firefox on Linux this one {FIREFOX} 127.0.0.1" in shown
+    assert "<script>alert(1)</script> 127.0.0.1" in shown
+    page = desk.get("/sessions/").content.decode()
+    assert "<script>alert" not in page
+    assert "Bob" not in shown
+    rows = {row.browser: row for row in BrowserSession.objects.filter(account__username="ada")}
+    ends = [f'{{"id":"{row.name}"}}' in unescape(page) for row in (rows[FIREFOX], rows["<script>alert(1)</script>"])]
+    assert ends == [False, True]  # the menu logs out of this one
+    assert not any(row.pk in page for row in rows.values())  # the whole digest is nobody's business
+
+
+def test_what_is_not_there_cannot_be_ended(enter: Callable[[str, str], Client]) -> None:
+    desk = enter("ada", FIREFOX)
+    assert "End all others" not in words(desk, "/sessions/")
+    enter("ada", CHROME)
+    assert "End all others" in words(desk, "/sessions/")
+
+
+@pytest.mark.parametrize(
+    ("told", "short"), [(FIREFOX, "Firefox on Linux"), (CHROME, "Chrome on Windows"), ("curl/8.0", ""), ("", "")]
+)
+def test_a_browser_is_named_in_short(told: str, short: str) -> None:
+    assert device(told) == short
