@@ -93,7 +93,7 @@ def _running(backend: str, command: str, settings: dict[str, str], nodes: int, w
         )  # fmt: skip
         assert process.running, _last_words(folder)
         _add_cluster(env, nodes)
-        token = _command(env, "token", "create", "--role=operator", "--name=load")["token"]
+        token = run_command(env, "token", "create", "--role=operator", "--name=load")["token"]
         yield Plane(backend, process, Server("127.0.0.1", port, token), env)
     except BaseException:
         sys.stderr.write(_last_words(folder) + "\n")
@@ -116,7 +116,7 @@ def inside(env: dict[str, str], code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _command(env: dict[str, str], *words: str) -> Any:
+def run_command(env: dict[str, str], *words: str) -> Any:
     """Run one of the product's commands beside the plane and return the document it prints."""
     done = subprocess.run([sys.executable, "-m", "hetsched.cli", *words, "-o", "json"], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()

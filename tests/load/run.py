@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 from tests.load import planes
+from tests.load.neighbours import neighbours
 from tests.load.parts import flood, listeners, pace, soak
 from tests.load.report import Part, text, write
 
-SCENARIOS = ("burst", "steady", "sockets")
+SCENARIOS = ("burst", "steady", "sockets", "neighbours")
 
 
 def main() -> int:
@@ -40,6 +41,8 @@ def _run(plane: planes.Plane, scenario: str, asked: argparse.Namespace) -> Part:
         return pace(plane, asked.rate, asked.seconds)
     if scenario == "sockets":
         return listeners(plane, asked.sockets, asked.updates, asked.seconds)
+    if scenario == "neighbours":
+        return neighbours(plane, asked.rate / 5, asked.seconds / 2)
     return soak(plane, asked.minutes, asked.rate / 2, fault_every_seconds=asked.fault_seconds)
 
 
@@ -58,9 +61,9 @@ def _read() -> argparse.Namespace:
     ):
         reader.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
     for name, amount, meaning in (
-        ("rate", 50.0, "submissions a second, steady; a soak takes half"),
+        ("rate", 50.0, "submissions a second, steady; a soak takes half, neighbours a fifth"),
         ("updates", 5.0, "submissions a second that sockets hear of"),
-        ("seconds", 60.0, "of a steady rate"),
+        ("seconds", 60.0, "of a steady rate; of neighbours half, twice"),
         ("minutes", 30.0, "of a soak"),
         ("fault-seconds", 60.0, "between two kills of a soak"),
     ):

@@ -1,0 +1,109 @@
+"""One token floods, the others go on: how much longer they wait then.
+
+Rule: the same steady rate of one token twice, alone and beside another whose clients send as fast as they are answered
+and take no `429` for an answer. What the flooding token may is bounded as a pipeline's is (`submitsPerMinute`); what it
+submits fits nowhere. Its clients are a process of their own, so that they cost the measured ones nothing but the
+machine, which they share with the server here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .client import Server
+from .parts import Meter, p99, whole
+from .planes import CLUSTER, Plane, run_command
+from .report import Goal, Part, durations
+from .submitting import steady
+
+_TIMES = 2.0
+_CLIENTS = 10
+_PER_MINUTE = 60
+
+
+def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
+    """Measure a steady rate alone, then beside a flood."""
+    words = ("token", "create", "--role=submitter", "--name=flood", f"--submits-per-minute={_PER_MINUTE}")
+    flood = Server(plane.server.host, plane.server.port, run_command(plane.env, *words)["token"])
+    asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
+    meter = Meter(plane)
+    alone = asyncio.run(steady(plane.server, per_second, seconds, prefix="alone", patience=120))
+    with _flooded(flood) as refused:
+        beside = asyncio.run(steady(plane.server, per_second, seconds, prefix="beside", patience=120))
+    goals, notes = [*whole(alone), *whole(beside)], []
+    for what, before, after in (
+        ("accepting one", alone.accepting_seconds, beside.accepting_seconds),
+        ("submit to decision", alone.to_decision_seconds, beside.to_decision_seconds),
+    ):
+        was, became = p99(before), p99(after)
+        ratio = became / was if was and became else None
+        found = "nothing" if ratio is None else f"{ratio:.2f} times ({was:.0f} -> {became:.0f} ms)"
+        goals.append(Goal(f"{what}, p99 beside a flood", f"<= {_TIMES:g} times", found, ratio and ratio <= _TIMES))
+    notes.append(f"The flood of {_CLIENTS} clients was answered: {dict(sorted(refused.items()))}.")
+    return Part(
+        "neighbours of a flood", plane.backend,
+        {"perSecond": per_second, "seconds": seconds, "floodingClients": _CLIENTS, "mayPerMinute": _PER_MINUTE}, goals,
+        [
+            durations("accept, alone", alone.accepting_seconds),
+            durations("accept, beside", beside.accepting_seconds),
+            durations("submit to decision, alone", alone.to_decision_seconds),
+            durations("submit to decision, beside", beside.to_decision_seconds),
+        ],
+        beside.outcomes, notes=notes, **meter.figures(len(alone.answers) + len(beside.answers)),
+    )  # fmt: skip
+
+
+@contextmanager
+def _flooded(server: Server) -> Iterator[Counter[str]]:
+    """Have the clients send for as long as the block takes; what they were answered is there after it."""
+    answered: Counter[str] = Counter()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    clients = context.Process(target=_send, args=(server.host, server.port, server.token, theirs), daemon=True)
+    clients.start()
+    try:
+        assert ours.poll(60), "the flood does not begin"
+        ours.recv()
+        yield answered
+        ours.send("end")
+        assert ours.poll(60), "the flood does not end"
+        answered.update(ours.recv())
+    finally:
+        clients.terminate()
+        clients.join()
+
+
+def _send(host: str, port: int, token: str, told: Any) -> None:
+    told.send("begun")
+    told.send(asyncio.run(_flood(Server(host, port, token), told)))
+
+
+async def _flood(server: Server, told: Any) -> dict[str, int]:
+    found: Counter[str] = Counter()
+
+    async def client(number: int) -> None:
+        connection, sent = server.connection(), 0
+        while not told.poll():
+            sent += 1
+            answer = await connection.ask("POST", "/api/v1/workloads/", _request(f"flood-{number}-{sent}"))
+            found[answer.outcome] += 1
+            if not answer.status:
+                await asyncio.sleep(0.1)
+        await connection.close()
+
+    await asyncio.gather(*map(client, range(_CLIENTS)))
+    return dict(found)
+
+
+def _request(name: str) -> dict[str, Any]:
+    """Return a body that submits a pod that no node could ever take."""
+    container = {"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "100000"}}}
+    metadata = {"name": f"{name}-{time.time_ns()}", "namespace": "flood"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    return {"manifest": pod, "cluster": CLUSTER}
