@@ -6,14 +6,16 @@ Rule: all middleware and views here are synchronous, so a request is one call in
 their connections (`CONN_MAX_AGE`; PostgreSQL has its pool). A request that may wait for something, and a probe, has
 threads of its own kind: neither waits for the other, and these keep no connection, for they are many. An answer is
 closed in its thread before it is sent; one that is streamed is closed after its end, in the thread that made its
-pieces. From the first request on, messages to others and counts that the next change alters again are told by threads
-beside: no request waits for them.
+pieces. A request that found all threads taken knows how long it waited for one (`waited_seconds` of its scope):
+`web.api.rates` refuses what comes too late. From the first request on, messages to others and counts that the next
+change alters again are told by threads beside: no request waits for them.
 Invariant: a thread never takes up a second request before the first one gave back its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -48,6 +50,7 @@ class ThreadedHandler(ASGIHandler):
         import_module(settings.ROOT_URLCONF)  # now, not while the first request of each process waits
         self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
+        self._in_work = 0  # requests of the working threads, those in their queue among them; changed by the loop alone
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         _begin()
@@ -57,8 +60,7 @@ class ThreadedHandler(ASGIHandler):
             return
         try:
             waits = _may_wait(scope)
-            threads = self._waiting if waits else self._working
-            response = await asyncio.get_running_loop().run_in_executor(threads, self._answer, scope, body, waits)
+            response = await (self._at_leisure(scope, body) if waits else self._in_turn(scope, body))
             if not response.streaming:
                 await self.send_response(response, send)
                 return
@@ -69,6 +71,22 @@ class ThreadedHandler(ASGIHandler):
                     await sync_to_async(response.close)()
         finally:
             body.close()
+
+    async def _at_leisure(self, scope: Any, body: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, self._answer, scope, body, True)
+
+    async def _in_turn(self, scope: Any, body: Any) -> Any:
+        crowded, came_at = self._in_work >= WORKING_THREADS, time.monotonic()
+
+        def answer() -> Any:
+            scope["waited_seconds"] = time.monotonic() - came_at if crowded else 0.0
+            return self._answer(scope, body, False)
+
+        self._in_work += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._working, answer)
+        finally:
+            self._in_work -= 1
 
     def _answer(self, scope: Any, body: Any, waits: bool) -> Any:
         set_script_prefix(get_script_prefix(scope))

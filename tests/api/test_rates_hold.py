@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.handlers.wsgi import WSGIRequest
 
 from hetsched.access.limits import Limit, Local, take
 from hetsched.access.models import Bucket
 from hetsched.access.tokens import create_token
 from hetsched.placement.models import Workload
+from hetsched.project.handler import WORKING_THREADS, ThreadedHandler
 from web.api import rates
 
 from .conftest import POD, Api
@@ -43,6 +46,42 @@ def test_one_token_is_not_held_back_by_another(api: Callable[..., Api], cluster:
     first, second = api("submitter"), api("submitter")
     assert [submit(first, "a").status_code, submit(first, "b").status_code] == [202, 429]
     assert submit(second, "c").status_code == 202
+
+
+def test_what_changes_something_and_was_not_come_to_in_time_is_told_to_come_again(
+    operator: Api, cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HETSCHED_LONGEST_QUEUE_MILLIS = 500
+    monkeypatch.setattr(WSGIRequest, "scope", {"waited_seconds": 0.501}, raising=False)
+    refused = submit(operator, "late", idempotency_key="late")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "1")
+    assert refused["Content-Type"] == "application/problem+json"
+    assert refused.json()["code"] == "ServerBusy"
+    cordon = operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match="*")
+    assert cordon.json()["code"] == "ServerBusy"
+    assert (Workload.objects.count(), Bucket.objects.count()) == (0, 0)  # nothing is done, and nothing counted
+    assert operator("GET", "workloads/").status_code == 200
+    settings.HETSCHED_LONGEST_QUEUE_MILLIS = 0
+    assert submit(operator, "late", idempotency_key="late").status_code == 202
+
+
+def test_a_request_that_was_come_to_in_time_is_taken(
+    operator: Api, cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HETSCHED_LONGEST_QUEUE_MILLIS = 500
+    monkeypatch.setattr(WSGIRequest, "scope", {"waited_seconds": 0.5}, raising=False)
+    assert submit(operator).status_code == 202
+
+
+def test_only_a_request_that_finds_all_threads_taken_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler, seen = ThreadedHandler(), []
+    monkeypatch.setattr(handler, "_answer", lambda scope, body, waits: seen.append(scope["waited_seconds"]))
+    asyncio.run(handler._in_turn({}, None))
+    assert (seen, handler._in_work) == ([0.0], 0)
+    handler._in_work = WORKING_THREADS
+    asyncio.run(handler._in_turn({}, None))
+    assert seen[1] > 0
+    assert handler._in_work == WORKING_THREADS
 
 
 def test_a_token_brings_its_own_rate(db: Any, cluster: Any) -> None:

@@ -5,6 +5,8 @@ submissions have a bucket of their own, whose size a token may bring along. What
 process; what is answered to anybody, without a credential, one of the address that it comes from. Beyond a limit the
 answer is 429 `RateLimited` with `Retry-After`, and nothing was done. Agents have a pace of their own
 (`inventory.hearing`).
+What changes something and waited for its turn longer than `HETSCHED_LONGEST_QUEUE_MILLIS`, because more comes than this
+process can do, is answered 429 `ServerBusy` before anything is read or asked: those behind it are answered in time.
 Invariant: writes that cannot be counted, because the database does not answer, are refused (503).
 """
 
@@ -25,7 +27,25 @@ SUBMIT = "submit"
 WRITE = "write"
 READ = "read"
 STRANGER = "stranger"
+BUSY = "busy"
+BUSY_SECONDS = 1
 reads = Local()
+
+
+def refuse_late(request: Any) -> None:
+    """Refuse what was not come to in time, whoever asks. Raises: Refused 429."""
+    most = settings.HETSCHED_LONGEST_QUEUE_MILLIS
+    waited = 1000 * getattr(request, "scope", {}).get("waited_seconds", 0.0)
+    if not most or waited <= most:
+        return
+    RATE_LIMITED.labels(BUSY).inc()
+    raise Refused(
+        429,
+        "ServerBusy",
+        "more is asked than this server can do at the moment; nothing was done",
+        hint=f"Try again in {BUSY_SECONDS} s; a submission with the same Idempotency-Key",
+        headers={"Retry-After": str(BUSY_SECONDS)},
+    )
 
 
 def limit_of(kind: str, subject: Subject) -> Limit:

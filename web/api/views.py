@@ -29,7 +29,7 @@ from .documents import ApiSchema
 from .etags import etag_of, unchanged
 from .prometheus import REQUESTS
 from .queries import kind_of
-from .rates import READ, WRITE, take_turn
+from .rates import READ, WRITE, refuse_late, take_turn
 
 _LOOKING = frozenset({"GET", "OPTIONS"})
 
@@ -61,6 +61,8 @@ class ApiView(APIView):
         method = "GET" if request.method == "HEAD" else request.method
         if method != "OPTIONS" and method not in self.actions:
             raise MethodNotAllowed(str(request.method))
+        if method in self.actions and self._kind(method) not in (READ, None):
+            refuse_late(request)
         super().initial(request, *args, **kwargs)
         if method in self.actions:
             self._count(str(method))
@@ -74,16 +76,22 @@ class ApiView(APIView):
                 raise InputError("QueryUnknown", "there is no such parameter", place=name, hint=f"Known: {known}")
             if len(values) > 1 or "\0" in values[0]:
                 raise InputError("QueryInvalid", "it must be given once and hold no NUL", place=name)
-            known = kind_of(name, self.kinds).get("enum")
-            if known and values[0] not in known:
-                raise InputError("QueryInvalid", f"it is one of {', '.join(known)}", place=name)
+            possible = kind_of(name, self.kinds).get("enum")
+            if possible and values[0] not in possible:
+                raise InputError("QueryInvalid", f"it is one of {', '.join(possible)}", place=name)
 
     def _count(self, method: str) -> None:
-        """Take a turn of the asker's; who only looks writes nothing for it, and agents have a pace of their own."""
+        """Take a turn of the asker's; who only looks writes nothing for it."""
+        kind = self._kind(method)
+        if kind is not None:
+            self.headers |= take_turn(kind, self.subject)
+
+    def _kind(self, method: str) -> str | None:
+        """Return as what a method is counted; None for agents, who have a pace of their own."""
         action = self.actions[method]
-        if action != Action.REPORT:
-            looks = method == "GET" or action == Action.VIEW
-            self.headers |= take_turn(self.counted.get(method) or (READ if looks else WRITE), self.subject)
+        if action == Action.REPORT:
+            return None
+        return self.counted.get(method) or (READ if method == "GET" or action == Action.VIEW else WRITE)
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
