@@ -3,7 +3,8 @@
 Rule: a process of its own, `python -m django watch`. Per cluster one follower by lease; per kind of object a thread
 with a reflector; one applier that gathers what came for `GATHER_SECONDS` or `MOST_EVENTS` and writes it by
 `placement.actions.follow`. A pod that waits for a node is taken in at once, or, where others came just before it, after
-a rest as long as they took: pods that keep coming are decided some at a time, and half of the time is left to others.
+a rest half as long as they took: pods that keep coming are decided some at a time, and a third of the time is left to
+others.
 Nothing is written before every required kind was listed whole; then what the database has and the lists have not is
 gone. What cannot be written because somebody was faster is tried again.
 Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
@@ -55,7 +56,7 @@ from .standing import standing
 
 _NODE = b'"nodeName":'  # in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
-LONGEST_REST_SECONDS = 0.025
+RESTS, LONGEST_REST_SECONDS = 0.5, 0.025  # of the time that the pods before took
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 LOOK_SECONDS = 5.0
@@ -130,7 +131,7 @@ class Follower:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
         if hurried:
             ended = time.monotonic()
-            self._rest_until = ended + min(ended - began, LONGEST_REST_SECONDS)
+            self._rest_until = ended + min(RESTS * (ended - began), LONGEST_REST_SECONDS)
         now = _turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed, self._lost = now, not following.renew(self.lease)

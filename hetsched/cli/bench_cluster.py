@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kube.api import Api, ApiFailure, Resource
 from hetsched.adapters.kube.connection import from_kubeconfig
 from hetsched.adapters.kube.reflector import Reflector, Seen
 from hetsched.adapters.kube.resources import NODES, PODS
@@ -49,6 +49,12 @@ class _Spec(msgspec.Struct):
 
 class _Meta(msgspec.Struct):
     name: str
+    namespace: str = ""
+    labels: dict[str, str] = {}
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
 
 
 class _Pod(msgspec.Struct):
@@ -57,6 +63,7 @@ class _Pod(msgspec.Struct):
 
 
 _pod = msgspec.json.Decoder(_Pod)
+_object = msgspec.json.Decoder(_Object)
 
 
 class Rival(msgspec.Struct, frozen=True):
@@ -212,9 +219,19 @@ def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_se
     return sent
 
 
-def _delete(api: Api, resource: Any, namespace: str = "") -> None:
-    query = {"labelSelector": f"{_LABEL}=1", "gracePeriodSeconds": "0"}
-    api.send("DELETE", resource.path(namespace=namespace), query=query)
+def _delete(api: Api, resource: Resource, namespace: str = "") -> None:
+    """Delete what was made, one by one: thousands as one collection take longer than a server lets a call take."""
+
+    def delete(name: str) -> None:
+        try:
+            api.send("DELETE", resource.path(namespace=namespace, name=name), query={"gracePeriodSeconds": "0"})
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise
+
+    listed = (_object.decode(body).metadata for body in api.list_all(resource)[0])
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(delete, [one.name for one in listed if one.namespace == namespace and _LABEL in one.labels]))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
