@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from hetsched.journal.publish import message
 from web.live import hub
 from web.live.hub import Hub, Listener, Snapshot
+from web.live.spans import spans
 
 
 class Database:
@@ -159,3 +161,34 @@ async def test_a_lost_subscription_is_taken_anew(database: Database, monkeypatch
     await asyncio.sleep(1.1)
     await made.stop()
     assert layer.subscriptions == 2
+
+
+async def test_those_who_come_back_from_the_same_place_share_what_is_made_for_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(topic: str, events: Any) -> Any:
+        found = list(spans(topic, events))
+        made.append(len(found))
+        return found
+
+    async def recent(_topic: str, _most: int) -> tuple[int, list[tuple[int, str]]]:
+        return 5, [(revision, event(revision)) for revision in range(1, 6)]
+
+    monkeypatch.setattr(hub, "spans", counted)
+    running = Hub(database.snapshot, database.revisions, recent)
+    listeners = [Listener() for _ in range(6)]
+    for number, listener in enumerate(listeners):
+        listener.merges = True
+        running.join(listener, ["t"], 2 if number % 2 else 4)
+    told = [await sent(running, listener) for listener in listeners]
+    assert [msgspec.json.decode(texts[-1])["since"] for texts in told if "since" in texts[-1]] == [2, 2, 2]
+    assert {texts[-1] for texts in told} == {told[0][-1], told[1][-1]}
+    assert made == [1, 1]
+    running.hear("t", event(6))
+    late = Listener()
+    late.merges = True
+    running.join(late, ["t"], 4)
+    (_, text) = await sent(running, late)
+    assert msgspec.json.decode(text)["revision"] == 6

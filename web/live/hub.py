@@ -29,10 +29,11 @@ from channels.layers import get_channel_layer
 from hetsched.journal.publish import GROUP, message
 from web.api.prometheus import DROPPED, GAPS
 
-from .spans import Event, spans
+from .spans import Event, Span, spans
 
 ERROR = ""
 RECENT_EVENTS = 512
+CAUGHT_MOST = 64
 TICK_SECONDS = 0.1
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
@@ -118,6 +119,8 @@ class _Topic:
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
         self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        # What came after a revision, as few messages: the same for all who come back from there.
+        self.caught: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
         self.told_at = 0.0
@@ -126,6 +129,15 @@ class _Topic:
         self.snapshot: Snapshot | None = None
         self.read_at = 0.0
         self.reading: asyncio.Task[Snapshot | None] | None = None
+
+    def after(self, name: str, revision: int) -> list[Span]:
+        """Return what came after a revision as few messages."""
+        found = self.caught.get(revision)
+        if found is None:
+            if len(self.caught) >= CAUGHT_MOST:
+                self.caught.clear()
+            found = self.caught[revision] = list(spans(name, [event for event in self.recent if event[0] > revision]))
+        return found
 
     def outdated(self) -> bool:
         """Say whether a snapshot must be read before one can be sent."""
@@ -231,13 +243,13 @@ class Hub:
 
     def _catch_up(self, listener: Listener, topic: str, found: _Topic) -> None:
         """Queue what came after what a socket has."""
-        events = [event for event in found.recent if event[0] > listener.heard[topic]]
-        if not listener.merges:
-            for revision, text in events:
-                listener.offer(topic, revision, text)
+        heard = listener.heard[topic]
+        if listener.merges:
+            for since, revision, text in found.after(topic, heard):
+                listener.offer(topic, revision, text, since)
             return
-        for since, revision, text in spans(topic, events):
-            listener.offer(topic, revision, text, since)
+        for revision, text in [event for event in found.recent if event[0] > heard]:
+            listener.offer(topic, revision, text)
 
     async def _fill(self, topic: str, found: _Topic) -> None:
         """Take in what happened before anybody listened here."""
@@ -245,6 +257,7 @@ class Hub:
         newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
         known = dict(earlier) | dict(found.recent)
         found.recent = deque(sorted(known.items()), maxlen=RECENT_EVENTS)
+        found.caught.clear()
         found.newest = max(found.newest, newest)
 
     async def _read(self, topic: str, found: _Topic) -> Snapshot | None:
@@ -266,6 +279,7 @@ class Hub:
         revision = _head.decode(text).revision
         found.newest = max(found.newest, revision)
         found.recent.append((revision, text))
+        found.caught.clear()
         found.pending.append((revision, text))
         for listener in found.listeners:
             if not listener.merges:
