@@ -1,0 +1,22 @@
+"""`generateName`: letters that come of what the names are made of, or the number where there is nothing."""
+
+import re
+
+from hetsched.adapters.manifests import generated_name
+
+
+def test_the_same_gives_the_same_and_another_another() -> None:
+    names = {generated_name("ci-", made_of, number) for made_of in ("a", "b") for number in range(100)}
+    assert len(names) == 200
+    assert generated_name("ci-", "a", 7) == generated_name("ci-", "a", 7)
+
+
+def test_it_is_a_name_whatever_the_stem() -> None:
+    for stem in ("ci-", "x" * 60 + "-", "x" * 250):
+        name = generated_name(stem, "a", 0)
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+        assert len(name) <= 63
+
+
+def test_without_anything_it_is_the_number() -> None:
+    assert [generated_name("ci-", "", number) for number in range(2)] == ["ci-0", "ci-1"]

@@ -1,0 +1,32 @@
+"""What a submission brings to a live cluster: named after itself and the submission, the same each time."""
+
+from hetsched.adapters.kube.submitting import MOST_NAME, wanted
+from hetsched.contracts.submitted import Wanted
+
+from .reading import pod_text
+
+MADE = pod_text().replace("name: p", "generateName: ci-", 1)
+
+
+def ready(text: str, identity: str = "build-17") -> list[Wanted]:
+    return wanted(text.encode(), workload="w-1", identity=identity, scheduler_name="hetsched")
+
+
+def test_the_same_submission_has_the_same_names() -> None:
+    assert ready(MADE)[0].name == ready(MADE)[0].name
+    assert ready(MADE)[0].name.startswith("ci-")
+
+
+def test_another_submission_has_others() -> None:
+    assert ready(MADE)[0].name != ready(MADE, "build-18")[0].name
+
+
+def test_two_of_one_stem_are_two() -> None:
+    first, second = ready(f"{MADE}---\n{MADE}")
+    assert first.name != second.name
+    assert [one.name for one in ready(f"{MADE}---\n{MADE}")] == [first.name, second.name]
+    assert {one.document["metadata"]["name"] for one in (first, second)} == {first.name, second.name}
+
+
+def test_a_long_stem_leaves_room() -> None:
+    assert len(ready(MADE.replace("ci-", "x" * 200 + "-"))[0].name) <= MOST_NAME + 11
