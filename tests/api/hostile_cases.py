@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class Case(NamedTuple):
-    """One request of an operator."""
+    """One request of an operator, or of a node's agent where it is for agents."""
 
     name: str
     method: str
@@ -194,8 +194,47 @@ def numbers() -> Iterator[Case]:
             yield Case(f"{name} as {field} of {address}", method, address, body)
 
 
+_REPORT: dict[str, Any] = {
+    "node": "n1", "isa": {"family": "x86", "canonical": "x86-64-v3", "level": "x86-64-v3", "features": ["aes"]},
+    "zones": [{"id": 0, "cpus": "0-3", "memoryMiB": 16384, "distances": [10], "hugepages": {"2Mi": 1}}],
+    "cpus": [{"id": 0, "core": 0, "socket": 0, "zone": 0, "siblings": "0-1"}],
+    "gpus": [
+        {"index": 0, "uuid": "GPU-a", "memoryMiB": 40960, "zone": 0, "links": [{"to": 1, "kind": "PIX"}]}
+    ],
+    "usage": {"amounts": {"cpu": 500}, "capacity": {"hetsched.io/network-mbps": 1000}, "windowSeconds": 15.0},
+    "kubelet": {"exclusive": {"u": {"main": "0-1"}}, "devices": {"u": {"main": {"nvidia.com/gpu": ["GPU-a"]}}}},
+    "pinned": [{"podUid": "u", "container": "main", "predicted": "0-1", "actual": "0-1"}],
+}  # fmt: skip
+_TOLD: dict[str, Any] = {
+    "10^20, as a float": 1e20, "400 digits": 10**400, "-2^63": -(2**63), "a text": "x" * 500, "no text": "",
+    "CPUs without end": "0-99999999999", "null": None, "an empty list": [], "an empty object": {}, "itself twice": ...,
+}  # fmt: skip
+
+
+def reports() -> Iterator[Case]:
+    """Every part of a node's report as something that no machine tells; from the agent of the node."""
+    for path in _parts(_REPORT):
+        for name, value in _TOLD.items():
+            report = json.loads(json.dumps(_REPORT))
+            where: Any = report
+            for step in path[:-1]:
+                where = where[step]
+            where[path[-1]] = [where[path[-1]]] * 2 if value is ... else value
+            message = {"node": "n1", "instance": "a", "startedAt": "2026-11-21T10:00:00Z", "sequence": 1, "digest": "d"}
+            text = _json({**message, "report": report})
+            yield Case(f"{name} as {'.'.join(map(str, path))} of a report", "POST", "agent/reports/", text)
+
+
+def _parts(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where every part of a document stands."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*before, key)
+        yield from _parts(part, (*before, key))
+
+
 def _quoted(text: str) -> str:
     return "".join(f"%{byte:02x}" for byte in text.encode())
 
 
-GROUPS = {one.__name__: list(one()) for one in (texts, amounts, annotations, shapes, addresses, queries, numbers)}
+_MADE = (texts, amounts, annotations, shapes, addresses, queries, numbers, reports)
+GROUPS = {one.__name__: list(one()) for one in _MADE}

@@ -174,15 +174,17 @@ def _waiting(number: int) -> Prepared[Any]:
 
 
 def _read(request: Any) -> Submit:
+    query = request.GET
+    # Read before it is known whether it counts: what a document comes with is checked too.
+    priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     asked = bodies.wrapped(request, Submit)
     if asked is not None:
         return asked
-    query = request.GET
     return Submit(
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
-        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
+        priority=priority,
         callback_url=query.get("callbackUrl", ""),
         name=query.get("name", ""),
         hold=query.get("hold", ""),

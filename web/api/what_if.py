@@ -166,20 +166,23 @@ def turn() -> Iterator[None]:
 
 
 def _read(request: Any) -> WhatIf:
+    query = request.GET
+    # Read before it is known whether they count: what a document comes with is checked too.
+    priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
+    explain, no_preempt, replace, plan = (flag(request, name) for name in ("explain", "noPreempt", "replace", "plan"))
     asked = bodies.wrapped(request, WhatIf)
     if asked is not None:
         return asked
-    query = request.GET
     return WhatIf(
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
-        priority=integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None,
+        priority=priority,
         drain=tuple(name for name in query.get("drain", "").split(",") if name),
-        explain=flag(request, "explain"),
-        no_preempt=flag(request, "noPreempt"),
-        replace=flag(request, "replace"),
-        plan=flag(request, "plan"),
+        explain=explain,
+        no_preempt=no_preempt,
+        replace=replace,
+        plan=plan,
     )
 
 
