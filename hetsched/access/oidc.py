@@ -63,12 +63,12 @@ class _WayOut(BaseAdapter):
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
-        sent = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
+        told = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
+        sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in told.items()}
+        plain = body.encode() if isinstance(body, str) else body
+        assert plain is None or isinstance(plain, bytes)  # nothing here streams
         try:
-            came = outbound.call(
-                url, _allowed(), method=str(request.method), headers=sent,
-                body=body.encode() if isinstance(body, str) else body,
-            )  # fmt: skip
+            came = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
         except outbound.Refused as refused:
             raise RequestException(f"{refused.code}: {refused.message}") from None
         if came.status >= 300:
