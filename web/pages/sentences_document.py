@@ -1,6 +1,7 @@
 """The sentences of the floors below in one language, for scripts that say what REST answers.
 
-Rule: a page in another language than English names the document by what is in it, so a browser fetches it once.
+Rule: a page in another language than English names the document by what is in it, so a browser fetches it once and
+keeps it, whatever becomes of its cookies; scripts wait for it, so a page has it fetched before they are there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def sentences(request: HttpRequest, language: str, digest: str) -> HttpResponse:
     """Answer with the patterns and their translations; a digest that is not the present one names nothing."""
     if not translation.check_for_language(language) or digest != _digest(language):
         raise Http404
+    # Cookies decide whether it is answered, not what is in it; varying by them, it would be fetched after each change.
+    request.session.accessed = False
     return HttpResponse(_document(language), content_type="application/json")
 
 
