@@ -27,6 +27,7 @@ DOCUMENTS = (
     "{name} stands twice",
     # Pods
     "must have at least one container",
+    "{n} bytes are more than the {m} of one pod's spec",
     "may have at most {n} containers",
     "is not a resource of containers",
     "must be at most its limit",

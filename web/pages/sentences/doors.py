@@ -17,6 +17,7 @@ DOORS = (
     "{method} is not possible here",
     "the database takes no writes at the moment",
     "the database does not answer",
+    "more is asked than this server can do at the moment; nothing was done",
     "the body is {text}",
     "the body is of no stated type",
     "Send {text} in UTF-8",
