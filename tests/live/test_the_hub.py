@@ -14,6 +14,8 @@ from web.live import hub
 from web.live.hub import Hub, Listener, Snapshot
 from web.live.spans import spans
 
+from .conftest import PATIENCE_SECONDS
+
 
 class Database:
     """Topics whose document is their revision; reads are counted and may be held up."""
@@ -134,7 +136,7 @@ async def test_the_subscription_outlives_its_failures(
     await asyncio.sleep(1.1)
     monkeypatch.setattr(running, "_read_revisions", database.revisions)
     database.revision = 2
-    await asyncio.wait_for(listener.ready.wait(), 5)
+    await asyncio.wait_for(listener.ready.wait(), PATIENCE_SECONDS)
     assert await sent(running, listener) == ["snapshot 2"]
 
 
@@ -158,7 +160,8 @@ async def test_a_lost_subscription_is_taken_anew(database: Database, monkeypatch
     monkeypatch.setattr(hub, "get_channel_layer", lambda: layer)
     made = Hub(database.snapshot, database.revisions)
     await made.start()
-    await asyncio.sleep(1.1)
+    while layer.subscriptions < 2:
+        await asyncio.sleep(0.01)
     await made.stop()
     assert layer.subscriptions == 2
 
