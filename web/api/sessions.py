@@ -91,7 +91,9 @@ def whose(subject: Subject, account: str) -> Any:
 
 def current(request: Any) -> str:
     """Return the digest of the session that a request came by, empty for a program."""
-    row: BrowserSession | None = getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None
+    row: BrowserSession | None = (
+        getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None
+    )
     return row.pk if row is not None else ""
 
 
