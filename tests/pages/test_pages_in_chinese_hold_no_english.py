@@ -117,5 +117,5 @@ def test_every_screen_is_said_in_chinese(addresses: list[str], browsing: Callabl
 
 
 def test_english_is_found_in_texts_and_titles_but_not_in_code() -> None:
-    page = '<p title="a node to be Ready">节点 the node is cordoned<br><code>kubectl get nodes</code> k1-0 CPU</p>'
+    page = '<p title="a node to be Ready">节点 the node is cordoned<br><code>get nodes</code> k1-0 who=ada age=2h</p>'
     assert list(english(page)) == ["a node to be", "the node is cordoned"]

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 _CODE = {"code", "pre", "script", "style", "kbd", "time", "textarea", "template"}
 _SAID = ("title", "aria-label", "placeholder", "alt", "data-title", "data-text", "data-confirm", "data-done")
 _EMPTY = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
-# Two words and more, as sentences have them; names with digits, dots or dashes are none.
-_ENGLISH = re.compile(r"(?<![\w./:@-])[A-Za-z][a-z']*(?: [a-z][a-z']*)+(?![\w./:@=-])")
+# Two words and more, as sentences have them; names with digits, dots or dashes and conditions are none.
+_ENGLISH = re.compile(r"(?<![\w./:@=~<>!-])[A-Za-z][a-z']*(?: [a-z][a-z']*)+(?![\w./:@=~<>!-])")
 
 
 class _Reader(HTMLParser):
