@@ -264,10 +264,7 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     check_drained(state, asked.drain)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
-        raise InputError(
-            "PodExists", f"the cluster runs a pod {taken} already", place="manifest",
-            hint="Rename it, or ask with replace: as if it were gone",
-        )  # fmt: skip
+        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
     if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
         raise InputError(
             "ExplainTooLarge",
