@@ -44,7 +44,7 @@ from .deciding import Batch
 
 MOST_CONFLICTS = 5
 RESTS = 2
-LONGEST_REST_SECONDS = 0.1
+LONGEST_REST_SECONDS = 0.05
 log = structlog.get_logger(__name__)
 
 

@@ -305,7 +305,7 @@ HETSCHED_STRANGERS_PER_MINUTE = ENV.number("HETSCHED_STRANGERS_PER_MINUTE", 60, 
 HETSCHED_STRANGERS_AT_ONCE = ENV.number("HETSCHED_STRANGERS_AT_ONCE", 60, least=1, most=10_000_000)
 # How long what changes something may wait in a web process that has more to do than it can; beyond that it is told to
 # come back. 0: for ever.
-HETSCHED_LONGEST_QUEUE_MILLIS = ENV.number("HETSCHED_LONGEST_QUEUE_MILLIS", 500, least=0, most=600_000)
+HETSCHED_LONGEST_QUEUE_MILLIS = ENV.number("HETSCHED_LONGEST_QUEUE_MILLIS", 5000, least=0, most=600_000)
 # Which cluster a request means that names none, where there are several.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
