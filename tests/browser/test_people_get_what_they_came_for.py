@@ -117,8 +117,12 @@ def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console:
     page = newcomer.open("/")
     tour = page.get_by_role("complementary", name="Guided tour")
     expect(tour).to_contain_text("A fleet that is not uniform")
+    place = page.locator("#tour-place")
+    step, steps = 1, page.locator("#tour article").count()
     while not tour.get_by_text("Ask before you submit").is_visible():
         tour.get_by_role("link", name="Go on").click()
+        step += 1
+        expect(place).to_have_text(f"{step} of {steps}")  # most steps are on a page of their own
     page.wait_for_url("**/what-if/?*")
     expect(page.locator("#result")).to_contain_text("fits")
     tour.get_by_role("button", name="Close for good").click()
