@@ -45,7 +45,7 @@ def submitted(policies: None) -> Callable[..., str]:
 def hears(token: str, workload_id: str) -> bool:
     from hetsched.access.tokens import resolve
 
-    found, known = reading._resolve(f"workload:{workload_id}"), resolve(token)
+    found, known = reading.find(f"workload:{workload_id}"), resolve(token)
     assert known is not None
     return rights.may_listen(Subject(known.user, known), found.topic, found.namespaces) is None
 
