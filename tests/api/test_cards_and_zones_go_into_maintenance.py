@@ -85,8 +85,8 @@ def test_both_stand_in_the_audit_with_what_was_before(zoned: Cluster, operator: 
     [
         ({"action": "maintenance", "until": "soon", "card": 0}, "ExpiryInvalid"),
         ({"action": "maintenance", "card": 0}, "ExpiryInvalid"),
-        ({"action": "maintenance"}, "BodyInvalid"),
-        ({"action": "maintenance", "card": 0, "zone": "node-0"}, "BodyInvalid"),
+        ({"action": "maintenance"}, "ActionIncomplete"),
+        ({"action": "maintenance", "card": 0, "zone": "node-0"}, "ActionIncomplete"),
         ({"action": "maintenance", "card": 9, "until": in_hours(1)}, "FactUnknown"),
         ({"action": "maintenance", "zone": "node-9", "until": in_hours(1)}, "FactUnknown"),
         ({"action": "end-maintenance", "card": 0}, "FactUnknown"),

@@ -122,7 +122,7 @@ def test_there_must_be_something_to_retry(operator: Api, cluster: Any) -> None:
 def test_a_priority_is_changed_by_operators(operator: Api, api: Any, cluster: Any) -> None:
     workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
     assert act(api("submitter"), workload, action="priority", priority=9).status_code == 403
-    assert act(operator, workload, action="priority").json()["code"] == "BodyInvalid"
+    assert act(operator, workload, action="priority").json()["code"] == "ActionIncomplete"
     assert act(operator, workload, action="priority", priority=9).json()["priority"] == 9
     assert Pod.objects.get().priority == 9
 

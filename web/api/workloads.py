@@ -249,7 +249,7 @@ class Actions(ApiView):
             check_match(request, etag(_find(self, workload_id)), required=True)
             if asked.action == "priority":
                 if asked.priority is None:
-                    raise InputError("BodyInvalid", "the action needs a priority", place="priority")
+                    raise InputError("ActionIncomplete", "the action needs a priority", place="priority")
                 set_priority(workload, asked.priority, actor=self.subject, reason=reason)
             elif asked.action == "retry":
                 retry(workload, actor=self.subject, reason=reason)
