@@ -55,8 +55,8 @@ CONFIG = {
         "fuzzing": {"enabled": True},
     },
     "checks": {
-        # Texts that are no manifest, names of nothing, what is there already and needs If-Match: the schema cannot tell,
-        # the code of the answer does.
+        # Texts that are no manifest, names of nothing, what is there already and needs If-Match: the schema cannot
+        # tell, the code of the answer does.
         "positive_data_acceptance": {"expected-statuses": ["2xx", "304", 400, 403, 404, 409, 412, 422, 428]},
         "missing_required_header": {"expected-statuses": [400, 401, 403, 404, 409, 422, 428]},
     },

@@ -67,7 +67,9 @@ def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
 
 def _part(asked: NodeAction) -> tuple[str, str]:
     if (asked.card is None) == (asked.zone is None):
-        raise InputError("ActionIncomplete", "maintenance is of a card or of a zone", place="card", hint="Name one of them")
+        raise InputError(
+            "ActionIncomplete", "maintenance is of a card or of a zone", place="card", hint="Name one of them"
+        )
     return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
 
 
