@@ -1,8 +1,10 @@
-"""Writers of one process queue for SQLite's one writer in the order in which they came."""
+"""Writers of a process queue for SQLite's one writer in the order in which they came; processes wait for each other."""
 
 from __future__ import annotations
 
+import fcntl
 import threading
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
@@ -76,3 +78,25 @@ def test_whoever_has_the_turn_does_not_wait_for_itself() -> None:
         assert not turns._waiting
         assert turns._taken == [True]
     assert turns._taken == [False]
+
+
+def test_processes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "ledger"
+    assert turns._lock(str(database)) is None  # there is nothing to write to yet
+    database.touch()
+    got = threading.Event()
+
+    def write() -> None:
+        assert turns._lock(str(database)) is not None
+        got.set()
+
+    with Path(f"{database}-turn").open("w") as another:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(turns, "PATIENCE_SECONDS", 0.01)
+            assert turns._lock(str(database)) is None
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert not got.is_set()
+    thread.join(20)
+    assert got.is_set()

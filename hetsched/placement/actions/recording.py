@@ -37,6 +37,7 @@ from hetsched.journal.moment import clock
 from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
 from hetsched.journal.rows import insert, new
 from hetsched.journal.statements import change_many
+from hetsched.journal.turns import turn
 from hetsched.policies.models import Policy
 
 from .. import dispatch
@@ -111,7 +112,7 @@ def record(
     Raises: Conflict, or Contradiction where what is to be held is held already.
     """
     try:
-        with transaction.atomic():
+        with turn(), transaction.atomic():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
             _check_policies(results)
             change = Change(cluster)
