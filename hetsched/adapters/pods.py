@@ -40,6 +40,7 @@ from .requests import pod_amounts
 from .sharing import held_by_koordinator
 
 MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
+MAX_POD_TERMS = 64  # each is looked up in every domain of the fleet: see docs/adr/0019
 MAX_UID = 64  # characters; they are 36 where the API server makes them
 _MOST_KEPT = 4096
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
@@ -144,6 +145,10 @@ class PodReader:
         node_terms, preferred_nodes = selectors.node_affinity(affinity)
         required, preferred = selectors.pod_affinity(affinity.view("podAffinity"), labels, 1)
         anti_required, anti_preferred = selectors.pod_affinity(affinity.view("podAntiAffinity"), labels, -1)
+        spread = selectors.spread(spec, labels)
+        if sum(map(len, (required, preferred, anti_required, anti_preferred, spread))) > MAX_POD_TERMS:
+            message = f"may have at most {MAX_POD_TERMS} terms about other pods, of affinity and spread together"
+            spec.fail(message, "affinity", code="TooManyTerms")
         _unsupported(spec, problems)
         arch = demands.fixed_arch(node_selector, node_terms)
         shape = Shape(
@@ -157,7 +162,7 @@ class PodReader:
             affinity=required,
             anti_affinity=anti_required,
             preferred_affinity=preferred + anti_preferred,
-            spread=selectors.spread(spec, labels),
+            spread=spread,
             host_ports=_host_ports(spec),
             claims=_claims(spec, meta, name),
             devices=_devices(spec, root.view("status")),

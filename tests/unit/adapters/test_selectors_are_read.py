@@ -159,3 +159,15 @@ def test_what_the_api_server_refuses_is_refused(spec: str) -> None:
     with pytest.raises(InputError) as refused:
         pod(spec, labels={"app": "web"})
     assert refused.value.place.startswith("file.yaml#1 spec")
+
+
+def test_terms_about_other_pods_have_a_number() -> None:
+    # 63 terms of affinity and one of spread are 64, which is the most.
+    terms = ", ".join(["{topologyKey: z, labelSelector: {}}"] * 63)
+    spread = "{topologyKey: z, maxSkew: 1, whenUnsatisfiable: DoNotSchedule}"
+    most = f"affinity: {{podAntiAffinity: {{{REQUIRED}: [{terms}]}}}}\ntopologySpreadConstraints: [{spread}"
+    shape = pod(f"{most}]").shape
+    assert len(shape.anti_affinity) + len(shape.spread) == 64
+    with pytest.raises(InputError) as refused:
+        pod(f"{most}, {spread}]")
+    assert (refused.value.code, refused.value.place) == ("TooManyTerms", "file.yaml#1 spec.affinity")

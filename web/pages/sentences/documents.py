@@ -29,6 +29,7 @@ DOCUMENTS = (
     "must have at least one container",
     "{n} bytes are more than the {m} of one pod's spec",
     "may have at most {n} containers",
+    "may have at most {n} terms about other pods, of affinity and spread together",
     "is not a resource of containers",
     "must be at most its limit",
     "must be equal to its limit",
