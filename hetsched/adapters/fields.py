@@ -77,9 +77,9 @@ class View:
         step = f"[{key!r}]" if "/" in key or "." in key else f".{key}"
         return f"{above}{step}" if above else step.removeprefix(".")
 
-    def fail(self, message: str, key: str | None = None, *, code: str = "FieldInvalid") -> NoReturn:
+    def fail(self, message: str, key: str | None = None, *, code: str = "FieldInvalid", hint: str = "") -> NoReturn:
         """Refuse this mapping, or one field of it."""
-        raise InputError(code, message, place=self.path if key is None else self.place(key))
+        raise InputError(code, message, place=self.path if key is None else self.place(key), hint=hint)
 
     def __contains__(self, key: str) -> bool:
         return self.value.get(key) is not None

@@ -253,7 +253,8 @@ def _check_size(spec: View) -> None:
     """Refuse a pod whose spec is larger than one may be submitted; what a cluster has is read as it is."""
     size = len(msgspec.json.encode(spec.value))
     if size > MOST_SPEC_BYTES:
-        spec.fail(f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec", code="PodTooLarge")
+        message = f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec"
+        spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")
 
 
 class _Placed:

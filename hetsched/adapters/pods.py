@@ -148,7 +148,8 @@ class PodReader:
         spread = selectors.spread(spec, labels)
         if sum(map(len, (required, preferred, anti_required, anti_preferred, spread))) > MAX_POD_TERMS:
             message = f"may have at most {MAX_POD_TERMS} terms about other pods, of affinity and spread together"
-            spec.fail(message, "affinity", code="TooManyTerms")
+            hint = "Say it with fewer: a selector may name many values"
+            spec.fail(message, "affinity", code="TooManyTerms", hint=hint)
         _unsupported(spec, problems)
         arch = demands.fixed_arch(node_selector, node_terms)
         shape = Shape(

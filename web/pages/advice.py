@@ -28,7 +28,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload
 from web.api import bodies
-from web.api.advice import AdviceQuestion, advice_for, plan_tag
+from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 from web.api.problems import Refused
 
 from .acting import Act
@@ -132,7 +132,12 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     elif goal is Goal.ROOM:
         question["workload"] = form["workload"]
     try:
-        found = advice_for(cluster, bodies.convert(question, AdviceQuestion))
+        asked = bodies.convert(question, AdviceQuestion)
+    except InputError:
+        bounds = _("The balance to reach is from 0 to 1, and moves are from 1 to %(most)d.") % {"most": MOST_MOVES}
+        return {"problem": {"code": "QueryInvalid", "detail": bounds, "hint": ""}}
+    try:
+        found = advice_for(cluster, asked)
     except InputError as error:
         return {"problem": {"code": error.code, "detail": told(error.message), "hint": told(error.hint)}}
     except Refused as refused:

@@ -28,8 +28,10 @@ DOCUMENTS = (
     # Pods
     "must have at least one container",
     "{n} bytes are more than the {m} of one pod's spec",
+    "Keep large values in a ConfigMap",
     "may have at most {n} containers",
     "may have at most {n} terms about other pods, of affinity and spread together",
+    "Say it with fewer: a selector may name many values",
     "is not a resource of containers",
     "must be at most its limit",
     "must be equal to its limit",
