@@ -1,8 +1,9 @@
 """What a node's facts come to: the cluster's own words, the agent's, those of collectors, and what operators ruled.
 
-Rule: facts that changed go through `adapters.merging` under the cluster's lock, as every change of a node does. The
-follower of a cluster gives what the API server says through `merged`, so that the agent's words stay where they are.
-Invariant: nothing that counted is gone from a node's report without an operator's word; see `merging.weigh`.
+Rule: facts that changed go through `adapters.merging` and `adapters.weighing` under the cluster's lock, as every change
+of a node does. The follower of a cluster gives what the API server says through `merged`, so that the agent's words
+stay where they are.
+Invariant: nothing that counted is gone from a node's report without an operator's word; see `weighing.weigh`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from django.utils import timezone
 
 from hetsched.adapters.agent_reports import node_facts as facts_of
 from hetsched.adapters.collected_facts import with_collected
-from hetsched.adapters.merging import Weighed, laid_over, weigh, words_of
+from hetsched.adapters.fact_words import words_of
+from hetsched.adapters.merging import laid_over
+from hetsched.adapters.weighing import Weighed, weigh
 from hetsched.contracts.facts import FactInQuarantine, noted
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.merging import laid_over, newer, weigh, words_of
+from hetsched.adapters.fact_words import words_of
+from hetsched.adapters.merging import laid_over, newer
+from hetsched.adapters.weighing import weigh
 from hetsched.contracts.facts import MOST_KEPT, Claims, conflicts, noted
 from hetsched.contracts.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
 from tests.builders import a_card, a_node

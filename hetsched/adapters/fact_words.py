@@ -1,0 +1,48 @@
+"""What a report of a node states, in a few words: for pages, and for what stands in quarantine."""
+
+from __future__ import annotations
+
+from hetsched.contracts.node_report import GpuCard, NodeReport, NumaZone
+
+
+def words_of(report: NodeReport) -> dict[str, str]:
+    """Say in a few words what a report states, by fact; what it does not state is left out."""
+    words: dict[str, str] = {}
+    if report.isa.native:
+        words["isa"] = report.isa.native if report.isa.complete else f"at least {report.isa.native}"
+    for name, offers in (("isa.emulated", report.isa.emulated), ("isa.cross", report.isa.cross)):
+        if offers:
+            words[name] = ", ".join(sorted(offers))
+    if report.gpus is not None:
+        words["gpu"] = "; ".join(card_words(card) for card in report.gpus) or "none"
+    if report.numa is not None:
+        if report.numa.zones:
+            words["numa"] = "; ".join(_zone_words(zone) for zone in sorted(report.numa.zones, key=lambda z: z.name))
+        numa = report.numa
+        for name, text in (("cpu-manager", numa.cpu_manager_policy), ("topology-manager", numa.topology_manager_policy),
+                           ("reserved-cpus", numa.reserved_cpus)):  # fmt: skip
+            if text:
+                words[f"kubelet.{name}"] = text
+    return words
+
+
+def card_words(card: GpuCard) -> str:
+    """Return which card it is."""
+    health = "" if card.healthy else " unhealthy"
+    return f"{card.uuid or f'card {card.index}'} {card.model or 'unknown'}{health}"
+
+
+def _zone_words(zone: NumaZone) -> str:
+    return f"{zone.name} {zone.cpus if zone.cpus is not None else 'counted'}"
+
+
+def card_amounts(card: GpuCard) -> str:
+    """Return what a card offers."""
+    stated = ((card.model, ""), (card.memory_mib, " MiB"), (card.cores, " cores"), (card.fp32_tflops, " TFLOPS"),
+              (card.bandwidth_gbs, " GB/s"), (card.clock_mhz, " MHz"))  # fmt: skip
+    return ", ".join(f"{value}{unit}" for value, unit in stated if value is not None) or "unknown"
+
+
+def card_name(card: GpuCard) -> str:
+    """Return the item by which a card stands in quarantine."""
+    return card.uuid or f"card {card.index}"
