@@ -17,7 +17,8 @@ from hetsched.contracts.workload import PodSpec, PodTerm, Shape, SpreadConstrain
 
 from . import keys
 from .allocation import by_container, write_allocation, write_topology_result
-from .pods import MIRROR, ExportedContainers
+from .exported import ExportedContainers
+from .pods import MIRROR
 from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 from .selector_objects import label_selector, node_term
 from .storage_objects import pod_volumes, unwritten_templates

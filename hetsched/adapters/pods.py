@@ -17,11 +17,9 @@ import msgspec
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.units import MEMORY
 from hetsched.contracts.workload import (
     ClaimRequest,
     ClaimUse,
-    ContainerDemand,
     DeviceUse,
     GangMember,
     HostPort,
@@ -34,6 +32,7 @@ from hetsched.contracts.workload import (
 from . import demands, keys, selectors, storage
 from .alike import likeness
 from .allocation import parse_allocation, parse_topology_result
+from .exported import with_containers, with_problems, with_scoring
 from .fields import View, metadata
 from .images.facts import stated_facts, with_demand
 from .requests import pod_amounts
@@ -177,10 +176,10 @@ class PodReader:
             expected_watts=demands.expected_watts(annotations, problems),
         )
         if keys.EXPORT_SCORING in annotations:
-            shape = _with_exported_scoring(shape, meta.view("annotations"))
+            shape = with_scoring(shape, meta.view("annotations"))
         names = amounts.container_names
         if keys.EXPORT_CONTAINERS in annotations:
-            shape, names = _with_exported_containers(shape, meta.view("annotations"))
+            shape, names = with_containers(shape, meta.view("annotations"))
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
         node_name = spec.name("nodeName") if spec.text("nodeName") else ""
@@ -209,7 +208,7 @@ class PodReader:
             images=images,
             image_facts=image_facts,
             pull_secrets=tuple(secret.text("name") for secret in spec.views("imagePullSecrets") if "name" in secret),
-            problems=_with_exported(problems, annotations),
+            problems=with_problems(problems, annotations),
         )
 
     def _priority(self, spec: View, problems: list[Problem]) -> int:
@@ -382,45 +381,3 @@ def _allocation(annotations: dict[str, str], requests: dict[str, int], problems:
     except InputError as error:
         problems.append(Problem(error.code, field, error.message))
     return None
-
-
-def _with_exported(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Put the problems that an export kept before those found here, one per field."""
-    if keys.EXPORT_PROBLEMS not in annotations:
-        return tuple(problems)
-    try:
-        kept = msgspec.json.decode(annotations[keys.EXPORT_PROBLEMS], type=list[Problem])
-    except (msgspec.DecodeError, RecursionError) as error:
-        kept = [Problem("ExportMalformed", keys.EXPORT_PROBLEMS, f"it is not a list of problems: {error}")]
-    fields = {problem.field for problem in kept}
-    return (*kept, *(problem for problem in problems if problem.field not in fields))
-
-
-def _with_exported_scoring(shape: Shape, annotations: View) -> Shape:
-    text = annotations.text(keys.EXPORT_SCORING)
-    try:
-        cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
-    except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(f"it is not [millicores, bytes]: {error}", keys.EXPORT_SCORING)
-    if not (0 <= cpu < 2**53 and 0 <= memory < 2**53):
-        annotations.fail(f"it is out of range for cpu or {MEMORY}", keys.EXPORT_SCORING)
-    return msgspec.structs.replace(shape, nonzero_cpu_millis=cpu, nonzero_memory_bytes=memory)
-
-
-class ExportedContainers(msgspec.Struct):
-    """What a shape says of its containers, where the one container of an export cannot say it."""
-
-    guaranteed: bool
-    containers: tuple[ContainerDemand, ...]
-    names: tuple[str, ...] = ()
-
-
-def _with_exported_containers(shape: Shape, annotations: View) -> tuple[Shape, tuple[str, ...]]:
-    try:
-        kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
-    except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(f"it does not describe containers: {error}", keys.EXPORT_CONTAINERS)
-    for container in kept.containers:
-        if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
-            annotations.fail("it is out of range", keys.EXPORT_CONTAINERS)
-    return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed), kept.names
