@@ -20,8 +20,8 @@ from hetsched.placement.models import Pod, Reservation
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
 from workers import bind
+from workers.follower import Follower
 from workers.live import Live
-from workers.watch import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

@@ -17,7 +17,7 @@ from hetsched.placement.models import Decision, Pod
 from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell
-from workers.watch import Follower
+from workers.follower import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

@@ -21,7 +21,7 @@ from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import eventually
 from workers import standing
-from workers.watch import Follower
+from workers.follower import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EPOCH = 3

@@ -20,7 +20,7 @@ from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule
-from workers.watch import Follower
+from workers.follower import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 ZONE = "topology.kubernetes.io/zone"

@@ -112,10 +112,10 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     from hetsched.adapters.kube.api import Api
     from hetsched.inventory.lease import Leases
     from hetsched.journal import publish, rows
-    from workers import bind, schedule, watch
+    from workers import bind, follower, schedule
 
     points = _Points(names, Path(folder), visit)
-    points.around(watch, "follow", before="c12")
+    points.around(follower, "follow", before="c12")
     points.around(schedule, "record", before="c1")
     points.around(rows, "insert", after="c2")
     points.around(schedule, "record", after="c3")
@@ -125,8 +125,8 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points.around(publish, "_send_and_mark", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
-    points.around(watch, "follow", before="c8", when=_frees)
-    points.around(watch, "follow", after="c9", when=_frees)
+    points.around(follower, "follow", before="c8", when=_frees)
+    points.around(follower, "follow", after="c9", when=_frees)
 
 
 # -- faults that come and go -------------------------------------------------------------------------------------------

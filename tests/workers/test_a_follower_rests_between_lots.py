@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.adapters.kube.reflector import Seen
 from hetsched.adapters.kube.resources import PODS
-from workers import watch
+from workers import follower as followers
 
 STEPS = [0.010, 0.100]  # seconds that the first and the second lot take
 
@@ -42,14 +42,14 @@ class _Live:
         return False
 
 
-def _follower(monkeypatch: pytest.MonkeyPatch) -> tuple[watch.Follower, _Clock]:
+def _follower(monkeypatch: pytest.MonkeyPatch) -> tuple[followers.Follower, _Clock]:
     clock = _Clock()
-    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(followers, "time", clock)
     live: Any = _Live(clock)
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     api: Any = None
-    monkeypatch.setattr(watch.following, "renew", lambda lease: True)
-    follower = watch.Follower(lease, api, threading.Event(), live=live)
+    monkeypatch.setattr(followers.following, "renew", lambda lease: True)
+    follower = followers.Follower(lease, api, threading.Event(), live=live)
     for name in ("_apply", "_apply_policies", "_tell"):
         monkeypatch.setattr(follower, name, lambda: None)
     monkeypatch.setattr(follower, "_fresh", lambda: True)
@@ -57,7 +57,7 @@ def _follower(monkeypatch: pytest.MonkeyPatch) -> tuple[watch.Follower, _Clock]:
     return follower, clock
 
 
-def _come(follower: watch.Follower, name: str) -> None:
+def _come(follower: followers.Follower, name: str) -> None:
     body = b'{"metadata":{"name":"%s","namespace":"web","uid":"u"},"spec":{"containers":[]}}' % name.encode()
     follower._news.put((PODS, Seen(f"web/{name}", body)))
 
@@ -69,7 +69,7 @@ def test_it_rests_half_as_long_as_those_before_took_and_never_long(monkeypatch: 
             _come(follower, name)
             follower.turn()
     finally:
-        watch._turned.pop(-1, None)
+        followers.turned.pop(-1, None)
     # Nobody came before the first; 10 ms of work are followed by 5 ms; of 100 ms half would be 50, 25 are the most.
     assert clock.slept == pytest.approx([0.0, 0.005, 0.025])
 
@@ -83,5 +83,5 @@ def test_who_comes_after_the_rest_is_over_is_taken_in_at_once(monkeypatch: pytes
         _come(follower, "second")
         follower.turn()
     finally:
-        watch._turned.pop(-1, None)
+        followers.turned.pop(-1, None)
     assert clock.slept == [0.0, 0.0]

@@ -1,0 +1,346 @@
+"""Follow a live cluster: what its API server shows becomes rows, as it happens.
+
+Rule: per kind of object a thread with a reflector; one applier that gathers what came for `GATHER_SECONDS` or
+`MOST_EVENTS` and writes it by `placement.actions.follow`. A pod that waits for a node is taken in at once, or, where
+others came just before it, after a rest half as long as they took: pods that keep coming are decided some at a time,
+and a third of the time is left to others.
+Nothing is written before every required kind was listed whole; then what the database has and the lists have not is
+gone. What cannot be written because somebody was faster is tried again.
+Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+import structlog
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.utils import timezone
+
+from hetsched.adapters.kube.api import Api, Resource
+from hetsched.adapters.kube.mirror import Mirror
+from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
+from hetsched.contracts.observed import Changes
+from hetsched.inventory.following import STALE
+from hetsched.inventory.lease import Lease, following
+from hetsched.inventory.models import Node, Sync
+from hetsched.inventory.staleness import tell_watched
+from hetsched.journal import tally
+from hetsched.placement import dispatch
+from hetsched.placement.actions import Conflict, follow
+from hetsched.placement.lifecycle import HOLDING, QUEUED
+from hetsched.placement.models import Pod
+from hetsched.placement.snapshot import warm
+from hetsched.placement.topics import count_always, count_seldom, count_up
+from hetsched.policies.kept import follow_policies
+
+from .live import Live
+
+_NODE = b'"nodeName":'  # in the JSON of a pod that has a node
+GATHER_SECONDS = 0.05
+RESTS, LONGEST_REST_SECONDS = 0.5, 0.025  # of the time that the pods before took
+MOST_EVENTS = 500
+TELL_SECONDS = 2.0
+MOST_CONFLICTS = 20
+# When each cluster's follower last turned; a process with one that does not is not alive.
+turned: dict[int, float] = {}
+log = structlog.get_logger(__name__)
+
+News = tuple[Resource, Event]
+
+
+class Follower:
+    """Follows one cluster under one lease, until it is lost or the process ends."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        api: Api,
+        ended: threading.Event,
+        kinds: Sequence[Resource] | None = None,
+        leads: Callable[[], bool] = lambda: True,
+        live: Live | None = None,
+    ) -> None:
+        self.lease = lease
+        self.ended = ended
+        self._live = live
+        self._busy = False
+        self._rest_until = -LONGEST_REST_SECONDS
+        self._api = api
+        self._leads = leads
+        self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
+        self._news: queue.Queue[News] = queue.Queue(maxsize=20_000)
+        self._mirror = Mirror()
+        self._known: dict[Resource, _Known] = {resource: _Known() for resource in self._kinds}
+        self._lost = False
+        self._begun = False
+        self._changed = False
+        self._policies_listed = False
+        self._renewed = self._told = time.monotonic()
+
+    def run(self) -> None:
+        """Follow until the end."""
+        self.start()
+        count_seldom(self.lease.cluster_id)
+        try:
+            while not self._over():
+                self.turn()
+                count_up(self.lease.cluster_id)
+        finally:
+            with suppress(DatabaseError):
+                count_always(self.lease.cluster_id)
+            self._lost = True  # the threads that read for it end too, whatever ended it
+            if self._live is not None:
+                self._live.close()
+        following.give_up(self.lease)
+
+    def start(self) -> None:
+        """Begin to read, a thread for each kind."""
+        for resource in self._kinds:
+            threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
+
+    def turn(self) -> None:
+        """Take in what comes for a moment, write it, and keep the lease."""
+        hurried = self._gather()
+        began = time.monotonic()
+        if self._begun or self._in_step():
+            self._apply_policies()
+            self._apply()
+        if self._live is not None:
+            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
+        if hurried:
+            ended = time.monotonic()
+            self._rest_until = ended + min(RESTS * (ended - began), LONGEST_REST_SECONDS)
+        now = turned[self.lease.cluster_id] = time.monotonic()
+        if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
+            self._renewed, self._lost = now, not following.renew(self.lease)
+        if now - self._told > TELL_SECONDS and not self._lost:
+            self._told = now
+            self._tell()
+
+    def _over(self) -> bool:
+        return self._lost or self.ended.is_set()
+
+    def _sleep(self, seconds: float) -> None:
+        self.ended.wait(seconds)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _watch(self, resource: Resource) -> None:
+        try:
+            self._read(resource)
+        except Exception:  # a copy without this kind would silently grow old: all is begun anew
+            log.exception("a kind is not read any more", cluster=self.lease.cluster_id, kind=resource.plural)
+            self._lost = True
+
+    def _read(self, resource: Resource) -> None:
+        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._over)
+        for event in reflector.events():
+            while not self._over():
+                try:
+                    self._news.put((resource, event), timeout=1)
+                    break
+                except queue.Full:
+                    continue
+
+    def _gather(self) -> bool:
+        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us.
+
+        Returns whether a pod came that waits for its node.
+        """
+        until = time.monotonic() + GATHER_SECONDS
+        hurry, came = self._busy, False
+        for _ in range(MOST_EVENTS):
+            left = 0.0 if hurry else until - time.monotonic()
+            try:
+                resource, event = self._news.get(timeout=left) if left > 0 else self._news.get_nowait()
+            except queue.Empty:
+                break
+            self._known[resource].note(event)
+            if isinstance(event, Seen | Gone):
+                if self._is_echo(resource, event):
+                    continue
+                self._mirror.feed(resource, event)
+                self._changed = True
+                if not came and self._live is not None and resource is PODS and _NODE not in event.body:
+                    came = True
+                    if not hurry:
+                        hurry = True
+                        time.sleep(max(0.0, self._rest_until - time.monotonic()))
+        return came
+
+    def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:
+        """Tell whether an event says only that a pod was bound as this process did; such are not read."""
+        if self._live is None or resource is not PODS or not self._live.is_only_echo(event):
+            return False
+        assert isinstance(event, Seen)
+        self._mirror.pass_over(event)
+        return True
+
+    def _in_step(self) -> bool:
+        """Tell whether every kind was listed, or is one that this API server does not have."""
+        return all(
+            known.synced_at is not None or (known.failures > 0 and resource not in REQUIRED)
+            for resource, known in self._known.items()
+        )
+
+    def _fresh(self) -> bool:
+        """Tell whether every required kind was heard of lately, as `in_step` tells others from the rows."""
+        since = timezone.now() - STALE
+        return all(
+            known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
+            for resource, known in self._known.items()
+            if resource in REQUIRED
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _apply_policies(self) -> None:
+        """Take in what the cluster says of policies, before the pods that name them."""
+        known = self._known.get(SCHEDULING_POLICIES)
+        if known is None:
+            return
+        seen = self._mirror.take_policies()
+        listed = None if self._policies_listed or known.synced_at is None else known.keys
+        if not seen and listed is None:
+            return
+        try:
+            changed = follow_policies(self.lease.cluster_id, seen, epoch=self.lease.epoch, listed=listed)
+        except Conflict as conflict:
+            log.info("policies are not followed any more", cluster=self.lease.cluster_id, reason=str(conflict))
+            self._lost = True
+            return
+        self._policies_listed = self._policies_listed or listed is not None
+        if changed:
+            self._mirror.read_pods_of(changed)
+            self._changed = True
+            dispatch.wake(self.lease.cluster_id, dispatch.TELL)
+
+    def _apply(self) -> None:
+        passes = self._live is not None and self._live.passes
+        if not (self._changed or passes) and self._begun:
+            return
+        if self._live is not None:
+            for event in self._live.take_passed():
+                self._mirror.feed_late(event)
+        changes = self._mirror.take()
+        self._changed = False
+        if not self._begun:
+            changes.nodes_gone, changes.pods_gone = self._left_behind()
+            changes.bound = set()  # on a state that nobody has
+        elif self._live is not None:
+            self._live.leave_out_echoes(changes)
+        if not changes and self._begun:
+            return
+        for attempt in range(MOST_CONFLICTS):
+            try:
+                self._write(changes)
+                break
+            except Conflict as conflict:
+                log.info("changes lost a race", cluster=self.lease.cluster_id, reason=str(conflict))
+                if not following.renew(self.lease):
+                    self._lost = True
+                    return
+                time.sleep(min(0.01 * 2**attempt, 1.0))
+        else:
+            raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
+        if not self._begun:
+            self._begun = True
+            gc.freeze()  # what was listed stays: to look for garbage among it takes longer than to take in an event
+            self._tell()
+
+    def _write(self, changes: Changes) -> None:
+        cards = any(pod.spec is not None and pod.node_name and pod.spec.shape.gpu for pod in changes.pods)
+        if not cards:
+            followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+            if followed.arrivals_only and self._live is not None:
+                warm(self.lease.cluster_id).passed(followed.revision)
+            return
+        # Whoever takes cards takes the lowest with room, on the state that this very batch leads to.
+        nodes = Changes(nodes=changes.nodes, nodes_gone=changes.nodes_gone, definitions=changes.definitions)
+        if nodes:
+            follow(self.lease.cluster_id, nodes, epoch=self.lease.epoch)
+        with warm(self.lease.cluster_id).held() as loaded:
+            pods = Changes(
+                pods=changes.pods,
+                pods_gone=changes.pods_gone,
+                stopped=changes.stopped,
+                bound=changes.bound,
+            )
+            follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())
+
+    def _left_behind(self) -> tuple[list[str], list[str]]:
+        """Return the nodes and pods that the database has and the first lists have not."""
+        cluster_id = self.lease.cluster_id
+        nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
+        states = [state.value for state in (*HOLDING, *QUEUED)]
+        rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin__in=Pod.NOWHERE)
+        pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
+        return (
+            sorted(nodes - self._known[NODES].keys),
+            sorted(pods - self._known[PODS].keys),
+        )
+
+    def _tell(self) -> None:
+        """Write how far every kind is known."""
+        quarantined = list(self._mirror.quarantined.values())
+        rows = [
+            Sync(
+                cluster_id=self.lease.cluster_id,
+                resource=f"{resource.plural}.{resource.group}".rstrip("."),
+                required=resource in REQUIRED,
+                epoch=self.lease.epoch,
+                synced_at=known.synced_at if self._begun and self._leads() else None,
+                alive_at=known.alive_at,
+                objects_count=len(known.keys),
+                relists=known.lists,
+                failures=known.failures,
+                reason=known.reason[:500],
+                quarantined=tuple(odd for odd in quarantined if odd.kind == resource.plural)[:20],
+            )
+            for resource, known in self._known.items()
+        ]
+        columns = [
+            "required", "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason",
+            "quarantined",
+        ]  # fmt: skip
+        Sync.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
+        )
+        tell_watched(self.lease.cluster_id)
+        tally.flush()
+
+
+class _Known:
+    """How far one kind is known."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.synced_at: datetime | None = None
+        self.alive_at: datetime | None = None
+        self.lists = 0
+        self.failures = 0
+        self.reason = ""
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Seen):
+            self.keys.add(event.key)
+        elif isinstance(event, Gone):
+            self.keys.discard(event.key)
+        elif isinstance(event, Synced):
+            self.lists += 1
+            self.synced_at = timezone.now()
+        elif isinstance(event, Failed):
+            self.failures, self.reason = self.failures + 1, event.reason
+            return
+        elif isinstance(event, Alive):
+            self.failures = 0
+        self.alive_at = timezone.now()
