@@ -1,9 +1,8 @@
 """Follow a live cluster: what its API server shows becomes rows, as it happens.
 
 Rule: per kind of object a thread with a reflector; one applier that gathers what came for `GATHER_SECONDS` or
-`MOST_EVENTS` and writes it by `placement.actions.follow`. A pod that waits for a node is taken in at once, or, where
-others came just before it, after a rest half as long as they took: pods that keep coming are decided some at a time,
-and a third of the time is left to others.
+`MOST_EVENTS` and writes it by `placement.actions.follow`. A pod that waits for a node is taken in at once; those that
+came meanwhile are decided together.
 Nothing is written before every required kind was listed whole; then what the database has and the lists have not is
 gone. What cannot be written because somebody was faster is tried again.
 Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
@@ -46,7 +45,6 @@ from .live import Live
 
 _NODE = b'"nodeName":'  # in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
-RESTS, LONGEST_REST_SECONDS = 0.5, 0.025  # of the time that the pods before took
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 MOST_CONFLICTS = 20
@@ -73,7 +71,6 @@ class Follower:
         self.ended = ended
         self._live = live
         self._busy = False
-        self._rest_until = -LONGEST_REST_SECONDS
         self._api = api
         self._leads = leads
         self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
@@ -109,16 +106,12 @@ class Follower:
 
     def turn(self) -> None:
         """Take in what comes for a moment, write it, and keep the lease."""
-        hurried = self._gather()
-        began = time.monotonic()
+        self._gather()
         if self._begun or self._in_step():
             self._apply_policies()
             self._apply()
         if self._live is not None:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
-        if hurried:
-            ended = time.monotonic()
-            self._rest_until = ended + min(RESTS * (ended - began), LONGEST_REST_SECONDS)
         now = turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed, self._lost = now, not following.renew(self.lease)
@@ -151,13 +144,10 @@ class Follower:
                 except queue.Full:
                     continue
 
-    def _gather(self) -> bool:
-        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us.
-
-        Returns whether a pod came that waits for its node.
-        """
+    def _gather(self) -> None:
+        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us."""
         until = time.monotonic() + GATHER_SECONDS
-        hurry, came = self._busy, False
+        hurry = self._busy
         for _ in range(MOST_EVENTS):
             left = 0.0 if hurry else until - time.monotonic()
             try:
@@ -170,12 +160,8 @@ class Follower:
                     continue
                 self._mirror.feed(resource, event)
                 self._changed = True
-                if not came and self._live is not None and resource is PODS and _NODE not in event.body:
-                    came = True
-                    if not hurry:
-                        hurry = True
-                        time.sleep(max(0.0, self._rest_until - time.monotonic()))
-        return came
+                waits = self._live is not None and resource is PODS and _NODE not in event.body
+                hurry = hurry or waits
 
     def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:
         """Tell whether an event says only that a pod was bound as this process did; such are not read."""

@@ -10,7 +10,7 @@ Invariant: a lost comparison writes nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from django.db.models import F, Model, QuerySet
@@ -21,6 +21,7 @@ from hetsched.journal.rows import update
 
 from .models import Cluster, Node
 
+TOTALS = ("requested", "gpu_milli_used")
 _ANY = 2**62  # more than any revision
 _CLUSTER = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")))
 _NODES = Prepared(lambda: Node.objects.filter(pk__in=Among("ids")).defer("report"))
@@ -83,7 +84,10 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
 
 
 def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
-    """Add loads to nodes and to the cluster's totals; return the changed nodes."""
+    """Add loads to nodes and to the cluster's totals; return the changed nodes.
+
+    The nodes are written; `TOTALS` of the cluster are the caller's to write, with what else it changes there.
+    """
     nodes = {node.pk: node for node in _NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
     for node_id, load in loads.items():
@@ -97,7 +101,6 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
         node.gpu_milli_used += load.gpu_milli
         cluster.gpu_milli_used += load.gpu_milli
     cluster.requested = dict(sorted(totals.items()))
-    write_columns([cluster], ("requested", "gpu_milli_used"))
     write_loads(nodes.values())
     return nodes
 
@@ -107,6 +110,6 @@ def write_loads(nodes: Iterable[Node]) -> None:
     write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
 
 
-def write_columns(rows: Iterable[Model], names: Sequence[str]) -> None:
+def write_columns(rows: Iterable[Model], names: Collection[str]) -> None:
     """Write some columns of many rows of one kind; `bulk_update` would build one huge CASE for it."""
     update(list(rows), names)

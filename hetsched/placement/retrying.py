@@ -32,10 +32,10 @@ FLUSH = timedelta(minutes=5)
 _REFUSED = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
-def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False) -> int:
+def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
     """Queue the pods that one of these changes may help, and note the changes; return how many pods there were.
 
-    The cluster is locked by `advance`. `at_once`: their back-off is over.
+    The cluster is locked by `advance`. `at_once`: their back-off is over. `write` False: the caller writes `stirred`.
     """
     happened = sorted(set(events))
     if not happened:
@@ -43,7 +43,8 @@ def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False) ->
     noted = {**cluster.stirred, **{event.value: cluster.revision for event in happened}}
     if noted != cluster.stirred:
         cluster.stirred = noted
-        write_columns([cluster], ("stirred",))
+        if write:
+            write_columns([cluster], ("stirred",))
     if at_once:
         return _refused(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
     return _QUEUE(cluster=cluster.pk, bits=bits(happened))

@@ -122,6 +122,15 @@ def _count_what_is_owed() -> None:
         close_old_connections()
 
 
+def owe_counts(cluster_id: int) -> bool:
+    """Leave the counts that a transaction changes to `count_up`; tell whether that is called, and not due by now."""
+    pace = _pace(cluster_id)
+    if pace is None or time.monotonic() - pace.at >= COUNT_SECONDS:
+        return False
+    pace.owed = True
+    return True
+
+
 def counts_are_due(cluster_id: int) -> bool:
     """Tell, inside a transaction, whether the counts that it changes shall be told with it; else they are owed."""
     pace = _pace(cluster_id)

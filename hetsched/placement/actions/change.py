@@ -11,7 +11,7 @@ Invariants: what `close` publishes is a function of what was written; nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from django.utils import timezone
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.ledger import Conflict, Load, add_loads, write_columns
+from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.moment import shared_now
@@ -39,6 +39,7 @@ from ..topics import (
     cluster_figures,
     decisions_patch,
     held_document,
+    owe_counts,
     pod_documents,
     workload_head,
     workload_topic,
@@ -86,7 +87,7 @@ class Change:
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
-        self._also: dict[str, Patch] = {}
+        self._columns: set[str] = set()  # of the cluster, to be written at the end
 
     @cached_property
     def shared_now(self) -> datetime:
@@ -106,10 +107,6 @@ class Change:
         self._pods.add(pod_id)
         if workload_id is not None:
             self._workloads.add(workload_id)
-
-    def tell_also(self, patches: Mapping[str, Patch]) -> None:
-        """Tell, at the end, topics that nothing else of this change is told to."""
-        self._also.update(patches)
 
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
         """Move pods into a state and set columns with it.
@@ -132,7 +129,7 @@ class Change:
         """
         if bookings:
             self.decide_anew()
-            stir(self.cluster, {Event.POD_PLACED})
+            self._stir(Event.POD_PLACED)
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
@@ -140,7 +137,7 @@ class Change:
     def decide_anew(self) -> None:
         """Make decisions void that were made on an earlier revision and are not written yet."""
         self.cluster.decisive_revision = self.cluster.revision
-        write_columns([self.cluster], ("decisive_revision",))
+        self._columns.add("decisive_revision")
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
         """End the active reservations of these pods, exactly."""
@@ -166,18 +163,27 @@ class Change:
 
     def requeue(self) -> None:
         """Have the scheduler look again, after their back-off, at pods that wait for others to leave."""
-        stir(self.cluster, {Event.POD_RELEASED})
+        self._stir(Event.POD_RELEASED)
+
+    def _stir(self, event: Event) -> None:
+        stir(self.cluster, {event}, write=False)
+        self._columns.add("stirred")
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
         """Write what follows from the moves and bookings, and tell everybody."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
+        if nodes:
+            self._columns.update(TOTALS)
+        if self._columns:
+            write_columns([self.cluster], self._columns)
         workloads = self._settle_workloads()
+        if not (nodes or workloads or decisions) and owe_counts(self.cluster.pk):
+            return
         patches: dict[str, Patch | Callable[[], Patch]] = {
             workload_topic(workload_id): patch for workload_id, patch in workloads.items()
         }
-        patches.update(self._also)
         tiles = {node.name: tile(node) for node in nodes.values()}
         for node_id, node in nodes.items():
             pods = self._held[node_id]
@@ -191,7 +197,7 @@ class Change:
         """Derive the state of every touched workload from its pods; return the patches of their topics."""
         patches: dict[str, Patch] = {}
         changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
-        for workload_id, key, document in pod_documents(self._pods):
+        for workload_id, key, document in pod_documents(self._pods) if self._pods else ():
             changed_pods[workload_id][key] = document
         if not self._workloads:
             return patches

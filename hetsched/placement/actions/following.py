@@ -313,7 +313,7 @@ class _Batch:
         for seen in self.arriving:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
-        take_in(self.cluster, groups.values(), actor=SYSTEM, tell=self.change.tell_also)
+        take_in(self.cluster, groups.values(), actor=SYSTEM, told=False)
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:

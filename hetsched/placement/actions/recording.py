@@ -218,8 +218,10 @@ def _nominate(change: Change, results: Sequence[Result]) -> None:
 
     Raises: Conflict when one who has to leave holds nothing any more.
     """
-    over = [result for result in results if result.nominated is None or result.evicted]
-    change.end_nominations([result.waiting.pod_id for result in over], "decided anew")
+    before = [result for result in results if result.waiting.decision_id is not None]  # only who was decided has any
+    over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
+    if over:
+        change.end_nominations(over, "decided anew")
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")

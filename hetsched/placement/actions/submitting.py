@@ -8,7 +8,7 @@ left alone: pods that wait hold nothing, so a submission never disturbs the sche
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -250,11 +250,11 @@ def take_in(
     *,
     actor: Actor,
     origin: str = Pod.WATCHED,
-    tell: Callable[[dict[str, Any]], None] | None = None,
+    told: bool = True,
 ) -> list[Pod]:
     """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
 
-    `tell` takes what their topics are told, where the caller publishes; who looks at the cluster is told by it too.
+    `told` False: the caller tells who looks at the cluster; at workloads that are not there yet nobody looks.
     Raises: IntegrityError when another pod of one of these names is live.
     """
     wanted = list(groups)
@@ -265,10 +265,8 @@ def take_in(
         made.append((_workload(cluster, pods, actor, ""), pods))
     if made:
         _insert(made, actor)
-        if tell is None:
+        if told:
             _tell(cluster, made)
-        else:
-            tell(_documents(made))
     return [pod for _, pods in made for pod in pods]
 
 
