@@ -10,36 +10,23 @@ from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import difference, merge
 from hetsched.placement.models import Workload
 from hetsched.placement.topics import snapshot
+from tests.listener import Listener
 from tests.walk import Walk
 
 pytestmark = pytest.mark.django_db
 STEPS = 40
 
 
-class Client:
-    """One that subscribes to a topic once and then only listens."""
-
-    def __init__(self, topic: str) -> None:
-        first = snapshot(topic)
-        self.topic, self.revision, self.document = first.topic, first.revision, first.data
-
-    def listen(self) -> None:
-        for event in OutboxEvent.objects.filter(topic=self.topic, revision__gt=self.revision).order_by("revision"):
-            assert event.revision == self.revision + 1
-            self.revision = event.revision
-            self.document = merge(self.document, event.data)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_old_snapshot_and_deltas_make_the_fresh_snapshot(seed: int) -> None:
     walk = Walk(seed)
     topics = ["cluster:walk", "decisions", "policies", *(f"node:walk/n{number}" for number in range(6))]
-    clients = {topic: Client(topic) for topic in topics}
+    clients = {topic: Listener(topic) for topic in topics}
     for number in range(STEPS):
         happened = walk.step()
         for workload in Workload.objects.all():
             topic = f"workload:{workload.pk}"
-            clients.setdefault(topic, Client(topic))
+            clients.setdefault(topic, Listener(topic))
         for topic, client in clients.items():
             client.listen()
             fresh = snapshot(topic)

@@ -1,0 +1,83 @@
+"""A follower tells once in a while how many pods are in which state, and of new workloads nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.lease import Lease, following
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement import topics
+from hetsched.placement.actions import follow
+from hetsched.placement.models import Workload
+from hetsched.placement.topics import count_always, count_seldom, count_up, snapshot
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from tests.listener import Listener
+
+pytestmark = pytest.mark.django_db(transaction=True)  # what is owed is settled when a transaction ends
+
+
+@pytest.fixture
+def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
+    """Follow a cluster of one node of which pods are counted seldom: here, only when somebody asks."""
+    ensure_builtins()
+    cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=cluster)
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    follow(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=lease.epoch)
+    monkeypatch.setattr(topics, "COUNT_SECONDS", 3600.0)
+    count_seldom(cluster.pk)
+    come(lease, "first")
+    count_up(cluster.pk, at_once=True)
+    yield lease
+    count_always(cluster.pk)
+
+
+def come(lease: Lease, name: str) -> None:
+    spec = a_pod(name).having(uid=name).build()
+    seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
+    follow(lease.cluster_id, Changes(pods=[seen]), epoch=lease.epoch)
+
+
+def test_a_pod_that_comes_to_wait_is_told_to_nobody_yet(lease: Lease) -> None:
+    before = OutboxEvent.objects.count()
+    come(lease, "second")
+    assert OutboxEvent.objects.count() == before
+
+
+def test_its_workload_can_be_looked_at_all_the_same_and_what_follows_is_told(lease: Lease) -> None:
+    come(lease, "second")
+    workload = Workload.objects.get(name="second")
+    client = Listener(f"workload:{workload.pk}")
+    assert client.document["pods"]["default/second"]["state"] == "pending"
+    follow(lease.cluster_id, Changes(pods_gone=["default/second"]), epoch=lease.epoch)
+    client.listen()
+    assert client.document == snapshot(client.topic).data
+    assert client.document["state"] == "cancelled"
+
+
+def test_whoever_looks_at_the_cluster_hears_of_it_with_the_counts(lease: Lease) -> None:
+    client = Listener("cluster:live")
+    come(lease, "second")
+    client.listen()
+    assert client.document["counts"]["pending"] == 1
+    count_up(lease.cluster_id, at_once=True)
+    client.listen()
+    assert client.document["counts"]["pending"] == 2
+    assert client.document == snapshot("cluster:live").data
+
+
+def test_where_counts_are_told_with_each_change_nothing_is_owed(lease: Lease) -> None:
+    count_always(lease.cluster_id)
+    client = Listener("cluster:live")
+    come(lease, "second")
+    client.listen()
+    assert Cluster.objects.get().revision == client.document["revision"]
+    assert client.document["counts"]["pending"] == 2

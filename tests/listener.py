@@ -1,0 +1,21 @@
+"""A client of the live contract, as far as documents go."""
+
+from __future__ import annotations
+
+from hetsched.journal.models import OutboxEvent
+from hetsched.journal.publish import merge
+from hetsched.placement.topics import snapshot
+
+
+class Listener:
+    """One that subscribes to a topic once and then only listens."""
+
+    def __init__(self, topic: str) -> None:
+        first = snapshot(topic)
+        self.topic, self.revision, self.document = first.topic, first.revision, first.data
+
+    def listen(self) -> None:
+        for event in OutboxEvent.objects.filter(topic=self.topic, revision__gt=self.revision).order_by("revision"):
+            assert event.revision == self.revision + 1
+            self.revision = event.revision
+            self.document = merge(self.document, event.data)
