@@ -1,13 +1,15 @@
 // The what-if page: the question as fields or YAML, kept in the address, asked 300 ms after the last change.
+import { readNeeds } from "./binary-need.js";
+import { offerCommonWorkloads } from "./common-workloads.js";
 import { drawComparison } from "./compare.js";
+import { copyBy } from "./copying.js";
 import { element, fill, stateChip, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
 import { IsaPicker } from "./isa-picker.js";
-import { changedText, commandOf, curlOf, yamlText } from "./manifest.js";
+import { changedText, commandOf, curlOf } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { Question, WISHES } from "./question.js";
 import { drawAnswer, drawProblem, marksOf } from "./result.js";
-import { localized } from "./told.js";
 
 const PAUSE_MILLISECONDS = 300;
 const LONGEST_ADDRESS = 6000;
@@ -21,6 +23,9 @@ const answer = document.getElementById("answer");
 const result = document.getElementById("result");
 const comparison = document.getElementById("comparison");
 const jump = document.getElementById("jump");
+const copied = document.getElementById("copied");
+const copyText = document.getElementById("copy-text");
+const binarySaid = document.getElementById("binary-said");
 const everyNode = document.getElementById("every-node");
 const cluster = document.getElementById("what-if").dataset.cluster;
 const grid = new NodeGrid(document.getElementById("grid"), words, {
@@ -72,7 +77,7 @@ function writeAddress(one) {
   if (pinned) query.set("beside", pinned);
   address.search = query;
   address.hash = hash;
-  say(complete ? "" : words.long);
+  copied.textContent = complete ? "" : words.long;
   history.replaceState(null, "", address);
 }
 
@@ -326,131 +331,40 @@ document.getElementById("unpin").addEventListener("click", (event) => {
   ask();
 });
 
-// -- files ------------------------------------------------------------------------------------------------------------
+// -- files, common workloads, copies -----------------------------------------------------------------------------------
 
-const binarySaid = document.getElementById("binary-said");
-
-document.getElementById("binary").addEventListener("change", async (event) => {
-  const [file] = event.target.files;
-  event.target.value = "";
-  if (!file) return;
-  binarySaid.textContent = fill(words.reading, { name: file.name });
-  try {
-    const response = await fetch(`/api/v1/isa/inspect/?${new URLSearchParams({ file: file.name.slice(0, 100) })}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/octet-stream", "X-CSRFToken": field("csrfmiddlewaretoken").value },
-      body: file,
-    });
-    const found = await response.json();
-    if (response.ok) tellNeed(file.name, found);
-    else binarySaid.textContent = `${localized(found.detail)} (${found.code})`;
-  } catch {
-    binarySaid.textContent = words.unreachable;
-  }
+readNeeds({
+  input: document.getElementById("binary"), said: binarySaid, isa: field("isa"), token: field("csrfmiddlewaretoken"), words,
 });
-
-// A program has one need; an image one for each architecture, of which one is chosen.
-function tellNeed(name, found) {
-  const needs = found.requirements ?? { [found.machine]: found.requirement };
-  const known = Object.entries(needs).filter(([, need]) => need);
-  const use = (need) => {
-    field("isa").value = need;
-    field("isa").dispatchEvent(new Event("input", { bubbles: true }));
-  };
-  const choices = known.map(([machine, need]) => {
-    const button = element("button", { type: "button", class: "pick" }, `${machine}: ${need}`);
-    button.addEventListener("click", () => use(need));
-    return button;
-  });
-  const sentence = known.length ? words.needs : words["needs-unknown"];
-  const warned = [...(found.warnings ?? []), ...(found.problems ?? [])].slice(0, 3);
-  binarySaid.replaceChildren(
-    fill(sentence, { name }), " ", ...choices, ...warned.map((one) => element("span", { class: "muted" }, ` ${one}.`)),
-  );
-  if (known.length === 1) use(known[0][1]);
-}
+offerCommonWorkloads(document.getElementById("shapes"), {
+  cluster, words,
+  choose: (part) => {
+    put(new Question({ ...question(), ...part }));
+    field("isa").dispatchEvent(new Event("input"));
+    ask();
+  },
+});
+copyBy(form.querySelectorAll("[data-copies]"), {
+  shown: copyText, said: copied, words,
+  texts: {
+    curl: () => curlOf(question().body(cluster, { explain: true })),
+    cli: () => commandOf(question().manifestText, question().body(cluster)),
+    yaml: () => question().manifestText,
+    link: () => location.href,
+  },
+});
 
 document.getElementById("manifest").addEventListener("change", async (event) => {
   const [file] = event.target.files;
   event.target.value = "";
   if (!file) return;
-  if (file.size > LARGEST_MANIFEST) return say(words["too-large"]);
+  if (file.size > LARGEST_MANIFEST) {
+    copied.textContent = words["too-large"];
+    return;
+  }
   yaml.value = await file.text();
   ask();
 });
-
-// -- common workloads -------------------------------------------------------------------------------------------------
-
-const shapes = document.getElementById("shapes");
-let table = null;
-
-async function loadShapes() {
-  if (table) return;
-  table = { shapes: [] };
-  const found = await fetch(`/api/v1/metrics/headroom/?${new URLSearchParams({ cluster })}`).catch(() => null);
-  if (!found?.ok) {
-    table = null;
-    return;
-  }
-  table = await found.json();
-  shapes.append(...table.shapes.map((shape, at) => element("option", { value: at }, shapeWords(shape))));
-}
-
-function shapeWords(shape) {
-  const parts = [
-    shape.cpu && `${shape.cpu} CPU`, shape.memory, shape.isa, shape.cards > 0 && !shape.milli && `${shape.cards} GPU`,
-    shape.milli && `${shape.milli} ‰ GPU`, shape.model, ...Object.entries(shape.others).map((pair) => pair.join(" ")),
-  ];
-  const asked = parts.filter(Boolean).join(" · ");
-  return shape.like ? `${asked} (${fill(words.like, { name: shape.like })})` : asked;
-}
-
-function useShape(shape) {
-  const wishes = {
-    cpu: shape.cpu, memory: shape.memory, isa: shape.isa, emulated: shape.emulated, cards: shape.milli ? null : shape.cards || null,
-    milli: shape.milli, gpumem: shape.gpuMemoryMib ?? shape.gpuMemoryMiB, model: shape.model,
-  };
-  const told = Object.fromEntries(Object.entries(wishes).filter(([, value]) => value).map(([name, value]) => [name, String(value)]));
-  const kept = question();
-  put(new Question(shape.plain ? { ...kept, wishes: told, mode: "form" } : { ...kept, yaml: yamlText(shape.manifest), mode: "yaml" }));
-  field("isa").dispatchEvent(new Event("input"));
-  ask();
-}
-
-shapes.addEventListener("focus", loadShapes, { once: true });
-shapes.addEventListener("pointerdown", loadShapes, { once: true });
-shapes.addEventListener("change", (event) => {
-  event.stopPropagation();
-  if (shapes.value) useShape(table.shapes[shapes.value]);
-});
-
-// -- copying ----------------------------------------------------------------------------------------------------------
-
-const COPIES = {
-  curl: () => curlOf(question().body(cluster, { explain: true })),
-  cli: () => commandOf(question().manifestText, question().body(cluster)),
-  yaml: () => question().manifestText,
-  link: () => location.href,
-};
-
-async function copy(kind) {
-  const shown = document.getElementById("copy-text");
-  const text = COPIES[kind]();
-  shown.hidden = true;
-  try {
-    await navigator.clipboard.writeText(text);
-    say(words.copied);
-  } catch {
-    // Without a secure address there is no clipboard; the text can still be marked by hand.
-    shown.textContent = text;
-    shown.hidden = false;
-    say(words["not-copied"]);
-  }
-}
-
-function say(text) {
-  document.getElementById("copied").textContent = text;
-}
 
 // -- wiring -----------------------------------------------------------------------------------------------------------
 
@@ -466,7 +380,7 @@ form.addEventListener("reset", () => {
   copies = {};
   pinned = null;
   yaml.value = nodesYaml.value = binarySaid.textContent = "";
-  document.getElementById("copy-text").hidden = document.getElementById("unpin").hidden = true;
+  copyText.hidden = document.getElementById("unpin").hidden = true;
   showNodes();
   setTimeout(() => {
     field("isa").dispatchEvent(new Event("input"));
@@ -481,9 +395,6 @@ document.getElementById("mode").addEventListener("click", (event) => {
   showMode(event.target.value);
   ask();
 });
-for (const button of form.querySelectorAll("[data-copies]")) {
-  button.addEventListener("click", () => copy(button.dataset.copies));
-}
 const examples = readWords("worked-examples");
 for (const button of document.querySelectorAll("[data-example]")) {
   button.addEventListener("click", () => {

@@ -1,0 +1,47 @@
+// The need of a program or image from one's own disk, read by the server and put into the form.
+import { element, fill } from "./draw.js";
+import { localized } from "./told.js";
+
+// `input` takes the file, `said` what came of it, `isa` the need; `token` is the form's.
+export function readNeeds({ input, said, isa, token, words }) {
+  input.addEventListener("change", async () => {
+    const [file] = input.files;
+    input.value = "";
+    if (!file) return;
+    said.textContent = fill(words.reading, { name: file.name });
+    try {
+      const response = await fetch(`/api/v1/isa/inspect/?${new URLSearchParams({ file: file.name.slice(0, 100) })}`, {
+        method: "POST",
+        headers: { "Content-Type": "application/octet-stream", "X-CSRFToken": token.value },
+        body: file,
+      });
+      const found = await response.json();
+      if (response.ok) tell(file.name, found);
+      else said.textContent = `${localized(found.detail)} (${found.code})`;
+    } catch {
+      said.textContent = words.unreachable;
+    }
+  });
+
+  function use(need) {
+    isa.value = need;
+    isa.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // A program has one need; an image one for each architecture, of which one is chosen.
+  function tell(name, found) {
+    const needs = found.requirements ?? { [found.machine]: found.requirement };
+    const known = Object.entries(needs).filter(([, need]) => need);
+    const choices = known.map(([machine, need]) => {
+      const button = element("button", { type: "button", class: "pick" }, `${machine}: ${need}`);
+      button.addEventListener("click", () => use(need));
+      return button;
+    });
+    const sentence = known.length ? words.needs : words["needs-unknown"];
+    const warned = [...(found.warnings ?? []), ...(found.problems ?? [])].slice(0, 3);
+    said.replaceChildren(
+      fill(sentence, { name }), " ", ...choices, ...warned.map((one) => element("span", { class: "muted" }, ` ${one}.`)),
+    );
+    if (known.length === 1) use(known[0][1]);
+  }
+}

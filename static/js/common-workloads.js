@@ -1,0 +1,46 @@
+// What a cluster is asked for most often, as a list to choose a question from; read when somebody opens it.
+import { element, fill } from "./draw.js";
+import { yamlText } from "./manifest.js";
+
+// `choose` gets the part of a question that a chosen workload makes.
+export function offerCommonWorkloads(list, { cluster, words, choose }) {
+  let table = null;
+
+  async function load() {
+    if (table) return;
+    table = { shapes: [] };
+    const found = await fetch(`/api/v1/metrics/headroom/?${new URLSearchParams({ cluster })}`).catch(() => null);
+    if (!found?.ok) {
+      table = null;
+      return;
+    }
+    table = await found.json();
+    list.append(...table.shapes.map((shape, at) => element("option", { value: at }, wordsOf(shape, words))));
+  }
+
+  list.addEventListener("focus", load, { once: true });
+  list.addEventListener("pointerdown", load, { once: true });
+  list.addEventListener("change", (event) => {
+    event.stopPropagation();
+    if (list.value) choose(asked(table.shapes[list.value]));
+  });
+}
+
+function wordsOf(shape, words) {
+  const parts = [
+    shape.cpu && `${shape.cpu} CPU`, shape.memory, shape.isa, shape.cards > 0 && !shape.milli && `${shape.cards} GPU`,
+    shape.milli && `${shape.milli} ‰ GPU`, shape.model, ...Object.entries(shape.others).map((pair) => pair.join(" ")),
+  ];
+  const asked = parts.filter(Boolean).join(" · ");
+  return shape.like ? `${asked} (${fill(words.like, { name: shape.like })})` : asked;
+}
+
+function asked(shape) {
+  if (!shape.plain) return { yaml: yamlText(shape.manifest), mode: "yaml" };
+  const wishes = {
+    cpu: shape.cpu, memory: shape.memory, isa: shape.isa, emulated: shape.emulated, cards: shape.milli ? null : shape.cards || null,
+    milli: shape.milli, gpumem: shape.gpuMemoryMib ?? shape.gpuMemoryMiB, model: shape.model,
+  };
+  const told = Object.entries(wishes).filter(([, value]) => value).map(([name, value]) => [name, String(value)]);
+  return { wishes: Object.fromEntries(told), mode: "form" };
+}
