@@ -49,15 +49,15 @@ class Driver:
         self._process.stdout.close()
 
 
-def add_cluster(name: str, nodes: int) -> int:
-    """Add an offline cluster of equal nodes: 16 CPUs, 64 GiB, 4 cards each."""
+def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
+    """Add an offline cluster of equal nodes: 16 CPUs, 64 GiB, 4 cards and room for `pods` each."""
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement.actions import import_cluster
 
     objects: list[dict[str, Any]] = []
     for number in range(nodes):
         node = f"node-{number:03}"
-        allocatable = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"}
+        allocatable = {"cpu": "16", "memory": "64Gi", "pods": str(pods), "nvidia.com/gpu": "4"}
         ready = [{"type": "Ready", "status": "True"}]
         cards = [{"index": index, "uuid": f"GPU-{number}-{index}", "memoryMiB": 16384} for index in range(4)]
         labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": node}

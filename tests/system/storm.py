@@ -121,7 +121,7 @@ class Storm:
         self.database_port, self.store_port = database_port, store_port
         assert plane.driver
         self.ask = plane.driver
-        self.ask("add_cluster", name=CLUSTER, nodes=40)
+        self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)  # as `make chaos` leaves tens of thousands
         asked = ("token", "create", "--role", "submitter", "-o", "json")
         self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
         self.ports: list[int] = []
