@@ -160,7 +160,9 @@ class Follower:
                     continue
                 self._mirror.feed(resource, event)
                 self._changed = True
-                waits = self._live is not None and resource is PODS and _NODE not in event.body
+                waits = (
+                    self._live is not None and resource is PODS and isinstance(event, Seen) and _NODE not in event.body
+                )
                 hurry = hurry or waits
 
     def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:

@@ -2,9 +2,10 @@
 
 Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
 snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
-snapshot the key is left out. How many pods are in which state is told with each change or, by whoever follows a live
-cluster, once in `COUNT_SECONDS` and once more when it has changed since. Patches that depend on rows which other
-transactions change are computed under the topic's lock (`publish_many` takes a callable for that).
+snapshot the key is left out. How many pods are in which state, and a cluster's own row where nothing else is told, is
+told with each change or, by whoever writes often, once in `COUNT_SECONDS` and once more when it has changed since.
+Patches that depend on rows which other transactions change are computed under the topic's lock (`publish_many` takes a
+callable for that).
 Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
 `node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
 `policies`, `goldens`, `plans`.
@@ -12,6 +13,7 @@ Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluste
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,13 +87,26 @@ def cluster_counts(cluster: Cluster) -> Document:
 
 
 class _Pace:
-    """When the counts of a cluster were told last by this process, and whether they changed since."""
+    """When the counts of a cluster were told last by this process, with which change, and which was the last."""
 
     def __init__(self) -> None:
         self.at = -COUNT_SECONDS
-        self.owed = False
+        self.changes = self.told = 0
+
+    @property
+    def owed(self) -> bool:
+        return self.changes != self.told
+
+    def owe(self) -> None:
+        """Owe, once the transaction is committed, what it changes: whoever counts before does not see it."""
+
+        def owed() -> None:
+            self.changes = next(_numbers)
+
+        transaction.on_commit(owed)
 
 
+_numbers = itertools.count(1)
 _paces: dict[int, _Pace] = {}
 _everywhere: list[bool] = []
 
@@ -127,7 +142,7 @@ def owe_counts(cluster_id: int) -> bool:
     pace = _pace(cluster_id)
     if pace is None or time.monotonic() - pace.at >= COUNT_SECONDS:
         return False
-    pace.owed = True
+    pace.owe()
     return True
 
 
@@ -136,13 +151,13 @@ def counts_are_due(cluster_id: int) -> bool:
     pace = _pace(cluster_id)
     if pace is None:
         return True
-    now = time.monotonic()
-    pace.owed = True
+    now, changes = time.monotonic(), pace.changes
     if now - pace.at < COUNT_SECONDS:
+        pace.owe()
         return False
 
     def told() -> None:
-        pace.at, pace.owed = now, False
+        pace.at, pace.told = now, changes
 
     transaction.on_commit(told)
     return True
@@ -168,9 +183,9 @@ def count_up(cluster_id: int, *, at_once: bool = False) -> None:
     if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
         return
     with transaction.atomic():
-        cluster = Cluster.objects.get(pk=cluster_id)
         pace.at = -COUNT_SECONDS
-        publish_many({cluster_topic(cluster): lambda: cluster_figures(cluster)})
+        topic = cluster_topic(Cluster.objects.get(pk=cluster_id))
+        publish_many({topic: lambda: cluster_figures(Cluster.objects.get(pk=cluster_id))})
 
 
 def cluster_figures(cluster: Cluster) -> Document:

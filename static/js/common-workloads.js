@@ -5,21 +5,25 @@ import { yamlText } from "./manifest.js";
 // `choose` gets the part of a question that a chosen workload makes.
 export function offerCommonWorkloads(list, { cluster, words, choose }) {
   let table = null;
+  let reading = false;
 
   async function load() {
-    if (table) return;
-    table = { shapes: [] };
-    const found = await fetch(`/api/v1/metrics/headroom/?${new URLSearchParams({ cluster })}`).catch(() => null);
-    if (!found?.ok) {
-      table = null;
-      return;
+    if (table || reading) return;
+    reading = true;
+    try {
+      const found = await fetch(`/api/v1/metrics/headroom/?${new URLSearchParams({ cluster })}`);
+      if (!found.ok) return;
+      table = await found.json();
+      list.append(...table.shapes.map((shape, at) => element("option", { value: at }, wordsOf(shape, words))));
+    } catch {
+      // Whoever opens the list again has it read again.
+    } finally {
+      reading = false;
     }
-    table = await found.json();
-    list.append(...table.shapes.map((shape, at) => element("option", { value: at }, wordsOf(shape, words))));
   }
 
-  list.addEventListener("focus", load, { once: true });
-  list.addEventListener("pointerdown", load, { once: true });
+  list.addEventListener("focus", load);
+  list.addEventListener("pointerdown", load);
   list.addEventListener("change", (event) => {
     event.stopPropagation();
     if (list.value) choose(asked(table.shapes[list.value]));
@@ -31,8 +35,8 @@ function wordsOf(shape, words) {
     shape.cpu && `${shape.cpu} CPU`, shape.memory, shape.isa, shape.cards > 0 && !shape.milli && `${shape.cards} GPU`,
     shape.milli && `${shape.milli} ‰ GPU`, shape.model, ...Object.entries(shape.others).map((pair) => pair.join(" ")),
   ];
-  const asked = parts.filter(Boolean).join(" · ");
-  return shape.like ? `${asked} (${fill(words.like, { name: shape.like })})` : asked;
+  const told = parts.filter(Boolean).join(" · ");
+  return shape.like ? `${told} (${fill(words.like, { name: shape.like })})` : told;
 }
 
 function asked(shape) {

@@ -272,8 +272,8 @@ function showNodes() {
   };
   const drained = drain.map((name) => chip(name, () => (drain = drain.filter((one) => one !== name))));
   document.getElementById("drained").replaceChildren(...drained);
-  const copied = Object.entries(copies).map(([name, count]) => chip(`${count} × ${name}`, () => delete copies[name]));
-  document.getElementById("copied-nodes").replaceChildren(...copied);
+  const added = Object.entries(copies).map(([name, count]) => chip(`${count} × ${name}`, () => delete copies[name]));
+  document.getElementById("copied-nodes").replaceChildren(...added);
 }
 
 function addNode(input, add) {

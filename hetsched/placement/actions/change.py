@@ -172,7 +172,7 @@ class Change:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write what follows from the moves and bookings, and tell everybody."""
+        """Write what follows from the moves and bookings, and tell it; counts alone may be left to `count_up`."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)

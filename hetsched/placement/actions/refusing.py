@@ -14,6 +14,7 @@ from datetime import datetime
 
 from django.db import transaction
 from django.db.models import F, Q
+from django.utils import timezone
 
 from hetsched.contracts.doubts import Doubt
 from hetsched.contracts.observed import ObservedPod
@@ -159,12 +160,12 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
     """
     reason = require_reason(reason)
     with transaction.atomic():
-        change = Change(advance(cluster.pk))
+        locked = advance(cluster.pk)
         open_ones = Rejection.objects.filter(cluster=cluster, node__name=node_name, cleared_at=None)
-        freed = open_ones.update(cleared_at=change.now)
-        node = clear_doubts(change.cluster, node_name, freed=freed, actor=actor, reason=reason)
+        freed = open_ones.update(cleared_at=timezone.now())
+        node = clear_doubts(locked, node_name, freed=freed, actor=actor, reason=reason)
         if freed:
-            _try_again(change.cluster)
+            _try_again(locked)
     return node
 
 

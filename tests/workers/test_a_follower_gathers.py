@@ -1,0 +1,61 @@
+"""A follower gathers what comes for a moment; where a pod waits for its node, it takes what is there and goes on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.reflector import Event, Gone, Seen
+from hetsched.adapters.kube.resources import PODS
+from workers.follower import Follower
+
+
+class News(queue.Queue[Any]):
+    """What came, of which nothing comes later; notes how often somebody would have waited for more."""
+
+    waited = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if self.empty() and block:
+            self.waited += 1
+        return super().get(block=False)
+
+
+class Live:
+    passes = False
+
+    def is_only_echo(self, event: Event) -> bool:
+        return False
+
+
+def waits_after(event: Event) -> int:
+    """Return how often a follower that decides waits for more once it has this."""
+    nothing: Any = None
+    lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
+    live: Any = Live()
+    follower = Follower(lease, nothing, threading.Event(), live=live)
+    follower._news = news = News()
+    news.put((PODS, event))
+    follower._gather()
+    return news.waited
+
+
+def a_pod(node: str) -> Seen:
+    spec = f'"nodeName":"{node}","containers":[]' if node else '"containers":[]'
+    return Seen("web/p", f'{{"metadata":{{"name":"p","namespace":"web","uid":"u"}},"spec":{{{spec}}}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("event", "waits"),
+    [
+        pytest.param(a_pod(""), 0, id="it waits for its node"),
+        pytest.param(a_pod("n1"), 1, id="it has one"),
+        pytest.param(Gone("web/p", b""), 1, id="it is no more"),
+    ],
+)
+def test_it_waits_for_more_where_no_pod_waits_for_it(event: Event, waits: int) -> None:
+    assert waits_after(event) == waits
