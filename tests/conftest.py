@@ -26,13 +26,13 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
     """A request leaves its language to its thread, and a rolled-back cluster's state to the next one of its id."""
     yield
     translation.deactivate()
-    snapshot, topics = (sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "topics"))
+    snapshot, counting = (sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "counting"))
     if snapshot is not None:
         snapshot._warm.clear()
-    if topics is None:
+    if counting is None:
         return
-    topics._paces.clear()
-    if topics._everywhere:  # what the first request to a server's own ASGI handler sets for the rest of its process
+    counting._paces.clear()
+    if counting._everywhere:  # what the first request to a server's own ASGI handler sets for the rest of its process
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()
         pytest.fail("threads of a server would tell things beside every later test: have `handler._begin` do nothing")
@@ -41,7 +41,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
 _OF_A_SERVER = (
     ("hetsched.journal.publish", "_background"),
     ("hetsched.placement.dispatch", "_background"),
-    ("hetsched.placement.topics", "_everywhere"),
+    ("hetsched.placement.counting", "_everywhere"),
 )
 
 

@@ -35,10 +35,10 @@ from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import tally
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
+from hetsched.placement.counting import count_always, count_seldom, count_up
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import warm
-from hetsched.placement.topics import count_always, count_seldom, count_up
 from hetsched.policies.kept import follow_policies
 
 from .live import Live

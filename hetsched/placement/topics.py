@@ -2,10 +2,8 @@
 
 Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
 snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
-snapshot the key is left out. How many pods are in which state, and a cluster's own row where nothing else is told, is
-told with each change or, by whoever writes often, once in `COUNT_SECONDS` and once more when it has changed since.
-Patches that depend on rows which other transactions change are computed under the topic's lock (`publish_many` takes a
-callable for that).
+snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
+topic's lock (`publish_many` takes a callable for that).
 Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
 `node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
 `policies`, `goldens`, `plans`.
@@ -13,17 +11,11 @@ Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluste
 
 from __future__ import annotations
 
-import itertools
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-import structlog
-from django.db import close_old_connections, transaction
-from django.db.models import Count
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.errors import InputError
@@ -31,24 +23,21 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
-from hetsched.inventory.tiles import cluster_head, node_facts, node_load, plain, tile, without_nulls
-from hetsched.journal.prepared import Among, Given, Prepared
-from hetsched.journal.publish import publish_many, revision_of
+from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
+from hetsched.journal.prepared import Among, Prepared
+from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
 
-from .lifecycle import LISTED
+from .counting import cluster_counts
 from .models import Decision, Pod, Reservation, Workload
 
 DECISIONS = "decisions"
 LATEST = 50
 # Large columns that no document of a pod needs.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
-COUNTED = LISTED
-COUNT_SECONDS = 1.0
 
 Document = dict[str, Any]
-log = structlog.get_logger(__name__)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -68,129 +57,6 @@ def _time(value: datetime | None) -> str | None:
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
-
-
-_COUNTED = Prepared(
-    lambda: (
-        Pod.objects.filter(cluster=Given("cluster"), state__in=COUNTED)
-        .order_by()
-        .values_list("state")
-        .annotate(count=Count("id"))
-    )
-)
-
-
-def cluster_counts(cluster: Cluster) -> Document:
-    """Return a cluster's own figures and how many of its pods are in each state."""
-    counted = dict(_COUNTED(cluster=cluster.pk))
-    return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
-
-
-class _Pace:
-    """When the counts of a cluster were told last by this process, with which change, and which was the last."""
-
-    def __init__(self) -> None:
-        self.at = -COUNT_SECONDS
-        self.changes = self.told = 0
-
-    @property
-    def owed(self) -> bool:
-        return self.changes != self.told
-
-    def owe(self) -> None:
-        """Owe, once the transaction is committed, what it changes: whoever counts before does not see it."""
-
-        def owed() -> None:
-            self.changes = next(_numbers)
-
-        transaction.on_commit(owed)
-
-
-_numbers = itertools.count(1)
-_paces: dict[int, _Pace] = {}
-_everywhere: list[bool] = []
-
-
-def _pace(cluster_id: int) -> _Pace | None:
-    """Return how often the counts of a cluster are told by this process, None for always."""
-    if _everywhere and cluster_id not in _paces:
-        _paces[cluster_id] = _Pace()
-    return _paces.get(cluster_id)
-
-
-def keep_counting_seldom() -> None:
-    """Count pods as `count_seldom` says in every cluster until the process ends, in a thread what is owed."""
-    _everywhere.append(True)
-    threading.Thread(target=_count_what_is_owed, name="counts", daemon=True).start()
-
-
-def _count_what_is_owed() -> None:
-    while True:
-        time.sleep(COUNT_SECONDS)
-        for cluster_id in list(_paces):
-            try:
-                count_up(cluster_id)
-            except Cluster.DoesNotExist:
-                _paces.pop(cluster_id)
-            except Exception as error:  # the database is away: later
-                log.warning("counts not told", cluster=cluster_id, error=repr(error))
-        close_old_connections()
-
-
-def owe_counts(cluster_id: int) -> bool:
-    """Leave the counts that a transaction changes to `count_up`; tell whether that is called, and not due by now."""
-    pace = _pace(cluster_id)
-    if pace is None or time.monotonic() - pace.at >= COUNT_SECONDS:
-        return False
-    pace.owe()
-    return True
-
-
-def counts_are_due(cluster_id: int) -> bool:
-    """Tell, inside a transaction, whether the counts that it changes shall be told with it; else they are owed."""
-    pace = _pace(cluster_id)
-    if pace is None:
-        return True
-    now, changes = time.monotonic(), pace.changes
-    if now - pace.at < COUNT_SECONDS:
-        pace.owe()
-        return False
-
-    def told() -> None:
-        pace.at, pace.told = now, changes
-
-    transaction.on_commit(told)
-    return True
-
-
-def count_seldom(cluster_id: int) -> None:
-    """Count the pods of this cluster for its topic once in `COUNT_SECONDS`: whoever writes often also calls `count_up`.
-
-    To count takes as long as there are pods; by how many a single change moves the figures nobody can see.
-    """
-    _paces[cluster_id] = _Pace()
-
-
-def count_always(cluster_id: int) -> None:
-    """Tell counts with every change again, and those that are owed now."""
-    count_up(cluster_id, at_once=True)
-    _paces.pop(cluster_id, None)
-
-
-def count_up(cluster_id: int, *, at_once: bool = False) -> None:
-    """Tell the counts of a cluster that changed since they were told, if that is some time ago."""
-    pace = _paces.get(cluster_id)
-    if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
-        return
-    with transaction.atomic():
-        pace.at = -COUNT_SECONDS
-        topic = cluster_topic(Cluster.objects.get(pk=cluster_id))
-        publish_many({topic: lambda: cluster_figures(Cluster.objects.get(pk=cluster_id))})
-
-
-def cluster_figures(cluster: Cluster) -> Document:
-    """Return what a change tells of a cluster: its own figures, and the counts unless they were told a moment ago."""
-    return cluster_counts(cluster) if counts_are_due(cluster.pk) else cluster_head(cluster)
 
 
 def held_document(reservation: Reservation) -> Document:

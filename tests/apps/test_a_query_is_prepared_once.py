@@ -86,12 +86,12 @@ def test_an_update_sets_constants_values_and_what_the_row_has() -> None:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
     # Without them each of these reads all pods that a cluster ever had.
-    from hetsched.placement import queue, retrying, topics
+    from hetsched.placement import counting, queue, retrying
     from hetsched.placement.actions import following
 
     wanted = {
         "placement_pod_live_name": (following._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
-        "placement_pod_live_state": (topics._COUNTED, {"cluster": 1}),
+        "placement_pod_live_state": (counting._COUNTED, {"cluster": 1}),
         "placement_pod_queue": (queue._first(500), {"cluster": 1, "now": timezone.now()}),
     }
     found = {}

@@ -2,7 +2,8 @@
 
 The points are those of `tests.system.faulty`. One process after the other follows the cluster, each dies at the next
 point with a lot of its own on the way, and the last one lives. HETSCHED_TEST_CRASHES sets how often all of it is done,
-each time at later visits of the points; without it, only the points where most can go wrong are tried, once.
+at other visits of those points that one lot comes by more than once; without it, only the points where most can go
+wrong are tried, once.
 """
 
 from __future__ import annotations

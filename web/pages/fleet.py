@@ -16,7 +16,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import revision_of
-from hetsched.placement.topics import DECISIONS, cluster_counts, decisions_document
+from hetsched.placement.counting import cluster_counts
+from hetsched.placement.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 
 from .shell import Shell, page

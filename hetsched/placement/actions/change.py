@@ -31,15 +31,14 @@ from hetsched.journal.publish import Patch, publish_many
 
 from ..bookings import Booked, end, insert, parts
 from ..callbacks import announce
+from ..counting import cluster_figures, counts_are_due
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..retrying import stir
 from ..topics import (
     DECISIONS,
-    cluster_figures,
     decisions_patch,
     held_document,
-    owe_counts,
     pod_documents,
     workload_head,
     workload_topic,
@@ -179,7 +178,7 @@ class Change:
         if self._columns:
             write_columns([self.cluster], self._columns)
         workloads = self._settle_workloads()
-        if not (nodes or workloads or decisions) and owe_counts(self.cluster.pk):
+        if not (nodes or workloads or decisions) and not counts_are_due(self.cluster.pk):
             return
         patches: dict[str, Patch | Callable[[], Patch]] = {
             workload_topic(workload_id): patch for workload_id, patch in workloads.items()

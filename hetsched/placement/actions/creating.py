@@ -35,10 +35,11 @@ from hetsched.journal.rows import insert
 from .. import dispatch
 from ..bookings import parts
 from ..callbacks import refuse_foreign
+from ..counting import cluster_counts
 from ..lifecycle import State
 from ..models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
 from ..quotas import check_ceiling, keep_within
-from ..topics import cluster_counts, workload_head, workload_topic
+from ..topics import workload_head, workload_topic
 from .change import Change
 from .claiming import claim_hold, claimed_by
 from .submitting import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare

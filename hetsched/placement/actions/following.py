@@ -46,9 +46,9 @@ from hetsched.journal.rows import insert
 
 from .. import dispatch
 from ..bookings import Booked, parts
+from ..counting import cluster_figures
 from ..lifecycle import HOLDING, LISTED, LIVE, State
 from ..models import Pod
-from ..topics import cluster_figures
 from .change import Change
 from .creating import ask_about, join
 from .evicting import tell_who_left, wake_nominees

@@ -33,10 +33,11 @@ from hetsched.policies.effective import Chooser
 from .. import dispatch
 from ..bookings import parts
 from ..callbacks import refuse_foreign
+from ..counting import cluster_counts, counts_are_due
 from ..lifecycle import LIVE, State
 from ..models import IdempotencyKey, Pod, Workload
 from ..quotas import check_ceiling, keep_within
-from ..topics import cluster_counts, counts_are_due, pod_document, workload_head, workload_topic
+from ..topics import pod_document, workload_head, workload_topic
 from .claiming import claim_hold
 from .imaging import look_up
 

@@ -46,10 +46,11 @@ from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 
 from ..bookings import Booked, insert, parts, rewrite_loads
+from ..counting import cluster_counts
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..snapshot import load_state
-from ..topics import Document, cluster_counts, cluster_document, held_document
+from ..topics import Document, cluster_document, held_document
 from .remaining import MARK
 from .submitting import submit
 
