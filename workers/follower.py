@@ -222,6 +222,8 @@ class Follower:
         changes = self._mirror.take()
         self._changed = False
         if not self._begun:
+            if self._live is not None:
+                self._live.lead()  # before the first pods are due, or a worker that is woken for them leads
             changes.nodes_gone, changes.pods_gone = self._left_behind()
             changes.bound = set()  # on a state that nobody has
         elif self._live is not None:

@@ -145,6 +145,10 @@ class Live:
         """Note that the queue may have changed."""
         self._due = True
 
+    def lead(self) -> None:
+        """Have the lease, if nobody else has it."""
+        self._leads(time.monotonic())
+
     def close(self) -> None:
         """Finish what was begun, and let others lead."""
         dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)

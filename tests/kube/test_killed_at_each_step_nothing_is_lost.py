@@ -1,9 +1,9 @@
 """kill -9 of whoever decides and binds, at each step of a pod's way in turn: the next process goes on where it was.
 
 The points are those of `tests.system.faulty`. One process after the other follows the cluster, each dies at the next
-point with a lot of its own on the way, and the last one lives. HETSCHED_TEST_CRASHES sets how often all of it is done,
-at other visits of those points that one lot comes by more than once; without it, only the points where most can go
-wrong are tried, once.
+point with a lot of its own on the way, and the last one lives. A lot that a worker took first, which it may while no
+process leads, is followed by another. HETSCHED_TEST_CRASHES sets how often all of it is done, at other visits of those
+points that one lot comes by more than once; without it, only the points where most can go wrong are tried, once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ ON_THE_WAY = tuple(name for name in TRIED if name not in AT_AN_END)
 NODES, ROUND = 120, 50
 LOT = slice(30, 44)  # of each fifty: three on whole cards, four on shares, three with CPUs of their own, a gang of four
 PATIENCE_SECONDS = 120
+SILENT_SECONDS = 10  # all are bound for so long: nothing of this lot comes by any more
 
 
 def test_whoever_dies_at_any_step_is_followed_by_one_who_goes_on(
@@ -62,13 +63,13 @@ def _round(api: Api, ours: Plane, number: int) -> float:
     def follower() -> Process:
         return ours.start_faulty("watch", wish, "-m", "django", "watch")
 
-    for turn, point in enumerate(ON_THE_WAY):
+    lots = _Lots(api)
+    for point in ON_THE_WAY:
         dying = follower()
-        _create(api, turn)
-        _dies(api, ours, dying, marks / point)
+        lots.bring()
+        _dies(api, ours, dying, marks / point, lots)
     dying, died = follower(), time.monotonic()
-    wanted = len(ON_THE_WAY) * (LOT.stop - LOT.start)
-    wait_until(lambda: _bound(api) == wanted, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    wait_until(lots.all_bound, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
     recovered = time.monotonic() - died
     _is_whole(api, ours)
     for turn, point in enumerate(AT_AN_END):
@@ -85,16 +86,41 @@ def _round(api: Api, ours: Plane, number: int) -> float:
     return recovered
 
 
-def _create(api: Api, turn: int) -> None:
-    lot = list(mixed_fleet.pods(ROUND * (turn + 1), NODES))[-ROUND:][LOT]
-    for pod in lot:
-        pod["metadata"]["labels"]["half"] = str(turn % 2)
-    mixed_fleet.create(api, lot, mixed_fleet.PODS_PATH)
+class _Lots:
+    """The lots of a round, one after the other."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._turn = self._pods = 0
+        self._waited_at = time.monotonic()
+
+    def bring(self) -> None:
+        lot = list(mixed_fleet.pods(ROUND * (self._turn + 1), NODES))[-ROUND:][LOT]
+        for pod in lot:
+            pod["metadata"]["labels"]["half"] = str(self._turn % 2)
+        mixed_fleet.create(self._api, lot, mixed_fleet.PODS_PATH)
+        self._turn, self._pods, self._waited_at = self._turn + 1, self._pods + len(lot), time.monotonic()
+
+    def all_bound(self) -> bool:
+        return _bound(self._api) == self._pods
+
+    def bring_if_silent(self) -> None:
+        now = time.monotonic()
+        if not self.all_bound():
+            self._waited_at = now
+        elif now - self._waited_at > SILENT_SECONDS:
+            self.bring()
 
 
-def _dies(api: Api, ours: Plane, process: Process, mark: Path) -> None:
+def _dies(api: Api, ours: Plane, process: Process, mark: Path, lots: _Lots | None = None) -> None:
     """Wait until it died at its point; whatever has a node holds what it was given."""
-    wait_until(lambda: not process.running, what=lambda: f"{mark}: {_what(api, ours)}", seconds=PATIENCE_SECONDS)
+
+    def died() -> bool:
+        if lots is not None and process.running:
+            lots.bring_if_silent()
+        return not process.running
+
+    wait_until(died, what=lambda: f"{mark}: {_what(api, ours)}", seconds=PATIENCE_SECONDS)
     assert mark.exists(), f"it died elsewhere: {process.said()[-3000:]}"
     assert ours.driver
     there = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}

@@ -1,0 +1,57 @@
+"""Whoever will decide leads before the first list is written, so that no worker is faster with the pods of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.reflector import Synced
+from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.contracts.observed import Changes
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.lease import following, leading
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from workers import follower
+from workers.live import Live
+
+pytestmark = pytest.mark.django_db
+
+
+def leads_at_the_first_write(cluster: Cluster, live: Live | None, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    led: list[bool] = []
+
+    def write(self: follower.Follower, changes: Changes) -> None:
+        led.append(leading.is_held(cluster.pk))
+
+    monkeypatch.setattr(follower.Follower, "_write", write)
+    lease = following.take(cluster.pk, "test")
+    nothing: Any = None
+    assert lease is not None
+    one = follower.Follower(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
+    for kind in (NODES, PODS):
+        one._news.put((kind, Synced(0)))
+    one.turn()
+    return led
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made)
+    return made
+
+
+def test_one_that_decides_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    live = Live(cluster, nothing)
+    try:
+        assert leads_at_the_first_write(cluster, live, monkeypatch) == [True]
+    finally:
+        live.close()
+
+
+def test_one_that_only_follows_leaves_that_to_the_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert leads_at_the_first_write(cluster, None, monkeypatch) == [False]
