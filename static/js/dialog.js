@@ -11,8 +11,8 @@
 //   data-body      JSON; `reason` is added to it        data-etag     sent as If-Match; 412 asks to look again
 //   data-reason    "required" (default), "optional" or "none"
 //   data-done      note afterwards                      data-next     address to go to afterwards, else the page loads anew
-//   data-more      id of a <template>: consequences as markup, and fields whose names are keys of the body (numbers as
-//                  numbers, check boxes as booleans, empty ones left out)
+//   data-more      id of a <template>: consequences as markup, and fields whose names are keys of the body (numbers
+//                  and what is marked `data-number` as numbers, check boxes as booleans, empty ones left out)
 //
 // From a script: `const answer = await act({act, title, text, body, …})` with the same names: null when the person cancels,
 // else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object.
@@ -62,7 +62,7 @@ function bodyOf(wish) {
   for (const field of slot.querySelectorAll("input, select, textarea")) {
     if (!field.name || (field.type === "radio" && !field.checked)) continue;
     if (field.type === "checkbox") body[field.name] = field.checked;
-    else if (field.value !== "") body[field.name] = field.type === "number" ? Number(field.value) : field.value;
+    else if (field.value !== "") body[field.name] = field.type === "number" || "number" in field.dataset ? Number(field.value) : field.value;
   }
   if (wish.reason !== "none" && reason.value.trim()) body.reason = reason.value.trim();
   return body;

@@ -42,15 +42,15 @@ function ghostsOf({ node, zones, gpus }, known) {
 }
 
 // `attempt(fit)` returns what asks with a change applied, or null where the question does not say it plainly; `known`
-// are the nodes that there are.
-export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null } = {}) {
+// are the nodes that there are, `offer` a button below the verdict.
+export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null, offer = null } = {}) {
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
   const best = nodes.some((node) => node.feasible) ? bestNodes(words, nodes, podsOf(answer)) : null;
   // Beside a narrow table of nodes the others stand one above the other, above a wide one side by side.
   const tables = best?.matches(".whole") || !placed.length ? [...placed, best] : [element("div", { class: "stack" }, ...placed), best];
   container.replaceChildren(
-    verdict(words, answer),
+    verdict(words, answer, offer),
     ...refusals(words, answer, attempt),
     ...moves(words, answer),
     element("div", { class: "columns" }, ...tables.filter(Boolean)),
@@ -124,7 +124,7 @@ function margins(words, { node, runnerUp, margin, points }) {
 
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
 
-function verdict(words, answer) {
+function verdict(words, answer, offer) {
   const time = new Date(answer.evaluatedAt).toLocaleTimeString();
   const { before, after } = answer.balance;
   return element(
@@ -144,6 +144,7 @@ function verdict(words, answer) {
       element("span", {}, fill(words.balance, { before: before.toFixed(4), after: after.toFixed(4) })),
       element("span", { class: "mono", title: answer.snapshot }, fill(words.snapshot, { digest: answer.snapshot.slice(0, 10) })),
     ),
+    offer && element("p", { class: "row no-print" }, offer),
   );
 }
 

@@ -5,6 +5,7 @@ import { drawComparison } from "./compare.js";
 import { copyBy } from "./copying.js";
 import { element, fill, stateChip, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
+import { holdButton } from "./holding.js";
 import { IsaPicker } from "./isa-picker.js";
 import { changedText, commandOf, curlOf } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
@@ -126,7 +127,7 @@ async function ask() {
       mine.several ? post(mine.body(cluster, { explain: true, first: true }), control.signal) : null,
       other ? post(other.body(cluster), control.signal) : null,
     ]);
-    show(whole, first);
+    show(mine, whole, first);
     compare(mine, whole, other, second);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -166,7 +167,7 @@ function tellVerdict(whole) {
   jump.hidden = false;
 }
 
-function show(whole, first) {
+function show(mine, whole, first) {
   const ghosts = document.getElementById("ghosts");
   tellVerdict(whole);
   if (!whole.ok) {
@@ -178,7 +179,8 @@ function show(whole, first) {
   matrixNodes = (first?.ok ? first.document.nodes : answered.nodes) ?? [];
   const margin = (first?.ok ? first.document : answered).tipping?.[0] ?? null;
   const known = new Set(Object.keys(nodes));
-  drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known });
+  const offer = holdButton(words, mine, answered, cluster);
+  drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known, offer });
   const marks = marksOf(words, answered, matrixNodes);
   for (const name of drain) marks.set(name, { kind: "out", words: words.drained });
   ghosts.hidden = marks.size === 0;

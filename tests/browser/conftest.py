@@ -68,6 +68,27 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def manifest_of(name: str, **pod: Any) -> dict[str, Any]:
+    """Return the manifest of a pod of 100m CPU."""
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    spec = {"containers": [{"name": "main", "image": "example/image", "resources": resources}], **pod}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def ask(page: Page, address: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask REST to make something, as a program in this browser would; return what it made."""
+    answer: dict[str, Any] = page.evaluate(
+        """async ([address, body]) => {
+            const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+            const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
+            return (await fetch(`/api/v1/${address}`, {method: "POST", headers, body: JSON.stringify(body)})).json();
+        }""",
+        [address, body],
+    )
+    assert "id" in answer, answer
+    return answer
+
+
 class Visitor:
     """One logged-in browser tab; `expected` holds parts of console errors that the test provokes."""
 
@@ -93,19 +114,7 @@ class Visitor:
 
     def submit(self, name: str, *, cluster: str = "demo", **pod: Any) -> None:
         """Submit a pod of 100m CPU as a program in this browser would."""
-        resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
-        spec = {"containers": [{"name": "main", "image": "example/image", "resources": resources}], **pod}
-        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        answer = self.page.evaluate(
-            """async ([cluster, manifest]) => {
-                const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
-                const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
-                const body = JSON.stringify({cluster, manifest});
-                return (await fetch("/api/v1/workloads/", {method: "POST", headers, body})).json();
-            }""",
-            [cluster, manifest],
-        )
-        assert "id" in answer, answer
+        ask(self.page, "workloads/", {"cluster": cluster, "manifest": manifest_of(name, **pod)})
 
     def decision_of(self, pod: str) -> str:
         """Wait for the decision about a pod and return its page's address."""

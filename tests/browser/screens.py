@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from tests.browser.conftest import Console
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Console, ask, manifest_of
 
 
 class Screen(NamedTuple):
@@ -40,6 +42,8 @@ SCREENS = (
     Screen("policies", "/policies/"),
     Screen("policy", "/policies/hetsched/"),
     Screen("queue", "/queue/"),
+    Screen("holds", "/holds/"),
+    Screen("hold", "/holds/{hold}/"),
     Screen("balance", "/balance/"),
     Screen("advice", "/advice/"),
     Screen("search", "/search/?q=k1"),
@@ -64,7 +68,12 @@ print(json.dumps({
 """
 
 
-def addresses(console: Console) -> dict[str, str]:
-    """Return the address of every screen by its name; the console must have decided about workloads."""
+def addresses(console: Console, page: Page) -> dict[str, str]:
+    """Return the address of every screen by its name; the console must have decided about workloads.
+
+    `page` is logged in, and keeps room for somebody, so that there is a hold.
+    """
     ids = json.loads(console.plane.run("-m", "django", "shell", "-c", _IDS).splitlines()[-1])
+    wish = {"cluster": "demo", "manifest": manifest_of("release"), "seconds": 3600, "note": "release 17"}
+    ids["hold"] = ask(page, "holds/", wish)["id"]
     return {screen.name: screen.address.format(**ids) for screen in SCREENS}

@@ -48,7 +48,7 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=str(parts.require("chromium")), args=["--no-sandbox"])
         first = browser.new_context(viewport=SIZE, locale="en-GB").new_page()
         console.log_in(first)
-        screens = {name: url for name, url in addresses(console).items() if not asked.only or name in asked.only}
+        screens = {name: url for name, url in addresses(console, first).items() if not asked.only or name in asked.only}
         for theme in ("light", "dark"):
             for language, locale in (("en", "en-GB"), ("zh", "zh-CN")):
                 context = browser.new_context(

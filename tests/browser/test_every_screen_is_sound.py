@@ -46,7 +46,7 @@ def test_every_screen_is_sound(visitor: Visitor) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     problems: dict[str, list[str]] = {}
-    for name, address in addresses(visitor.console).items():
+    for name, address in addresses(visitor.console, page).items():
         page.set_viewport_size({"width": WIDTHS[0], "height": 900})
         page.emulate_media(color_scheme="light")
         answer = page.goto(f"{visitor.console.url}{address}", wait_until="networkidle")

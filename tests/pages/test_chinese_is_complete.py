@@ -56,7 +56,7 @@ def in_module(path: Path) -> Iterator[Key]:
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         if node.func.id in ("_", "gettext", "gettext_lazy"):
             yield "", texts[0]
-        elif node.func.id == "pgettext" and texts[1:]:
+        elif node.func.id in ("pgettext", "pgettext_lazy") and texts[1:]:
             yield texts[0], texts[1]
 
 

@@ -43,6 +43,8 @@ PAGES: dict[str, set[str]] = {
     "^shadow/$": LOOK,
     "^shadow/(?P<pk>[0-9]{1,18})/$": LOOK,
     "^queue/$": LOOK,
+    "^holds/$": LOOK,
+    "^holds/(?P<pk>h-[0-9a-z]{1,38})/$": LOOK,
     "^sessions/$": LOOK,
     "^tokens/$": ROOT,
     "^webhooks/$": SUBMIT,
@@ -82,7 +84,8 @@ def address_of(route: str, pod: Any) -> str:
         "(?P<name>[^/\\x00]{1,253})": "n1", "(?P<tab>[a-z]{1,20})": "gpu", "(?P<name>[a-z0-9-]{1,63})": "hetsched",
         "(?P<pk>w-[0-9a-z]{1,38})": pod.workload_id,
         "(?P<pk>[0-9]{1,18})": str(decision if route.startswith("^decisions") else pod.pk),
-        "(?P<pk>d-[0-9a-z]{1,38})": "d-1", "(?P<language>[a-z-]{2,12})": "en", "(?P<digest>[0-9a-f]{8})": "0" * 8,
+        "(?P<pk>d-[0-9a-z]{1,38})": "d-1", "(?P<pk>h-[0-9a-z]{1,38})": "h-1",
+        "(?P<language>[a-z-]{2,12})": "en", "(?P<digest>[0-9a-f]{8})": "0" * 8,
         "\\.": ".", "<path:object_id>": "1", "<id>": "1", "<path:name>": "1", "<int:content_type_id>": "1",
     }  # fmt: skip
     for pattern, name in names.items():

@@ -18,13 +18,15 @@ from django.utils import timezone
 
 from hetsched.access.tokens import create_token
 from hetsched.adapters.simulator import demo_cluster
+from hetsched.contracts.allocation import EMPTY
+from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.golden import Expectation
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.maintaining import maintain
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.placement.actions import cancel, import_cluster, set_priority
+from hetsched.placement.actions import Room, cancel, hold, import_cluster, set_priority
 from hetsched.placement.actions.hooking import Wanted, add_webhook
-from hetsched.placement.models import Decision
+from hetsched.placement.models import Decision, Hold
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import PolicyRevision
@@ -84,6 +86,9 @@ def fleet(db: None, settings: Any) -> Cluster:
     save_golden(
         "g", cluster=cluster, manifest=manifest, expectation=Expectation(nodes=("k1-0",)), actor=ALICE, reason="-"
     )
+    at = Cluster.objects.get(pk=cluster.pk).revision
+    room = Room(a_pod("release").build(), "k1-0", EMPTY)
+    hold(cluster.pk, [room], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1")
     create_token(role="submitter", name="CI", quota={"cpu": "8"})
     add_webhook(Wanted("CI", "https://ci.example/"), owner="user:1", actor=ALICE, reason="-")
     return Cluster.objects.get(pk=cluster.pk)
@@ -96,7 +101,7 @@ def addresses(fleet: Cluster) -> list[str]:
     placed, refused = decisions.filter(verdict="placed").latest("id"), decisions.exclude(verdict="placed").latest("id")
     ids = {
         "placed": placed.pk, "placed_workload": placed.pod.workload_id,
-        "refused": refused.pk, "refused_workload": refused.pod.workload_id,
+        "refused": refused.pk, "refused_workload": refused.pod.workload_id, "hold": Hold.objects.get().pk,
     }  # fmt: skip
     latest = {one.pod_name: one.pk for one in decisions.filter(pod_name__in=REFUSED).order_by("id")}
     return [

@@ -179,7 +179,7 @@ class One(ApiView):
         """Let a hold go; one that is over stays as it is."""
         row = reach.own_hold(self.subject, hold_id)
         with locked(row.cluster):
-            check_match(request, _tag(_find(self, hold_id)), required=False)
+            check_match(request, tag(_find(self, hold_id)), required=False)
             cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
         return answer(request, _detail(_find(self, hold_id)))
 
@@ -195,7 +195,7 @@ class Actions(ApiView):
         asked = bodies.read(request, HoldAction)
         row = reach.own_hold(self.subject, hold_id)
         with locked(row.cluster):
-            check_match(request, _tag(_find(self, hold_id)), required=True)
+            check_match(request, tag(_find(self, hold_id)), required=True)
             if asked.action == "extend":
                 extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
             else:
@@ -260,7 +260,8 @@ def _find(view: ApiView, hold_id: str) -> Hold:
     return row
 
 
-def _tag(row: Hold) -> str:
+def tag(row: Hold) -> str:
+    """Return the ETag of a hold."""
     return etag_of(msgspec.json.encode(_detail(row)))
 
 

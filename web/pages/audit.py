@@ -38,6 +38,8 @@ def object_url(row: AuditEntry) -> str:
         return f"{reverse('node', args=[node])}?{urlencode({'cluster': cluster})}" if there else ""
     if row.object_kind == "workload" and name.startswith("w-") and name[2:].isalnum():
         return reverse("workload", args=[name])
+    if row.object_kind == "hold" and name.startswith("h-") and name[2:].isalnum():
+        return reverse("hold", args=[name])
     if row.object_kind in ("policy", "policyrevision"):
         return reverse("policies")
     return reverse("clusters") if row.object_kind in ("cluster", "collector") else ""

@@ -30,6 +30,7 @@ from .acting import on_node
 from .amounts import amount_words, percent, use
 from .decisions import with_sentences
 from .ghost import Ghost, ghost_of
+from .held import held_row
 from .node_cards import board
 from .node_isa import instruction_set
 from .node_room import room_of
@@ -177,21 +178,7 @@ def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
 
 
 def _pods(node: Node, held: Held, ghost: Ghost) -> Context:
-    rows = []
-    for reservation in held:
-        rest = {k: v for k, v in reservation.requests.items() if k not in (CPU, MEMORY, "pods")}
-        rows.append(
-            {
-                "pod": reservation.pod,
-                "since": reservation.created_at,
-                "cpu": amount_words(CPU, reservation.requests.get(CPU, 0)),
-                "memory": amount_words(MEMORY, reservation.requests.get(MEMORY, 0)),
-                "rest": [(name, amount_words(name, amount)) for name, amount in sorted(rest.items())],
-                "gpus": reservation.allocation.gpus,
-                "zones": reservation.allocation.zones,
-            }
-        )
-    return {"pods": rows}
+    return {"pods": [held_row(reservation) for reservation in held]}
 
 
 def _decisions(node: Node, held: Held, ghost: Ghost) -> Context:

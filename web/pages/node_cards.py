@@ -19,6 +19,7 @@ from web.api import facts
 
 from .amounts import mib_words
 from .ghost import Ghost
+from .held import holders
 
 OWNER_COLOURS = 6
 WHOLE = 1000
@@ -34,7 +35,7 @@ def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
     """Return what the tab of the cards shows."""
     shown = facts.gpu_facts(node, held, timezone.now())
     colours = owner_colours(holder.pod for card in shown.cards for holder in card.holders)
-    workloads = {reservation.pod.key: reservation.pod.workload_id for reservation in held}
+    known = holders(held)
     row = facts.stated(node)
     missing = {one.item for one in row.quarantined if one.change == "shrunk"} if row is not None else set()
     cards = [
@@ -52,7 +53,7 @@ def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
             "slices": [
                 {
                     "pod": holder.pod,
-                    "workload": workloads.get(holder.pod),
+                    "holder": known.get(holder.pod),
                     "milli": holder.milli,
                     "memory": mib_words(holder.memory_mib),
                     "ratio": holder.milli / WHOLE,

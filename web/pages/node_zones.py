@@ -23,6 +23,7 @@ from web.api import facts
 
 from .amounts import use
 from .ghost import Ghost
+from .held import Holder, holders
 from .node_cards import owner_colours
 
 LATEST_REFUSALS = 20
@@ -39,9 +40,11 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
     reserved = _cpus(shown.reserved_cpus)
     cards = facts.gpu_facts(node, held, now).cards
     known = frozenset[int]().union(*(_cpus(zone.cpus) for zone in zones))
+    owners = holders(held)
     return {
         "numa": shown,
-        "zones": [_box(zone, colours, reserved, cards, ghost.cpus) for zone in zones],
+        "zones": [_box(zone, colours, owners, reserved, cards, ghost.cpus) for zone in zones],
+        "kept": any(owner.room for owner in owners.values()),
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),
         "predictions": _predictions(shown, held),
@@ -56,6 +59,7 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
 def _box(
     zone: facts.ZoneFacts,
     colours: dict[str, int],
+    owners: dict[str, Holder],
     reserved: frozenset[int],
     cards: list[facts.CardFacts],
     ghost: frozenset[int],
@@ -63,8 +67,8 @@ def _box(
     own, taken = _cpus(zone.cpus), _held_cpus([zone])
     return {
         "zone": zone,
-        "cores": _cores(zone, colours, reserved, ghost),
-        "held": [{**grant, "colour": colours[grant["pod"]]} for grant in zone.held],
+        "cores": _cores(zone, colours, owners, reserved, ghost),
+        "held": [{**grant, "colour": colours[grant["pod"]], "holder": owners.get(grant["pod"])} for grant in zone.held],
         "shared": format_cpuset(own - taken - reserved),
         "reserved": format_cpuset(own & reserved),
         "ghost": format_cpuset(own & ghost),
@@ -86,7 +90,11 @@ def _held_cpus(zones: list[facts.ZoneFacts]) -> frozenset[int]:
 
 
 def _cores(
-    zone: facts.ZoneFacts, colours: dict[str, int], reserved: frozenset[int], ghost: frozenset[int]
+    zone: facts.ZoneFacts,
+    colours: dict[str, int],
+    known: dict[str, Holder],
+    reserved: frozenset[int],
+    ghost: frozenset[int],
 ) -> list[list[Context]] | None:
     """Return the zone's CPUs, hyper-threads of one core together; None where the zone is only counted."""
     if zone.cpus is None:
@@ -102,6 +110,7 @@ def _cores(
                 "cpu": cpu,
                 "owner": owners.get(cpu),
                 "colour": colours.get(owners.get(cpu, "")),
+                "holder": known.get(owners.get(cpu, "")),
                 "reserved": cpu in reserved,
                 "ghost": cpu in ghost,
             }

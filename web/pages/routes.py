@@ -9,6 +9,7 @@ from .decision_list import decisions
 from .decisions import decision
 from .fleet import fleet
 from .health import clusters
+from .holds import hold, holds
 from .node import node
 from .nodes import nodes
 from .pod_why import pod_why, workload_why
@@ -46,6 +47,8 @@ urlpatterns = [
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),
+    re_path(r"^holds/$", holds, name="holds"),
+    re_path(r"^holds/(?P<pk>h-[0-9a-z]{1,38})/$", hold, name="hold"),
     re_path(r"^sessions/$", sessions, name="sessions"),
     re_path(r"^tokens/$", tokens, name="tokens"),
     re_path(r"^webhooks/$", webhooks, name="webhooks"),

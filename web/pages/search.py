@@ -23,8 +23,10 @@ from hetsched.inventory.tiles import shortened
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.policies.models import Policy
+from web.api import reach
 
 from .extensions import find
+from .holds import LABELS as HOLD_LABELS
 from .shell import Shell, page, places_for
 from .told import told
 from .words import after_name
@@ -105,6 +107,15 @@ def _pods(shell: Shell, query: str) -> Group:
     return Group(_("Workloads"), hits, _more(shell, "workloads", hits, q=_quoted(query)))
 
 
+def _holds(shell: Shell, query: str) -> Group:
+    if len(query) < 2 or shell.cluster is None:
+        return Group(_("Holds"), [])
+    rows = reach.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
+    found = rows.filter(Q(note__icontains=query) | Q(pk__startswith=query)).order_by("-id")[:MOST]
+    hits = [Hit(row.note or row.pk, _address(shell, "hold", row.pk), str(HOLD_LABELS[row.state])) for row in found]
+    return Group(_("Holds"), hits, _more(shell, "holds", hits, q=_quoted(query), show="all"))
+
+
 def _decisions(shell: Shell, query: str) -> Group:
     if len(query) < 2 or shell.cluster is None:
         return Group(_("Decisions"), [])
@@ -157,6 +168,7 @@ _GROUPS: tuple[Callable[[Shell, str], Group], ...] = (
     _places,
     _nodes,
     _pods,
+    _holds,
     _decisions,
     _extensions,
     _policies,

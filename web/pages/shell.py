@@ -52,6 +52,7 @@ PLACES = (
     ("what-if", "w", gettext_lazy("What-if"), "ask", Action.VIEW),
     ("policies", "p", gettext_lazy("Policies"), "change", Action.VIEW),
     ("queue", "q", gettext_lazy("Queue"), "see", Action.VIEW),
+    ("holds", "o", gettext_lazy("Holds"), "see", Action.VIEW),
     ("balance", "b", gettext_lazy("Balance"), "see", Action.VIEW),
     ("advice", "a", gettext_lazy("Advice"), "ask", Action.VIEW),
     ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),

@@ -12,11 +12,14 @@ from django.db.models import Min
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
+from hetsched.access.roles import Action
+from hetsched.access.subject import subject_of
 from hetsched.contracts.cards import cards_of
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile, without_nulls
 from hetsched.policies.models import Policy
 
+from .holds import spans
 from .shell import Shell, page
 from .words import grid_words, matrix_words, question_words, result_words, state_words
 
@@ -46,6 +49,7 @@ def what_if(shell: Shell) -> HttpResponse:
             "models": _card_models(shell.cluster),
             "isas": _isas(shell.cluster),
             "examples": _examples(),
+            "spans": spans() if subject_of(shell.request).may(Action.SUBMIT) else [],
             "words": {**state_words(), **grid_words(), **result_words(), **matrix_words(), **question_words()},
             "nodes": {node.name: without_nulls(tile(node)) for node in nodes},
         },

@@ -120,6 +120,13 @@ def question_words() -> dict[str, Any]:
     """Return what the what-if page says besides its answers."""
     return {
         "to-answer": _("to the answer"),
+        "keep-room": _("Keep this room…"),
+        "keep-room-title": _("Keep this room for a while?"),
+        "keep-room-text": _(
+            "What every pod would hold is booked, for all of them or for none. "
+            "Nobody else is placed there until the hold is used, cancelled or over."
+        ),
+        "keep-room-confirm": _("Keep the room"),
         "take-away": _("Take {name} away"),
         "no-such-node": _("There is no node of this name"),
         "drained": _("drained first"),

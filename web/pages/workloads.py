@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from hetsched.access.subject import subject_of
 from hetsched.placement.images import images_of
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, State
-from hetsched.placement.models import Workload
+from hetsched.placement.models import Hold, Workload
 from hetsched.placement.topics import workload_topic
 
 from .acting import on_workload
@@ -62,6 +62,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "workload": found,
             "acts": on_workload(found, counts, subject_of(shell.request)),
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
+            "hold": Hold.objects.filter(workload=found).only("id").first(),
             "history": history,
             "lasted": duration(sum(step["seconds"] for step in history)),
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],

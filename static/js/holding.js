@@ -1,0 +1,27 @@
+// The button below an answer by which its room is kept for a while, where what was asked fits the cluster as it is.
+import { act } from "./dialog.js";
+import { element, keeping } from "./draw.js";
+
+const fields = "hold-fields"; // there for those who may submit
+
+export function holdButton(words, question, answer, cluster) {
+  const { verdict, placements, evictions, displaced } = answer;
+  const asItIs = !question.drain.length && !Object.keys(question.copies).length && !question.nodes.trim();
+  if (!document.getElementById(fields) || !asItIs) return null;
+  if (verdict !== "placed" || !placements.length || evictions.length || displaced.length) return null;
+  const button = element("button", { type: "button" }, words["keep-room"]);
+  button.addEventListener("click", async () => {
+    const { manifest, policy } = question.body(cluster);
+    const hold = await act({
+      act: "/api/v1/holds/",
+      title: words["keep-room-title"],
+      text: words["keep-room-text"],
+      confirm: words["keep-room-confirm"],
+      more: fields,
+      reason: "none",
+      body: { manifest, cluster, ...(policy ? { policy } : {}) },
+    });
+    if (hold !== null) location.assign(keeping(`/holds/${hold.id}/`));
+  });
+  return button;
+}

@@ -1,0 +1,124 @@
+"""Holds are shown with what they keep of which nodes, and end by a button of those whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.decision import PolicyRef
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import Room, cancel_hold, hold
+from hetsched.placement.models import Hold
+from tests.builders import a_node, a_pod
+from tests.pages.test_words_of_agents_are_shown import words
+from tests.scenes import ALICE, a_cluster, submitted
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    return a_cluster(a_node("n1").gpus(2).zone("node0", "0-3").zone("node1", "4-7"))
+
+
+def held(cluster: Cluster, owner: str = "somebody", **more: object) -> Hold:
+    """Hold half of card 1 and two CPUs of zone node0 for a pod of 1 CPU and 1Gi."""
+    kept = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
+    at = Cluster.objects.get(pk=cluster.pk).revision
+    made = hold(
+        cluster.pk, [Room(a_pod("release").build(), "n1", kept)], revision=at, policy=PolicyRef("hetsched", 1),
+        seconds=600, actor=ALICE, owner=owner, note="release 17 <b>", **more,
+    )  # fmt: skip
+    return Hold.objects.get(pk=made.hold_id)
+
+
+def owner_of_the_latest() -> str:
+    return f"user:{User.objects.latest('id').pk}"
+
+
+def test_a_list_without_holds_leads_to_a_what_if(viewer: Client, cluster: Cluster) -> None:
+    assert "No room is kept for anybody." in words(viewer, "/holds/")
+
+
+def test_open_ones_are_listed_first_and_what_is_over_behind_a_tab(viewer: Client, cluster: Cluster) -> None:
+    row = held(cluster)
+    assert "held release 17 <b> 1 default alice" in words(viewer, "/holds/")
+    cancel_hold(row, actor=ALICE, reason="not today")
+    assert "release 17" not in words(viewer, "/holds/")
+    assert "cancelled release 17 <b> 1 default alice" in words(viewer, "/holds/?show=over")
+
+
+@pytest.mark.parametrize(("query", "found"), [("note=release*", True), ("by=bob", False), ("state=expired", False)])
+def test_the_list_is_filtered(viewer: Client, cluster: Cluster, query: str, found: bool) -> None:
+    held(cluster)
+    assert ("release 17" in words(viewer, f"/holds/?q={query}")) is found
+
+
+def test_one_tells_what_it_keeps_and_how_it_is_used(viewer: Client, cluster: Cluster) -> None:
+    row = held(cluster)
+    shown = words(viewer, f"/holds/{row.pk}/")
+    assert "room for default/release n1 kept 1 1 GiB #1 (500 ‰) node0 [0-1]" in shown
+    assert f"hetsched submit --hold {row.pk}" in shown
+
+
+def test_its_owner_and_operators_may_end_it(browsing: Callable[..., Client], cluster: Cluster) -> None:
+    owner = browsing("submitter")
+    address = f"/holds/{held(cluster, owner_of_the_latest()).pk}/"
+    assert "Cancel hold…" in words(owner, address)
+    assert "Cancel hold…" in words(browsing("operator"), address)
+    assert "Cancel hold…" not in words(browsing("submitter"), address)
+    assert "Cancel hold…" not in words(browsing("viewer"), address)
+
+
+def test_one_that_is_over_says_why_and_has_no_buttons(browsing: Callable[..., Client], cluster: Cluster) -> None:
+    row = held(cluster)
+    cancel_hold(row, actor=ALICE, reason="not today")
+    shown = words(browsing("operator"), f"/holds/{row.pk}/")
+    assert "not today" in shown
+    assert "free again" in shown
+    assert "Cancel hold…" not in shown
+
+
+def test_a_node_shows_room_that_is_kept_as_such(viewer: Client, cluster: Cluster) -> None:
+    row = held(cluster)
+    for tab in ("gpu", "numa", "pods"):
+        page = viewer.get(f"/nodes/n1/{tab}/").content.decode()
+        assert f'<a href="/holds/{row.pk}/">room for default/release</a>' in page
+    assert 'class="owner-1 room"' in viewer.get("/nodes/n1/gpu/").content.decode()
+    assert "cpu-cell owner-1 room" in viewer.get("/nodes/n1/numa/").content.decode()
+
+
+def test_a_workload_says_that_its_room_was_kept(viewer: Client, cluster: Cluster) -> None:
+    row = held(cluster, "somebody")
+    workload = submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
+    assert f"Room kept by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
+    assert str(workload.pk) in words(viewer, f"/holds/{row.pk}/")
+
+
+def test_search_and_audit_lead_to_it(browsing: Callable[..., Client], cluster: Cluster) -> None:
+    row = held(cluster)
+    operator = browsing("operator")
+    assert f"/holds/{row.pk}/" in operator.get("/search/?q=release").content.decode()
+    assert f"/holds/{row.pk}/" in operator.get("/audit/").content.decode()
+
+
+def test_room_may_be_kept_by_those_who_submit(
+    viewer: Client, browsing: Callable[..., Client], cluster: Cluster
+) -> None:
+    assert 'id="hold-fields"' in browsing("submitter").get("/what-if/").content.decode()
+    assert 'id="hold-fields"' not in viewer.get("/what-if/").content.decode()
+
+
+def test_nobody_is_offered_more_time_than_is_allowed(
+    browsing: Callable[..., Client], cluster: Cluster, settings: object
+) -> None:
+    settings.HETSCHED_LONGEST_HOLD_SECONDS = 1800  # type: ignore[attr-defined]
+    page = browsing("operator").get(f"/holds/{held(cluster).pk}/").content.decode()
+    assert '<option value="1800">30 min</option>' in page
+    assert '<option value="3600">' not in page
+
+
+def test_there_is_no_page_of_a_hold_that_is_not_there(viewer: Client, cluster: Cluster) -> None:
+    assert viewer.get("/holds/h-1/").status_code == 404

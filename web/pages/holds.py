@@ -1,0 +1,191 @@
+"""Holds: room that is kept for pods that do not exist yet, for whom, until when; and what it keeps of which nodes."""
+
+from __future__ import annotations
+
+import msgspec
+from django.conf import settings
+from django.db.models import Count, Q
+from django.http import Http404
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject, subject_of
+from hetsched.inventory.actions import cluster_topic
+from hetsched.placement.models import Hold, Pod, Reservation
+from web.api import holds as api
+from web.api import reach
+
+from .acting import Act
+from .amounts import duration
+from .held import held_row
+from .lists.columns import Cell, Column
+from .lists.expressions import Field
+from .lists.kinds import Age, Choice, Kind
+from .lists.view import Listing, View
+from .shell import Shell, page
+from .told import told
+
+MOST_PODS_SHOWN = 200
+_SPANS = (600, 1800, 3600, 4 * 3600, 86_400, 7 * 86_400)  # seconds to choose from
+LABELS = {
+    Hold.HELD: pgettext_lazy("of a hold", "held"),
+    Hold.CLAIMED: pgettext_lazy("of a hold", "claimed"),
+    Hold.USED: pgettext_lazy("of a hold", "used"),
+    Hold.EXPIRED: pgettext_lazy("of a hold", "expired"),
+    Hold.CANCELLED: pgettext_lazy("of a hold", "cancelled"),
+    Hold.LOST: pgettext_lazy("of a hold", "lost"),
+}
+_TONES = {Hold.HELD: "info", Hold.CLAIMED: "info", Hold.USED: "good", Hold.LOST: "bad"}
+TABS = {
+    "": pgettext_lazy("of holds", "open"),
+    "over": pgettext_lazy("of holds", "over"),
+    "all": gettext_lazy("all"),
+}
+
+
+def _url(row: Hold) -> str:
+    return reverse("hold", args=[row.pk])
+
+
+def _state_cell(row: Hold) -> Cell:
+    return Cell(LABELS[row.state], look="chip", tone=_TONES.get(row.state, ""), title=told(row.end_reason))
+
+
+def _until_cell(row: Hold) -> Cell:
+    return Cell(row.expires_at, look="time") if row.state in Hold.OPEN else Cell(None)
+
+
+def _workload_cell(row: Hold) -> Cell:
+    if row.workload_id is None:
+        return Cell(None)
+    return Cell(row.workload_id, url=reverse("workload", args=[row.workload_id]), look="mono")
+
+
+COLUMNS = (
+    Column("id", gettext_lazy("Hold"), lambda row: row.pk, lambda row: Cell(row.pk, url=_url(row), look="mono"),
+           order=("id",), falling=True),
+    Column("state", gettext_lazy("State"), lambda row: row.state, _state_cell, order=("state",)),
+    Column("note", gettext_lazy("What for"), lambda row: row.note or None,
+           lambda row: Cell(row.note or None, look="text")),
+    Column("pods", gettext_lazy("Pods"), lambda row: row.pod_count, order=("pod_count",), number=True, falling=True),
+    Column("namespace", gettext_lazy("Namespace"), lambda row: row.namespace or None, order=("namespace",)),
+    Column("by", gettext_lazy("Held by"), lambda row: row.held_by, order=("held_by",)),
+    Column("until", gettext_lazy("Until"), lambda row: row.expires_at if row.state in Hold.OPEN else None, _until_cell,
+           order=("expires_at",)),
+    Column("workload", gettext_lazy("Claimed by"), lambda row: row.workload_id, _workload_cell, order=("workload",)),
+    Column("since", gettext_lazy("Since"), lambda row: row.created_at, lambda row: Cell(row.created_at, look="time"),
+           order=("id",), falling=True),
+    Column("ended", gettext_lazy("Ended"), lambda row: row.ended_at,
+           lambda row: Cell(row.ended_at, look="time" if row.ended_at else ""), order=("ended_at",), falling=True),
+    Column("policy", gettext_lazy("Policy"), lambda row: row.policy_name, order=("policy_name",), shown=False),
+)  # fmt: skip
+FIELDS = (
+    Field("state", Choice(*Hold.STATES), gettext_lazy("how it stands"), path="state"),
+    Field("note", Kind(), gettext_lazy("what for; * stands for anything"), path="note"),
+    Field("namespace", Kind(), gettext_lazy("namespace of its pods"), path="namespace"),
+    Field("by", Kind(), gettext_lazy("who holds it"), path="held_by"),
+    Field("workload", Kind(), gettext_lazy("id of the workload that claimed it"), path="workload_id"),
+    Field("policy", Kind(), gettext_lazy("by which it was decided"), path="policy_name"),
+    Field("age", Age(), gettext_lazy("how long ago it was made"), path="created_at"),
+)
+
+
+def _words(word: str) -> Q:
+    return Q(note__icontains=word) | Q(held_by__icontains=word) | Q(namespace__icontains=word) | Q(id__startswith=word)
+
+
+LISTING = Listing("holds", FIELDS, COLUMNS, _words, stable=("-id",), example="by=ada  namespace=ci  age<1h")
+
+
+@page("holds")
+def holds(shell: Shell) -> HttpResponseBase:
+    if shell.cluster is None:
+        return shell.render("holds", {})
+    wanted = shell.text("show")
+    tab = wanted if wanted in TABS else ""
+    view = View(shell, LISTING, show=tab)
+    if view.wanted_values:
+        return view.answer_values(())
+    shell.follow(cluster_topic(shell.cluster))
+    rows = reach.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
+    counts = rows.aggregate(all=Count("id"), open=Count("id", filter=Q(state__in=Hold.OPEN)))
+    counted = {"": counts["open"], "over": counts["all"] - counts["open"], "all": counts["all"]}
+    if tab == "over":
+        rows = rows.exclude(state__in=Hold.OPEN)
+    elif not tab:
+        rows = rows.filter(state__in=Hold.OPEN)
+    context = {
+        "open": counts["open"],
+        "tabs": [
+            {"label": label, "count": counted[name], "url": view.url(show=name), "current": name == tab}
+            for name, label in TABS.items()
+        ],
+    }
+    return view.show(view.ordered(view.filtered(rows)), "holds", context)
+
+
+@page("holds")
+def hold(shell: Shell, pk: str) -> HttpResponseBase:
+    subject = subject_of(shell.request)
+    seen = reach.holds(subject).select_related("cluster")
+    row = seen.filter(pk=pk).first()
+    if row is None:
+        raise Http404(_("There is no hold %(id)s.") % {"id": pk})
+    shell.turn_to(row.cluster)
+    shell.follow(cluster_topic(row.cluster))
+    row = seen.get(pk=pk)  # not older than the revision that the page names
+    rooms = Reservation.objects.filter(pod__hold=row, pod__origin=Pod.HELD).select_related("pod", "node")
+    shown = rooms.defer("pod__spec", "node__report").order_by("id")[:MOST_PODS_SHOWN]
+    return shell.render(
+        "hold",
+        {
+            "hold": row,
+            "label": LABELS[row.state],
+            "tone": _TONES.get(row.state, ""),
+            "rooms": [{**held_row(room), "node": room.node.name, "kept": room.active} for room in shown],
+            "more": max(0, row.pod_count - MOST_PODS_SHOWN),
+            "acts": on_hold(row, subject),
+            "spans": spans(),
+        },
+    )
+
+
+def on_hold(row: Hold, subject: Subject) -> list[Act]:
+    """Return what this person may do to a hold: nothing once it is claimed or over."""
+    own = subject.may(Action.SUBMIT) and (row.owner == subject.owner or subject.may(Action.OPERATE))
+    if not own or row.state != Hold.HELD:
+        return []
+    url, tag = f"/api/v1/holds/{row.pk}/actions/", api.tag(row)
+    return [
+        Act(
+            label=_("Extend…"),
+            url=url,
+            title=_("Keep this room for longer?"),
+            text=_("It is kept for as long from now on. Nobody else is placed there meanwhile."),
+            confirm=_("Extend"),
+            body=msgspec.json.encode({"action": "extend"}).decode(),
+            etag=tag,
+            done=_("The room is kept for longer."),
+            more="extend-fields",
+        ),
+        Act(
+            label=_("Cancel hold…"),
+            url=url,
+            title=_("Cancel this hold?"),
+            text=_("Others may take it at once. A submission that names this hold is refused from then on."),
+            confirm=_("Cancel hold"),
+            body=msgspec.json.encode({"action": "cancel"}).decode(),
+            etag=tag,
+            done=_("The room is free."),
+            tone="bad",
+        ),
+    ]
+
+
+def spans() -> list[tuple[str, int]]:
+    """Return the choices of how long room is kept, as words and seconds, none longer than is allowed."""
+    most = settings.HETSCHED_LONGEST_HOLD_SECONDS
+    return [(duration(seconds), seconds) for seconds in [span for span in _SPANS if span <= most] or [most]]
