@@ -48,6 +48,7 @@ GATHER_SECONDS = 0.05
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 MOST_CONFLICTS = 20
+OPTIONAL_TRIES = 5  # 15 seconds and more: a server that is only busy answers by then
 # When each cluster's follower last turned; a process with one that does not is not alive.
 turned: dict[int, float] = {}
 log = structlog.get_logger(__name__)
@@ -114,7 +115,8 @@ class Follower:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
         now = turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
-            self._renewed, self._lost = now, not following.renew(self.lease)
+            self._renewed = now
+            self._lost = not following.renew(self.lease) or self._lost  # a thread that reads may have set it meanwhile
         if now - self._told > TELL_SECONDS and not self._lost:
             self._told = now
             self._tell()
@@ -174,9 +176,9 @@ class Follower:
         return True
 
     def _in_step(self) -> bool:
-        """Tell whether every kind was listed, or is one that this API server does not have."""
+        """Tell whether every kind was listed, but for optional ones that cannot be had here."""
         return all(
-            known.synced_at is not None or (known.failures > 0 and resource not in REQUIRED)
+            known.synced_at is not None or (resource not in REQUIRED and known.cannot_be_had)
             for resource, known in self._known.items()
         )
 
@@ -317,8 +319,13 @@ class _Known:
         self.synced_at: datetime | None = None
         self.alive_at: datetime | None = None
         self.lists = 0
-        self.failures = 0
+        self.failures = self.status = 0
         self.reason = ""
+
+    @property
+    def cannot_be_had(self) -> bool:
+        """Whether an API server does not have this kind, or not for us, or fails with it again and again."""
+        return self.status in (403, 404) or self.failures >= OPTIONAL_TRIES
 
     def note(self, event: Event) -> None:
         if isinstance(event, Seen):
@@ -329,8 +336,8 @@ class _Known:
             self.lists += 1
             self.synced_at = timezone.now()
         elif isinstance(event, Failed):
-            self.failures, self.reason = self.failures + 1, event.reason
+            self.failures, self.reason, self.status = self.failures + 1, event.reason, event.status
             return
         elif isinstance(event, Alive):
-            self.failures = 0
+            self.failures = self.status = 0
         self.alive_at = timezone.now()

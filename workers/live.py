@@ -19,6 +19,7 @@ import os
 import queue
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -101,15 +102,35 @@ class _Echo(msgspec.Struct):
 _echo = msgspec.json.Decoder(_Echo)
 
 
+class _GivingWay:
+    """While anybody is inside, the interpreter is given up as soon as another thread asks for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(GIVE_WAY_SECONDS)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._before)
+
+
+_giving_way = _GivingWay()  # several clusters may be folded at once, and the interval is that of the process
+
+
 def _fold(copy: Warm) -> None:
-    """Fold a state beside the events, letting whoever takes them in have the interpreter as soon as it asks for it."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(GIVE_WAY_SECONDS)
+    """Fold a state beside the events, letting whoever takes them in go first."""
     try:
-        with copy.held():
+        with _giving_way, copy.held():
             pass
     finally:
-        sys.setswitchinterval(before)
         connection.close()
 
 

@@ -6,7 +6,8 @@ twice is asked once. Outcomes:
     2xx                            asked: it goes when its containers have ended
     404, 409 with another uid      gone
     429 because of a budget        refused, with the server's words; so 400, 403, 422, and 500 for two budgets at once
-    other 429, 5xx, no answer      unknown: asked again, after as long as the server asks for
+    other 429, 5xx, no answer      unknown: asked again, after as long as the server asks for; so 429 for a budget that
+                                   the server has not counted yet, which says when to come again
 A victim gets one event, and after the eviction, which writes a condition of its own, the condition `DisruptionTarget`
 as kube-scheduler writes it. Both are news for people: what cannot be written is let go.
 Source: Kubernetes policy/v1 Eviction; "API-initiated eviction"; "Pod disruption conditions".
@@ -77,7 +78,7 @@ def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> Answer:
 def _fate(failure: ApiFailure) -> Fate:
     if failure.status == 404 or (failure.status == 409 and "uid" in failure.message.lower()):
         return Fate.GONE
-    budget = failure.status == 429 and _BUDGET in failure.causes
+    budget = failure.status == 429 and _BUDGET in failure.causes and not failure.retry_after_seconds
     if budget or failure.status in _REFUSED or (failure.status == 500 and _TWO_BUDGETS in failure.message):
         return Fate.REFUSED
     return Fate.UNKNOWN

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -173,14 +174,15 @@ class Mirror:
             self._wanting[key] = body
 
     def _note_end(self, event: Seen | Gone) -> None:
-        """Note a pod of which nothing ran when it went; where only its absence was noticed, nobody knows."""
+        """Note a pod of which nothing ran when it went; where only its absence was noticed, nobody knows.
+
+        A last state that is odd says as little. It is not quarantined: nothing of this name may ever come again.
+        """
         if event.body:
-            try:
+            with suppress(InputError, ValueError, RecursionError):
                 root = View(json.loads(event.body))
                 if not _runs(root):
                     self._stopped.add(root.view("metadata").text("uid"))
-            except (InputError, ValueError, RecursionError) as error:
-                self._quarantine(PODS.plural, event.key, error)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 

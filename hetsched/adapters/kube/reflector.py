@@ -3,7 +3,8 @@
 Problem: watches end, stall, are dropped by a busy server and forget their history; a copy that misses one deletion
 books a node that is gone.
 Rule: list in pages, then watch from the list's version. A watch that ends is resumed from the last version seen
-(bookmarks move it along); 410 means list again. A list is compared with what is known, so that what went in between
+(bookmarks move it along); 410 means list again, at once the first time and like a failure where it comes again before
+anything else was heard. A list is compared with what is known, so that what went in between
 comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
 `QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
 or as long as the server asks for; each is told. A list that is older than what was seen already, as one API server of
@@ -54,10 +55,11 @@ class Alive(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A call failed; the next try comes after `wait_seconds`."""
+    """A call failed, with an HTTP status if there was an answer; the next try comes after `wait_seconds`."""
 
     reason: str
     wait_seconds: float
+    status: int = 0
 
 
 Event = Seen | Gone | Synced | Alive | Failed
@@ -104,6 +106,7 @@ class Reflector:
         self._version = ""
         self._newest = 0  # the latest version that was ever seen
         self._failures = 0
+        self._expired = 0  # times in a row that the version was too old
 
     def events(self) -> Iterator[Event]:
         """Yield what happens, until `ended`."""
@@ -116,22 +119,25 @@ class Reflector:
             except ApiFailure as failure:
                 if failure.status == 410:
                     self._version = ""
-                    continue
-                yield self._failed(str(failure), failure.retry_after_seconds)
+                    self._expired += 1
+                    if self._expired == 1:
+                        continue
+                    self._failures = max(self._failures, self._expired - 2)  # lists that succeed in between set it back
+                yield from self._fail(str(failure), failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
-                yield self._failed(f"an answer cannot be read: {error}")
+                yield from self._fail(f"an answer cannot be read: {error}")
 
-    def _failed(self, reason: str, at_least: float = 0.0) -> Failed:
+    def _fail(self, reason: str, at_least: float = 0.0, status: int = 0) -> Iterator[Event]:
         self._failures += 1
         longest = min(2.0 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
         wait = max(longest * (0.5 + self._chance() / 2), min(at_least, LONGEST_WAIT_SECONDS))
+        yield Failed(reason, wait, status)
         self._sleep(wait)
-        return Failed(reason, wait)
 
     def _list(self) -> Iterator[Event]:
         items, version = self._api.list_all(self._resource)
         if _number(version) < self._newest:
-            yield self._failed(
+            yield from self._fail(
                 f"the list is of version {version}, and {self._newest} was seen already; "
                 "if the cluster was restored from a backup, start this process anew"
             )
@@ -180,7 +186,7 @@ class Reflector:
             self._known[key] = found.metadata.resource_version
             yield Seen(key, body)
         # Only now: what was handed on is what a resumed watch may leave out.
-        self._version, self._failures = found.metadata.resource_version, 0
+        self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
         self._newest = max(self._newest, _number(self._version))
         yield Alive()
 

@@ -1,7 +1,8 @@
 """The kinds of objects that are followed, and what they are to us.
 
 Rule: `REQUIRED` must be in step before anything is decided; `OPTIONAL` kinds exist only where somebody installed them
-(or serve nothing we need to wait for), and an API server that does not know one is asked again, rarely.
+(or serve nothing we need to wait for): an API server that does not know one, or gives it to others only, is asked again
+every half a minute, and one that fails with it is waited for a few tries long.
 """
 
 from __future__ import annotations

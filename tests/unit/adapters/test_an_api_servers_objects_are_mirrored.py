@@ -84,6 +84,14 @@ def test_an_odd_node_or_pod_stops_nobody_else() -> None:
     assert set(mirror.quarantined) == {("nodes", "odd"), ("pods", "team/odd")}
 
 
+def test_a_pod_that_went_in_an_odd_state_is_not_quarantined_for_ever() -> None:
+    mirror = Mirror()
+    a_pod(mirror, "team/odd", nodeSelector="x")
+    mirror.feed(PODS, Gone("team/odd", b'{"metadata": 7}'))
+    assert taken(mirror).pods_gone == ["team/odd"]
+    assert not mirror.quarantined
+
+
 def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
     mirror = Mirror()
     a_pod(mirror, priorityClassName="urgent")

@@ -39,6 +39,8 @@ def answered(*failure: Any) -> Answer:
         ((409, "Conflict", "the UID in the precondition (a) does not match the UID in record (b)"), Fate.GONE),
         ((409, "Conflict", "the object has been modified"), Fate.UNKNOWN),
         ((429, "TooManyRequests", "would violate the budget", 0.0, ("DisruptionBudget",)), Fate.REFUSED),
+        # A budget that was changed a moment ago and is not counted yet; a violated one gives no time to come again.
+        ((429, "TooManyRequests", "would violate the budget", 10.0, ("DisruptionBudget",)), Fate.UNKNOWN),
         ((429, "TooManyRequests", "the server is busy", 3.0), Fate.UNKNOWN),
         (
             (500, "InternalError", "This pod has more than one PodDisruptionBudget"),

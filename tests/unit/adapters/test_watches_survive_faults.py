@@ -108,6 +108,25 @@ def test_what_went_while_history_was_forgotten_comes_out_as_gone(told_by: str) -
     assert waits == []
 
 
+def test_a_server_that_forgets_at_once_is_not_asked_without_end() -> None:
+    # At once after the first, then after 1, 2 and 4 s; a list that succeeds in between is no progress.
+    expired = ApiFailure(410, "Expired", "too old")
+    watch_fails = told(*[answer for _ in range(4) for answer in (LISTED, expired)])
+    list_fails = told(*[expired] * 4)
+    assert (watch_fails[2], list_fails[2]) == ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0])
+    assert [event.status for event in list_fails[0] if isinstance(event, Failed)] == [410] * 3
+
+
+def test_a_failure_is_told_before_it_is_waited_for() -> None:
+    told_when: list[str] = []
+    server: Any = Script(ApiFailure(500, "InternalError", "no"), Over())
+    reflector = Reflector(server, NODES, sleep=lambda _: told_when.append("slept"), chance=lambda: 1.0)
+    with suppress(Over):
+        for event in reflector.events():
+            told_when.append(type(event).__name__)
+    assert told_when == ["Failed", "slept"]
+
+
 def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
     expired = [json.dumps(GONE).encode()]
     seen = [an_event("ADDED", "n3", 20), *expired]

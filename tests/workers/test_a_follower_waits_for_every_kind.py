@@ -1,0 +1,63 @@
+"""A follower begins once it has every kind, and ends where one is not read any more, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kube.reflector import Failed, Synced
+from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS
+from hetsched.inventory.lease import following
+from workers.follower import OPTIONAL_TRIES, Follower
+
+GPUS = OPTIONAL[0]
+
+
+def a_follower(kinds: Any = (NODES, PODS, GPUS)) -> Follower:
+    nothing: Any = None
+    lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
+    return Follower(lease, nothing, threading.Event(), kinds=kinds)
+
+
+@pytest.mark.parametrize(
+    ("failures", "begins"),
+    [
+        ([], False),
+        ([404], True),
+        ([403], True),
+        ([429], False),
+        ([0] * (OPTIONAL_TRIES - 1), False),
+        ([500] * OPTIONAL_TRIES, True),
+    ],
+)
+def test_an_optional_kind_is_waited_for_unless_it_cannot_be_had(failures: list[int], begins: bool) -> None:
+    follower = a_follower()
+    for kind in (NODES, PODS):
+        follower._known[kind].note(Synced(0))
+    for status in failures:
+        follower._known[GPUS].note(Failed("no", 1.0, status))
+    assert follower._in_step() is begins
+
+
+def test_a_required_kind_is_always_waited_for() -> None:
+    follower = a_follower()
+    for kind in (PODS, GPUS):
+        follower._known[kind].note(Synced(0))
+    follower._known[NODES].note(Failed("no", 1.0, 404))
+    assert not follower._in_step()
+
+
+def test_a_kind_that_is_not_read_any_more_ends_it_though_the_lease_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = a_follower()
+    follower._renewed -= 1000
+
+    def renew(_: Any) -> bool:
+        follower._lost = True  # by the thread of that kind, while this one asked the database
+        return True
+
+    monkeypatch.setattr(following, "renew", renew)
+    follower.turn()
+    assert follower._lost

@@ -1,0 +1,18 @@
+"""Clusters that are folded at the same time give way to others, and leave the interpreter as it was."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from workers.live import GIVE_WAY_SECONDS, _GivingWay
+
+
+def test_the_last_one_sets_it_back() -> None:
+    before, giving_way = sys.getswitchinterval(), _GivingWay()
+    with giving_way:
+        with giving_way:
+            assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)
+        assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)
+    assert sys.getswitchinterval() == before
