@@ -136,12 +136,6 @@ def opened(place: Path | IO[bytes]) -> Iterator[Layout]:
         raise malformed(f"the tar archive cannot be read: {error}") from error
 
 
-def read_platforms(path: Path) -> tuple[str, ...]:
-    """Return the platforms (`linux/arm64/v8`) in the order of the index. Raises: InputError (OciMalformed)."""
-    with opened(path) as layout:
-        return layout.platforms()
-
-
 class _Folder:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()

@@ -24,7 +24,6 @@ from hetsched.isa.x86 import X86
 
 _MACHINES = {"riscv64": (243, 5), "aarch64": (183, 0), "x86_64": (62, 0)}
 _HEADER_BYTES, _ADDRESS = 120, 0x400000
-_STACK_BYTES = 1024
 _REPEATS = 3
 
 # name -> instructions that only it has.

@@ -37,7 +37,6 @@ _SUFFIX_FACTOR = {
 _GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 # A quantity has at most 64 characters, so nothing that is multiplied here is ever rounded.
 _EXACT = Context(prec=200)
-_NATIVE = {CPU, MEMORY, PODS, EPHEMERAL_STORAGE}
 
 
 @lru_cache(maxsize=65536)
@@ -95,11 +94,6 @@ def parse_amount(resource: str, value: object) -> int:
 def is_extended(resource: str) -> bool:
     """Tell whether Kubernetes counts `resource` in whole units only (anything with a domain that is not its own)."""
     return "/" in resource and resource.split("/", 1)[0] not in ("kubernetes.io",)
-
-
-def is_native(resource: str) -> bool:
-    """Tell whether every node is expected to state `resource`."""
-    return resource in _NATIVE
 
 
 def format_amount(resource: str, amount: int) -> str:
