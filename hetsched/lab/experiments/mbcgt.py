@@ -7,7 +7,7 @@ memory, `mbcgt` the Nash product over all four. Each group is the mean over its 
     resource unevenness      mean over the nodes of B               (lower is more even)
 and the gain is the ratio of two degrees; the gain of dynamic over default follows from the two published ones as
 (1 + a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. Then the same on 200 nodes, and the batch placed together
-(`engine.joint`).
+(`lab.joint`).
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), its comparison of 4 nodes, 12 pods, 3 x 5 orders.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine import joint, nash
+from hetsched.engine import nash
 from hetsched.engine.balance import cluster_balance
 from hetsched.engine.columns import USAGE_RESOURCES
 from hetsched.engine.cycle import Scheduler
@@ -26,6 +26,7 @@ from hetsched.engine.policies import BUILTIN
 from hetsched.engine.policy import Policy, compile_policy
 from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
+from hetsched.lab import joint
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.four_resources import nodes, pods
 from hetsched.lab.plots import Series, bar_chart, line_chart

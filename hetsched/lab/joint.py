@@ -25,14 +25,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine import nash
+from hetsched.engine.columns import Bools, Floats, Ints, Rows, Window
+from hetsched.engine.cycle import Scheduler
+from hetsched.engine.request import Request
+from hetsched.engine.scoring import INFEASIBLE
 
-from . import nash
-from .columns import Bools, Floats, Ints, Rows, Window
-from .cycle import Scheduler
-from .request import Request
-from .scoring import INFEASIBLE
-
-_MOST_STEPS = 60_000
 _LEAST_GROWTH = 1e-12
 
 
@@ -122,13 +120,6 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
     )
 
 
-def optimise(problem: Problem) -> tuple[Plan, bool]:
-    """Return the best plan that can be had in a moment, and whether it is proven to be the best there is."""
-    if steps(problem) <= _MOST_STEPS:
-        return exact(problem), True
-    return improved(problem), False
-
-
 def greedy(problem: Problem) -> Plan:
     """Give each pod, in queue order, the node where the product grows most (lower mean, then first node)."""
     ground = _Ground(problem)
@@ -138,11 +129,6 @@ def greedy(problem: Problem) -> Plan:
 
 
 # -- exact -----------------------------------------------------------------------------------------------------------
-
-
-def steps(problem: Problem) -> int:
-    """Return how many array operations `exact` takes, which its time grows with."""
-    return math.prod(count + 1 for count in problem.counts) * len(problem.rows)
 
 
 def exact(problem: Problem) -> Plan:

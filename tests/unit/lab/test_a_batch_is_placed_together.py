@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.balance import cluster_balance, node_balance
-from hetsched.engine.joint import Problem, exact, greedy, improved, is_plain, optimise, problem_of
 from hetsched.engine.nash import log_product
+from hetsched.lab.joint import Problem, exact, greedy, improved, is_plain, problem_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, scheduler
 
@@ -131,18 +131,6 @@ def test_most_pods_come_before_the_greatest_product() -> None:
     plan = exact(problem_of(scheduler([a_node("n").cpu(4)], policy="mbcgt"), pods))
     assert plan.rows == (0, 0, -1)
     assert plan.log_product == pytest.approx(math.log(0.75))
-
-
-def test_small_batches_are_solved_exactly_and_large_ones_are_improved() -> None:
-    engine = scheduler([four_resource_node(f"n{i}", 10 * i, 0, 0, 40 - 10 * i) for i in range(4)], policy="mbcgt")
-    few = [four_resource_pod(f"p{i}", 0, i, 1, 1, 1) for i in range(6)]
-    many = [four_resource_pod(f"p{i}", 0, i, 1, 1, 1) for i in range(20)]
-    plan, proven = optimise(problem_of(engine, few))
-    assert proven
-    assert plan == exact(problem_of(engine, few))
-    assert optimise(problem_of(engine, many))[1] is False
-    nothing, proven = optimise(problem_of(engine, []))
-    assert (nothing.rows, nothing.after, proven) == ((), plan.before, True)
 
 
 def test_nodes_that_are_not_ready_take_nothing_and_do_not_count() -> None:
