@@ -1,4 +1,4 @@
-"""Files on disk, by what they hold: Kubernetes YAML or JSON, or lists of the openb trace.
+"""Files, by what they hold: Kubernetes YAML or JSON, or lists of the openb trace.
 
 Rule: the content decides, not the file's name. Several files are one bag of objects, so a pod in one may name a class
 in another, and an object may stand in one of them only. Node lists belong to a cluster, pod lists to a workload.
@@ -7,7 +7,6 @@ in another, and an object may stand in one of them only. Node lists belong to a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -21,26 +20,10 @@ from .manifests import read_content
 Source = tuple[str, bytes]
 
 
-def read_cluster(*paths: str | Path) -> ClusterContent:
-    """Read cluster files.
-
-    Raises: InputError naming the file.
-    """
-    return parse_cluster([_load(path) for path in paths])
-
-
-def read_workload(*paths: str | Path, known: ClusterContent | None = None) -> ClusterContent:
-    """Read workload files; pods may name classes and groups of the cluster `known`.
-
-    Raises: InputError naming the file.
-    """
-    return parse_workload([_load(path) for path in paths], known=known)
-
-
 def parse_cluster(sources: Sequence[Source]) -> ClusterContent:
     """Read a cluster from (name, bytes) pairs.
 
-    Raises: InputError.
+    Raises: InputError naming the file.
     """
     return _parse(sources, workload=False, known=None)
 
@@ -48,21 +31,11 @@ def parse_cluster(sources: Sequence[Source]) -> ClusterContent:
 def parse_workload(
     sources: Sequence[Source], *, known: ClusterContent | None = None, names: str = ""
 ) -> ClusterContent:
-    """Read a workload from (name, bytes) pairs; generated names are made of `names`, or numbers without it.
+    """Read a workload from (name, bytes) pairs; pods may name classes and groups of the cluster `known`.
 
-    Raises: InputError.
+    Generated names are made of `names`, or numbers without it. Raises: InputError naming the file.
     """
     return _parse(sources, workload=True, known=known, names=names)
-
-
-def _load(path: str | Path) -> Source:
-    try:
-        with Path(path).open("rb") as file:
-            # One byte more than is allowed is enough to refuse the file.
-            return str(path), file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("FileUnreadable", f"it cannot be read: {reason}", place=str(path)) from None
 
 
 def _parse(

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from websockets import Subprotocol
@@ -166,7 +166,7 @@ class Sockets:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._began = 0.0
 
-    def __enter__(self) -> Sockets:
+    def __enter__(self) -> Self:
         self._thread.start()
         for made in self._made:
             self._start(made)
@@ -199,10 +199,6 @@ class Sockets:
             for before, revision, at in list(made.heard):
                 for number in range(before + 1, revision + 1):
                     yield number, at
-
-    def back_after(self, moment: float) -> list[float]:
-        """Return for each socket in how many seconds after this moment it was answered anew; those that were."""
-        return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
 
     def rates(self) -> list[float]:
         """Return the messages a second of each socket so far."""

@@ -2,18 +2,15 @@
 
 Rule: an entry offers a machine when binfmt_misc and the entry are enabled, its magic names the machine (ELF bytes 18
 and 19) at 64 bit (byte 4), and flag F is set: the interpreter is opened at registration, so it works inside containers.
-What is offered is the CPU model's set. Cost is a score penalty, never a filter; it is unknown unless stated.
+What is offered is the CPU model's set.
 Source: Linux Documentation/admin-guide/binfmt-misc.rst; the model of QEMU 7.2 was measured by running programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from .codes import refuse
-from .matching import match
 from .requirement import parse
 from .value import Isa
 
@@ -24,12 +21,11 @@ _MACHINES = {b"\xf3\x00": "riscv64", b"\xb7\x00": "aarch64", b"\x3e\x00": "x86_6
 
 
 class EmulatedOffer(msgspec.Struct, frozen=True):
-    """One instruction set a node can emulate. `slowdown_ratio` is time emulated / time native; None is unknown."""
+    """One instruction set a node can emulate, and by which program."""
 
     isa: Isa
     by: str
     version: str | None = None
-    slowdown_ratio: float | None = None
 
 
 def offer_from_binfmt(
@@ -55,16 +51,6 @@ def offer_from_binfmt(
         return None
     isa = parse(model or _DEFAULT_MODELS[machine], source="dt-isa-extensions")
     return EmulatedOffer(isa=isa, by=fields.get("interpreter", "qemu"), version=version)
-
-
-def best_offer(required: Isa, offers: Iterable[EmulatedOffer]) -> EmulatedOffer | None:
-    """Return the offer that covers `required` at the least known slowdown, or None; unknown costs come last."""
-    covering = [offer for offer in offers if match(required, offer.isa).satisfied]
-    return min(
-        covering,
-        key=lambda offer: (offer.slowdown_ratio is None, offer.slowdown_ratio or 0.0, offer.by),
-        default=None,
-    )
 
 
 def _field(line: str) -> tuple[str, str]:

@@ -11,7 +11,6 @@ one could use. Nodes lie in name order at random, so that names tell nothing.
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
 
 from hetsched.contracts.node_report import IsaReport, NodeReport
 from hetsched.contracts.units import MIB
@@ -30,16 +29,8 @@ _NARROW_SIZES = ((500, 2 * _GIB), (1000, 3 * _GIB), (1300, 4 * _GIB))
 _WIDE_SIZE = (1000, 4 * _GIB)
 
 
-class Regret(NamedTuple):
-    """How many wide jobs were refused, for how many of them a narrow job is why, and narrow jobs refused."""
-
-    refused: int
-    regretted: int
-    narrow_refused: int
-
-
-def regret(policy: Policy, seed: int) -> Regret:
-    """Place the jobs of one seed under a policy."""
+def regret(policy: Policy, seed: int) -> int:
+    """Place the jobs of one seed under a policy; return how many wide jobs were refused for narrow ones."""
     draw = random.Random(seed)
     state = ClusterState(_nodes(draw))
     scheduler = Scheduler(state, policy)
@@ -52,8 +43,7 @@ def regret(policy: Policy, seed: int) -> Regret:
     offered = {state.reports[outcome.row].isa.native or "" for outcome in placed if outcome.node}
     taken = {need for need in _SHARES if any(_covers(offer, need) for offer in offered)}
     refused = [job for job in wide if scheduler.schedule(job).node is None]
-    regretted = sum(job.shape.isa is not None and job.shape.isa.native in taken for job in refused)
-    return Regret(len(refused), regretted, sum(outcome.node is None for outcome in placed))
+    return sum(job.shape.isa is not None and job.shape.isa.native in taken for job in refused)
 
 
 def _nodes(draw: random.Random) -> list[NodeReport]:

@@ -37,8 +37,3 @@ class HandedOut(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pod_id}: {self.cards}"
-
-    @property
-    def drifted(self) -> bool:
-        """Whether the pod has other cards than it was granted."""
-        return self.cards is not None and sorted(self.cards) != sorted(card.index for card in self.granted)

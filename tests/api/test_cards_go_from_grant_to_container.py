@@ -105,7 +105,7 @@ def test_a_container_gets_what_was_decided(node: Node) -> None:
     assert admitted(node, "p", insisting_on=("GPU-0",)) == "GPU-2"
     node.report()
     row = HandedOut.objects.get()
-    assert (row.advisory, row.cards, row.drifted) == (False, (2,), False)
+    assert (row.advisory, row.cards, [card.index for card in row.granted]) == (False, (2,), [2])
     assert booked() == {"p": [2]}
 
 

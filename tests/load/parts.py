@@ -22,6 +22,14 @@ from .submitting import Submitted, burst, steady
 _TOPIC = f"cluster:{CLUSTER}"
 
 
+class Listening(Sockets):
+    """Sockets that also tell when they were back."""
+
+    def back_after(self, moment: float) -> list[float]:
+        """Return for each socket in how many seconds after this moment it was answered anew; those that were."""
+        return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
+
+
 class Meter:
     """What the machine and the plane's programs did around a scenario."""
 
@@ -87,7 +95,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
     asyncio.run(steady(plane.server, per_second, 3, prefix="hush", patience=60))
     url = f"http://{plane.server.host}:{plane.server.port}"
     meter = Meter(plane)
-    with Sockets(url, plane.server.token, _TOPIC, sockets) as listening:
+    with Listening(url, plane.server.token, _TOPIC, sockets) as listening:
         found = asyncio.run(steady(plane.server, per_second, seconds, prefix="heard", patience=60))
         time.sleep(1)
         written = told(plane)

@@ -207,7 +207,7 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectatio
     found: dict[str, list[float]] = {name: [] for name in policies}
     for done, seed in enumerate(_REGRET_SEEDS, 1):
         for name, policy in policies.items():
-            found[name].append(regret(policy, seed).regretted)
+            found[name].append(regret(policy, seed))
         progress(done)
     means = {name: fmean(values) for name, values in found.items()}
     rows = [

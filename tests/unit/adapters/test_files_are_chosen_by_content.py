@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from hetsched.adapters.documents import MAX_BYTES
-from hetsched.adapters.files import parse_cluster, parse_workload, read_cluster, read_workload
+from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.errors import InputError
 from tests.unit.adapters.reading import pod_text
 
@@ -13,16 +11,11 @@ TRACE_PODS = b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\nq,1000,1024,0,0\n"
 HIGH = b"{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 9}"
 
 
-def written(folder: Path, name: str, data: bytes) -> Path:
-    (folder / name).write_bytes(data)
-    return folder / name
-
-
-def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
-    nodes = read_cluster(written(tmp_path, "a.csv", NODE), written(tmp_path, "b.yaml", TRACE_NODES)).nodes
+def test_the_name_of_a_file_says_nothing() -> None:
+    nodes = parse_cluster([("a.csv", NODE), ("b.yaml", TRACE_NODES)]).nodes
     assert [node.name for node in nodes] == ["n", "t"]
-    trace, objects = written(tmp_path, "c.txt", TRACE_PODS), written(tmp_path, "d.json", pod_text().encode())
-    assert [pod.name for pod in read_workload(trace, objects).pending] == ["p", "q"]
+    sources = [("c.txt", TRACE_PODS), ("d.json", pod_text().encode())]
+    assert [pod.name for pod in parse_workload(sources).pending] == ["p", "q"]
 
 
 def test_several_files_are_one_bag_of_objects() -> None:
@@ -58,15 +51,8 @@ def test_each_list_has_its_side() -> None:
     assert (refused.value.code, refused.value.place) == ("WrongFile", "nodes.csv")
 
 
-@pytest.mark.parametrize("path", ["", "nothing.yaml", "nul\0.yaml"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InputError) as refused:
-        read_cluster(tmp_path / path)
-    assert (refused.value.code, refused.value.place) == ("FileUnreadable", str(tmp_path / path))
-
-
 @pytest.mark.parametrize("start", [b"# ", TRACE_NODES])
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path, start: bytes) -> None:
+def test_a_file_that_is_too_large_is_refused(start: bytes) -> None:
     with pytest.raises(InputError) as refused:
-        read_cluster(written(tmp_path, "big", start + b"x" * MAX_BYTES))
+        parse_cluster([("big", start + b"x" * MAX_BYTES)])
     assert refused.value.code == "ManifestTooLarge"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hetsched.adapters.files import read_cluster
+from hetsched.adapters.files import parse_cluster
 from tests.builders import a_node
 from tests.unit.cli.answering import Server
 from tests.unit.cli.calling import cluster_file, document, run
@@ -52,7 +52,7 @@ def test_export_writes_a_file_that_can_be_read(server: Server, tmp_path: Path) -
     server.answers("GET", f"{API}lab/export/", content)
     out = tmp_path / "out.json"
     assert run("cluster", "export", "lab", "--out", out).exit_code == 0
-    assert {node.name for node in read_cluster(out).nodes} == {"plain", "vector"}
+    assert {node.name for node in parse_cluster([("out.json", out.read_bytes())]).nodes} == {"plain", "vector"}
     assert run("cluster", "export", "lab").stdout.encode() == content
 
 
