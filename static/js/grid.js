@@ -38,7 +38,7 @@ export function shortIsa(isa) {
 
 // How many columns of tiles each family gets, so that the longest of them is as short as can be.
 // `families`: for each one the sizes of its pools; heights are in tiles, a pool's heading counts as a part of one.
-export function columnsFor(families, columns) {
+function columnsFor(families, columns) {
   const least = 2;
   if (columns < least * families.length) return null;
   const given = families.map(() => least);

@@ -15,7 +15,7 @@ const FINAL_CODES = new Set([4401, 4403]);
 
 const isMap = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-export function mergePatch(target, patch) {
+function mergePatch(target, patch) {
   if (!isMap(patch)) return patch;
   const merged = isMap(target) ? { ...target } : {};
   for (const [key, value] of Object.entries(patch)) {

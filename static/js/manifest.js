@@ -71,7 +71,7 @@ export function manifestOf(fields) {
 }
 
 // Block style; a string is quoted unless no reader could take it for anything else.
-export function yamlOf(value, indent = "") {
+function yamlOf(value, indent = "") {
   if (Array.isArray(value)) {
     if (!value.length) return " []";
     return value.map((item) => `\n${indent}- ${yamlOf(item, `${indent}  `).trimStart()}`).join("");

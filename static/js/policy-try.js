@@ -21,7 +21,7 @@ function ranked(decision, weights) {
 }
 
 // The weight on each side at which another node overtakes the winner, and which one.
-export function tippingOf(rows, plugin, weight) {
+function tippingOf(rows, plugin, weight) {
   const [winner, ...others] = rows;
   const points = {};
   const own = winner.scores[plugin]?.normalized;
