@@ -1,9 +1,7 @@
 """The machine's container runtime, asked and told by its own interface: containerd and CRI-O speak the same.
 
-Problem: the runtime restarts, hangs or answers with more than fits, and the agent must neither wait for ever nor die.
-Rule: every call ends within its time and every answer within its size. After a lost connection the next call makes a
-new one. A container's CPUs are changed by `UpdateContainerResources` alone, which runtimes apply to cgroup v1 and v2
-and keep for their own record; nothing but the CPUs is named, so nothing else changes.
+Rule: a container's CPUs are changed by `UpdateContainerResources` alone, which runtimes apply to cgroup v1 and v2 and
+keep for their own record; nothing but the CPUs is named, so nothing else changes.
 Source: kubernetes/cri-api, runtime/v1.
 """
 
@@ -11,38 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import grpc
 import msgspec
 
 from .rpc import cri_pb2
+from .unix_channel import CallFailure, UnixChannel
 
 SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")
 MAX_BYTES = 16 * 1024 * 1024  # what the kubelet takes
-_SERVICE = "/runtime.v1.RuntimeService/"
+_SERVICE = "runtime.v1.RuntimeService"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_BYTES),
-    ("grpc.default_authority", "localhost"),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 
 
-class RuntimeFailure(Exception):
+class RuntimeFailure(CallFailure):
     """The runtime did not do what it was asked.
 
-    `gone`: it knows no such container; `away`: it cannot be reached; `late`: it did not answer in time.
+    `gone`: it knows no such container; `late`: it did not answer in time.
     """
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}" if message else code)
+        super().__init__(code, message)
         self.gone = code == "NOT_FOUND"
-        self.away = code in {"UNAVAILABLE", "CANCELLED"}
         self.late = code == "DEADLINE_EXCEEDED"
 
 
@@ -76,20 +64,21 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Runtime:
-    """One connection to the runtime behind a unix socket."""
+    """One connection to the runtime behind a unix socket; its calls raise RuntimeFailure."""
 
     def __init__(self, socket: Path, *, timeout_seconds: float = 5.0) -> None:
         self.socket = socket
-        self._timeout_seconds = timeout_seconds
-        self._channel: Any = None
+        self._channel = UnixChannel(
+            socket, _SERVICE, RuntimeFailure, most_bytes=MAX_BYTES, timeout_seconds=timeout_seconds
+        )
 
     def version(self) -> str:
         """Return the runtime's name and version."""
-        said = self._call("Version", cri_pb2.VersionRequest(version="v1"), cri_pb2.VersionResponse)
+        said = self._channel.call("Version", cri_pb2.VersionRequest(version="v1"), cri_pb2.VersionResponse)
         return f"{said.runtime_name} {said.runtime_version}"
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        said = self._call("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), cri_pb2.ListPodSandboxResponse)
+        said = self._channel.call("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), cri_pb2.ListPodSandboxResponse)
         return tuple(
             Sandbox(
                 one.id,
@@ -105,7 +94,7 @@ class Runtime:
 
     def containers(self) -> tuple[Container, ...]:
         """Return what runs or is about to; what ended holds no CPUs."""
-        said = self._call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
+        said = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
             Container(
@@ -118,7 +107,7 @@ class Runtime:
     def told(self, container_id: str) -> Told:
         """Return what the runtime says of a container."""
         request = cri_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
-        said = self._call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
+        said = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
         cpus, pid = _verbose(said.info.get("info", ""))
         if said.status.HasField("resources"):
             cpus = said.status.resources.linux.cpuset_cpus
@@ -128,29 +117,10 @@ class Runtime:
         """Have a container run on these CPUs and no others."""
         resources = cri_pb2.LinuxContainerResources(cpuset_cpus=cpus)
         request = cri_pb2.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
-        self._call("UpdateContainerResources", request, cri_pb2.UpdateContainerResourcesResponse)
+        self._channel.call("UpdateContainerResources", request, cri_pb2.UpdateContainerResourcesResponse)
 
     def close(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
-
-    def _call(self, method: str, request: Any, answer: Any) -> Any:
-        """Return the runtime's answer. Raises: RuntimeFailure."""
-        if self._channel is None:
-            self._channel = grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS)
-        call: Callable[..., Any] = self._channel.unary_unary(
-            _SERVICE + method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        try:
-            return call(request, timeout=self._timeout_seconds)
-        except grpc.RpcError as error:
-            failure = RuntimeFailure(error.code().name, str(error.details() or "")[:300])
-            if failure.away:
-                self.close()
-            raise failure from None
+        self._channel.close()
 
 
 def _verbose(text: str) -> tuple[str | None, int | None]:

@@ -2,9 +2,8 @@
 
 Problem: the kubelet's own state files lag, change their form and leave devices out, and a device plugin of somebody
 else chooses cards by itself; only the kubelet knows who holds what.
-Rule: every call ends within its time and every answer within its size; after a lost connection the next call makes a
-new one. Pods have names here and no uid. `cpus` are exclusive ones alone: whoever shares has none. Numbers that no
-machine can have are left out.
+Rule: pods have names here and no uid. `cpus` are exclusive ones alone: whoever shares has none. Numbers that no machine
+can have are left out.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """
 
@@ -12,38 +11,26 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import grpc
 import msgspec
 
 from hetsched.contracts.agent_report import KubeletState
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
 
 from .rpc import podresources_pb2 as messages
+from .unix_channel import CallFailure, UnixChannel
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 MAX_BYTES = 4 * 1024 * 1024  # a hundred times what 250 pods with cards take
 TIMEOUT_SECONDS = 5.0
 SOURCE = "podresources"
-_SERVICE = "/v1.PodResourcesLister/"
-_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_BYTES),
-    ("grpc.default_authority", "localhost"),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+_SERVICE = "v1.PodResourcesLister"
 
 
-class PodResourcesFailure(Exception):
-    """The kubelet did not answer; `code` is gRPC's, or `NO_SOCKET` where there is nothing to ask."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}" if message else code)
-        self.code = code
+class PodResourcesFailure(CallFailure):
+    """The kubelet did not answer; the code is `NO_SOCKET` where there is nothing to ask."""
 
 
 class HeldDevices(msgspec.Struct, frozen=True):
@@ -82,8 +69,9 @@ class Lister:
 
     def __init__(self, socket: Path = SOCKET, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.socket = socket
-        self._timeout_seconds = timeout_seconds
-        self._channel: Any = None
+        self._channel = UnixChannel(
+            socket, _SERVICE, PodResourcesFailure, most_bytes=MAX_BYTES, timeout_seconds=timeout_seconds
+        )
 
     def pods(self) -> tuple[PodResources, ...]:
         """Return every pod that the kubelet runs, also those that hold nothing. Raises: PodResourcesFailure."""
@@ -97,9 +85,7 @@ class Lister:
         return Allocatable(_cpus(said.cpu_ids), _devices(said.devices))
 
     def close(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        self._channel.close()
 
     def _call(self, method: str, request: Any, answer: Any) -> Any:
         try:
@@ -108,23 +94,7 @@ class Lister:
         except OSError as error:
             self.close()
             raise PodResourcesFailure("NO_SOCKET", f"{self.socket}: {error.strerror}") from None
-        if self._channel is None:
-            self._channel = grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS)
-        call = self._channel.unary_unary(
-            _SERVICE + method, request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )  # fmt: skip
-        try:
-            return call(request, timeout=self._timeout_seconds)
-        except grpc.RpcError as error:
-            self.close()
-            raise PodResourcesFailure(error.code().name, str(error.details() or "")[:300]) from None
-
-
-def list_pods(socket: Path = SOCKET, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[PodResources, ...]:
-    """Ask once what every pod holds. Raises: PodResourcesFailure."""
-    with closing(Lister(socket, timeout_seconds=timeout_seconds)) as lister:
-        return lister.pods()
+        return self._channel.call(method, request, answer)
 
 
 def with_pods(

@@ -18,6 +18,7 @@ from typing import Any
 from hetsched.agent.cri import Runtime
 from hetsched.agent.pins import Pinner
 from hetsched.agent.tree import Tree
+from hetsched.agent.unix_channel import UnixChannel
 
 
 class Dying:
@@ -43,7 +44,7 @@ class Dying:
 
 def step(socket: str, folder: str, node: str, cluster: str, key: str, at: int) -> None:
     dying = Dying(at)
-    Runtime._call = dying.around(Runtime._call)  # type: ignore[method-assign]
+    UnixChannel.call = dying.around(UnixChannel.call)  # type: ignore[method-assign]
     Path.rename = dying.around(Path.rename)  # type: ignore[method-assign]
     os.fsync = dying.around(os.fsync)
     pinner = Pinner(node, Runtime(Path(socket)), Path(folder), Tree())

@@ -16,7 +16,6 @@ from hetsched.agent.podresources import (
     Lister,
     PodResources,
     PodResourcesFailure,
-    list_pods,
     with_pods,
 )
 from hetsched.contracts.agent_report import KubeletState
@@ -43,7 +42,7 @@ def test_cpus_and_devices_of_containers_are_read(kubelet: FakeKubelet) -> None:
         ("team", "train"): [container("main", (2, 3, 8), {GPU: ("GPU-1", "GPU-2")}, 1), container("side")],
         ("default", "web"): [],
     }
-    assert list_pods(kubelet.socket) == (
+    assert Lister(kubelet.socket).pods() == (
         PodResources(
             "team",
             "train",
@@ -58,7 +57,7 @@ def test_cpus_and_devices_of_containers_are_read(kubelet: FakeKubelet) -> None:
 
 def test_numbers_no_machine_has_are_left_out(kubelet: FakeKubelet) -> None:
     kubelet.pods = {("a", "b"): [container("c", (-1, 4, 2**40))]}
-    assert list_pods(kubelet.socket)[0].containers[0].cpus == "4"
+    assert Lister(kubelet.socket).pods()[0].containers[0].cpus == "4"
 
 
 def test_what_can_be_given_out_is_read(kubelet: FakeKubelet) -> None:
