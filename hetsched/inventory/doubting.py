@@ -16,6 +16,7 @@ from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
 
 from .actions import node_topic
+from .facts import named
 from .ledger import write_columns
 from .models import Cluster, Node
 from .tiles import plain
@@ -33,7 +34,7 @@ def doubt(cluster: Cluster, raised: Mapping[int, Sequence[Doubt]]) -> list[Node]
             node.doubts = (*node.doubts, *(new[fact] for fact in sorted(new)))
             changed.append((node, new))
     write_columns([node for node, _ in changed], _COLUMNS)
-    about = [(_named(cluster, node), {one.fact: _why(one) for one in new.values()}) for node, new in changed]
+    about = [(named(cluster, node), {one.fact: _why(one) for one in new.values()}) for node, new in changed]
     record_many(SYSTEM, "node.doubt", about)
     return [node for node, _ in changed]
 
@@ -63,7 +64,7 @@ def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, 
     details: dict[str, Any] = {one.fact: _why(one) for one in node.doubts} | {"rejections": freed}
     node.doubts = ()
     write_columns([node], _COLUMNS)
-    about = _named(cluster, node)
+    about = named(cluster, node)
     record(actor=actor.name, role=actor.role, action="node.trust", obj=about, reason=reason, details=details)
     publish_many(doubt_patches(cluster, [node]))
     return node
@@ -72,10 +73,6 @@ def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, 
 def doubt_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch | Callable[[], Patch]]:
     """Return what live pages of these nodes are told."""
     return {node_topic(cluster, node.name): {"doubts": plain(node.doubts)} for node in nodes}
-
-
-def _named(cluster: Cluster, node: Node) -> tuple[str, str]:
-    return "node", f"{cluster.name}/{node.name}"
 
 
 def _why(one: Doubt) -> str:

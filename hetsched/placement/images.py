@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -37,7 +38,7 @@ def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageShown]:
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
         return []
-    references = {image: _reference(image) for image in facts}
+    references = {image: kept_under(image) for image in facts}
     rows = ImageIndex.objects.filter(cluster=cluster, reference__in=set(references.values()))
     read = {row.reference: row for row in rows}
     return [_shown(facts[image], read.get(references[image])) for image in sorted(facts)]
@@ -55,7 +56,9 @@ def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageShown:
     )
 
 
-def _reference(image: str) -> str:
+@lru_cache(maxsize=65536)
+def kept_under(image: str) -> str:
+    """Return the reference that an image is kept under, empty where it is none."""
     try:
         return str(parse_reference(image))
     except InputError:

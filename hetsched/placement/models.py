@@ -301,6 +301,10 @@ class Decision(AppendOnly):
     def __str__(self) -> str:
         return f"{self.pk}: {self.verdict} {self.namespace}/{self.pod_name}"
 
+    @property
+    def policy_words(self) -> str:
+        return f"{self.policy_name} v{self.policy_version}"
+
 
 class ForgottenDecision(models.Model):
     """What is left of a decision whose workload was forgotten: enough for its permalink to say what it was."""

@@ -166,16 +166,12 @@ def changed(before: Decision, now: Decision) -> Changed:
     return Changed(
         decision=before.pk,
         verdicts=(before.verdict, now.verdict),
-        policies=(_policy(before), _policy(now)),
+        policies=(before.policy_words, now.policy_words),
         nodes=(_nodes(before), _nodes(now)),
         revisions=now.cluster_revision - before.cluster_revision,
         inventory=now.inventory_revision != before.inventory_revision,
         reasons=tuple(Difference(*key, *nodes) for key, nodes in counted.items() if nodes[0] != nodes[1]),
     )
-
-
-def _policy(decision: Decision) -> str:
-    return f"{decision.policy_name} v{decision.policy_version}"
 
 
 def _nodes(decision: Decision) -> int | None:

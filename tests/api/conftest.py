@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from hetsched.access.tokens import create_token
@@ -21,6 +20,7 @@ from hetsched.placement import dispatch, snapshot
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_node
+from tests.people import person  # noqa: F401 - a fixture
 from web.api import health
 
 POD = """\
@@ -118,20 +118,6 @@ def api(db: Any) -> Callable[..., Api]:
 @pytest.fixture
 def operator(api: Callable[..., Api]) -> Api:
     return api("operator")
-
-
-@pytest.fixture
-def person(db: Any) -> Callable[..., User]:
-    """Return a maker of people with the given groups."""
-
-    def make(name: str = "ada", *groups: str, superuser: bool = False) -> User:
-        user = User.objects.create_user(name, password="a long enough password")
-        user.is_superuser = user.is_staff = superuser
-        user.save()
-        user.groups.set(Group.objects.filter(name__in=groups))
-        return user
-
-    return make
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from hetsched.inventory.models import Cluster, Collector
 from . import bodies, reach
 from .connections import find
 from .documents import Document, Request, Rows, page_of
-from .etags import check_match, etag_of, locked, two_part
+from .etags import check_match, locked, tag_of_row
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -107,7 +107,7 @@ def detail(row: Collector) -> CollectorDetail:
 
 def _tag(row: Collector) -> str:
     """Return the tag: what people said, a dot, how it fares."""
-    return two_part(etag_of(row.pk, row.version), etag_of(msgspec.json.encode(detail(row))))
+    return tag_of_row(row, row.version, detail(row))
 
 
 def _found(cluster: Cluster, name: str) -> Collector:

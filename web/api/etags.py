@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
 from django.db import models, transaction
 
 from .problems import Refused
@@ -45,6 +46,11 @@ def unchanged(request: Any, etag: str) -> bool:
 def two_part(facts: str, load: str) -> str:
     """Return the tag of a resource whose load changes all the time: what a write must not overlook, a dot, the rest."""
     return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
+
+
+def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
+    """Return a two-part tag: the row with when, or in which version, people `said` it, a dot, how it is `shown` now."""
+    return two_part(etag_of(row.pk, said), etag_of(msgspec.json.encode(shown)))
 
 
 def check_match(request: Any, etag: str, *, required: bool) -> None:

@@ -26,7 +26,7 @@ from hetsched.policies.models import GoldenPlacement
 from . import bodies, reach
 from .documents import Document, Request, page_of
 from .documents import Rows as Page
-from .etags import check_match, etag_of, locked, two_part
+from .etags import check_match, locked, tag_of_row
 from .paging import LIST_QUERIES, page
 from .policies import find, version_of
 from .problems import not_found
@@ -195,7 +195,7 @@ def _found(name: str) -> GoldenPlacement:
 
 def _tag(row: GoldenPlacement) -> str:
     """Return the tag: what people agreed on, a dot, how it stands."""
-    return two_part(etag_of(row.pk, row.changed_at), etag_of(msgspec.json.encode(_detail(row))))
+    return tag_of_row(row, row.changed_at, _detail(row))
 
 
 def _detail(row: GoldenPlacement) -> GoldenDetail:

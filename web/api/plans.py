@@ -24,7 +24,7 @@ from hetsched.policies.plans import forecast_switches, remove_plan, save_plan
 from . import bodies, reach
 from .documents import Document, Request, page_of
 from .documents import Rows as Page
-from .etags import check_match, etag_of, locked, two_part
+from .etags import check_match, locked, tag_of_row
 from .paging import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
@@ -174,7 +174,7 @@ def _found(name: str) -> PolicyPlan:
 
 def _tag(row: PolicyPlan) -> str:
     """Return the tag: what people said, a dot, how it fares."""
-    return two_part(etag_of(row.pk, row.changed_at), etag_of(msgspec.json.encode(_detail(row))))
+    return tag_of_row(row, row.changed_at, _detail(row))
 
 
 def _detail(row: PolicyPlan) -> PlanDetail:

@@ -55,6 +55,11 @@ class Act(msgspec.Struct, frozen=True):
     more: str = ""
 
 
+def body_of(asked: dict[str, Any]) -> str:
+    """Return the body of a button that asks for this."""
+    return msgspec.json.encode(asked).decode()
+
+
 class PartActs(msgspec.Struct, frozen=True):
     """What may be done to one card or zone, and its maintenance where it is in one."""
 
@@ -114,7 +119,7 @@ class _OnNode:
         self.url = f"/api/v1/nodes/{node.name}/actions/?{urlencode({'cluster': node.cluster.name})}"
 
     def _act(self, label: str, title: str, text: str, done: str, *, tone: str = "", more: str = "", **body: Any) -> Act:
-        return Act(label, self.url, title, text, label, _json(body), self.etag, done, tone, more)
+        return Act(label, self.url, title, text, label, body_of(body), self.etag, done, tone, more)
 
     def cordon(self) -> Act:
         node, count = self.node, self.node.pods
@@ -237,7 +242,7 @@ def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) ->
 
     def add(label: str, confirm: str, title: str, text: str, done: str, action: str, **more: str) -> None:
         found.append(
-            Act(label, url, title % names, text, confirm, _json({"action": action}), tag, done % names, **more)
+            Act(label, url, title % names, text, confirm, body_of({"action": action}), tag, done % names, **more)
         )
 
     if tried:
@@ -297,7 +302,3 @@ def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     more = len(names) - _NAMED
     return shown if more <= 0 else _("%(names)s and %(more)d more") % {"names": shown, "more": more}
-
-
-def _json(body: dict[str, Any]) -> str:
-    return msgspec.json.encode(body).decode()

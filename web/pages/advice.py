@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -31,7 +30,7 @@ from web.api import bodies
 from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 from web.api.problems import Refused
 
-from .acting import Act
+from .acting import Act, body_of
 from .amounts import amount_words
 from .shell import Shell, page
 from .told import told
@@ -261,7 +260,7 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
         title=_("Carry this plan out?") if step is None else _("Make move %(step)d alone?") % {"step": step + 1},
         text=" ".join(text),
         confirm=_("Move them") if len(pods) > 1 else _("Move it"),
-        body=msgspec.json.encode(body).decode(),
+        body=body_of(body),
         etag=f'"{found.token}"',
         done=_("The plan is confirmed."),
         tone="bad",

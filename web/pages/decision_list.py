@@ -61,10 +61,6 @@ def _node_cell(row: Decision) -> Cell:
     return Cell(row.node_name, url=reverse("node", args=[row.node_name])) if row.node_name else Cell(None)
 
 
-def _policy(row: Decision) -> str:
-    return f"{row.policy_name} v{row.policy_version}"
-
-
 FIELDS = (
     Field("name", Kind(), gettext_lazy("name of the pod; * stands for anything"), path="pod_name"),
     Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
@@ -96,7 +92,7 @@ COLUMNS = (
     ),
     Column("why", gettext_lazy("Decision"), _sentence, _why_cell, sortable=False),
     Column("node", gettext_lazy("Node"), lambda row: row.node_name or None, _node_cell, order=("node_name",)),
-    Column("policy", gettext_lazy("Policy"), _policy, order=("policy_name", "policy_version")),
+    Column("policy", gettext_lazy("Policy"), lambda row: row.policy_words, order=("policy_name", "policy_version")),
     Column(
         "score",
         gettext_lazy("Score"),

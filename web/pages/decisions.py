@@ -80,7 +80,7 @@ def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
         (_("Verdict"), words[one.verdict], words[other.verdict]),
         (_("Node"), one.node_name, other.node_name),
         (_("Score"), _score(one), _score(other)),
-        (_("Policy"), _policy(one), _policy(other)),
+        (_("Policy"), one.policy_words, other.policy_words),
         (_("In a sentence"), told(one.summary), told(other.summary)),
         (_("Snapshot"), one.snapshot, other.snapshot),
         (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
@@ -97,7 +97,3 @@ def _pod(decision: Decision) -> str:
 
 def _score(decision: Decision) -> str:
     return "" if decision.score is None else f"{decision.score:.2f}"
-
-
-def _policy(decision: Decision) -> str:
-    return f"{decision.policy_name} v{decision.policy_version}"

@@ -5,7 +5,6 @@ Rule: what a browser says of itself is shown as it is, and in short as far as it
 
 from __future__ import annotations
 
-import msgspec
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -15,7 +14,7 @@ from hetsched.access.sessions import sessions_of
 from hetsched.access.subject import subject_of
 from web.api.sessions import current
 
-from .acting import Act
+from .acting import Act, body_of
 from .shell import Shell, page
 
 _ADDRESS = "/api/v1/sessions/end/"
@@ -43,7 +42,7 @@ def _end(row: BrowserSession) -> Act:
         title=_("End this session?"),
         text=_("The browser at %(address)s must log in again.") % {"address": row.address or "?"},
         confirm=_("End"),
-        body=msgspec.json.encode({"id": row.name}).decode(),
+        body=body_of({"id": row.name}),
         etag="",
         done=_("The session is over."),
         tone="bad",

@@ -23,7 +23,7 @@ from hetsched.placement.models import Delivery, Webhook
 from web.api import deliveries as told
 from web.api import webhooks as hooks
 
-from .acting import Act
+from .acting import Act, body_of
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind
@@ -170,12 +170,8 @@ def _shown(hook: Webhook) -> dict[str, Any]:
     return {
         "hook": hook,
         "tag": hooks.tag(hook),
-        "pause": _json({**same, "enabled": False}),
-        "resume": _json({**same, "enabled": True}),
+        "pause": body_of({**same, "enabled": False}),
+        "resume": body_of({**same, "enabled": True}),
         "states": ", ".join(str(LABELS[State(state)]) for state in hook.states),
         "namespaces": ", ".join(hook.namespaces),
     }
-
-
-def _json(body: dict[str, Any]) -> str:
-    return msgspec.json.encode(body).decode()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 
 import msgspec
 from django.conf import settings
@@ -31,6 +30,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
 
 from .. import dispatch
 from ..bookings import parts
+from ..images import kept_under
 from ..lifecycle import QUEUED
 from ..models import Pod
 from .change import Change
@@ -186,7 +186,7 @@ def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
-        named = {_name(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
+        named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
         idle = [row.pk for row in again if row.reference not in named]
         ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
         rows = [row for row in rows if row.pk not in set(idle)]
@@ -235,7 +235,9 @@ def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
 def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
     """Put what is new into the pods that wait and name it, and have them decided."""
     concerned = [
-        (pk, spec, until) for pk, spec, until in _waiting(cluster.pk) if not news.isdisjoint(map(_name, spec.images))
+        (pk, spec, until)
+        for pk, spec, until in _waiting(cluster.pk)
+        if not news.isdisjoint(map(kept_under, spec.images))
     ]
     found = look_up(cluster, [spec for _, spec, _ in concerned])
     told: list[Pod] = []
@@ -255,15 +257,6 @@ def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
     for pk, spec, until in rows.order_by("id").values_list("pk", "spec", "images_until").iterator(2000):
         if until is not None:
             yield pk, spec, until
-
-
-@lru_cache(maxsize=65536)
-def _name(image: str) -> str:
-    """Return the reference that an image is kept under, empty where it is none."""
-    try:
-        return str(parse_reference(image))
-    except InputError:
-        return ""
 
 
 def forget_images(cluster_id: int) -> None:
