@@ -26,7 +26,7 @@ from hetsched.journal.publish import publish_many
 from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Node
 from .signals import inventory_changed
-from .tiles import cluster_head, isa_of, node_load, pool_of, shortened, tile
+from .tiles import cluster_head, isa_of, node_load, pool_of, tile
 
 LONGEST_REASON = 2000
 
@@ -85,8 +85,7 @@ def describe(node: Node, report: NodeReport) -> Node:
     if node.doubts:
         node.doubts = still_in_doubt(node.doubts, node.report, report)
     node.report = report
-    node.isa_family, isa = isa_of(report)
-    node.isa = shortened(isa, 400)
+    node.isa_family, node.isa = isa_of(report)
     node.pool = pool_of(report)
     node.ready = report.ready
     node.unschedulable = report.unschedulable or node.cordoned_by_operator

@@ -296,7 +296,7 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
             if _is_confirmed(old, new):
                 kept.append(row)
             else:
-                settle(cluster, node, row, now)
+                settle(cluster, node, row, now, columns=["collected"])
             continue
         (added if row._state.adding else kept).append(row)
         usage = usage_of(newer(row.base.usage, usage_facts(row.usage, [])), after)

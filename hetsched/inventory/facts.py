@@ -39,6 +39,7 @@ from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
 
 AGENT = "agent"
+_WEIGHED = ("known", "quarantined", "overrides", "claims")
 _MOST_RECORDED = 20  # facts in one audit entry; the node itself names all that stand
 _replace = msgspec.structs.replace
 
@@ -87,13 +88,23 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
 
 
 def settle(
-    cluster: Cluster, node: Node, row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()
+    cluster: Cluster,
+    node: Node,
+    row: NodeFacts,
+    now: datetime,
+    *,
+    columns: Collection[str] = (),
+    first: bool = False,
+    approved: Collection[str] = (),
 ) -> None:
-    """Write what a node's facts come to by now, and tell it; the cluster is locked and the node read since."""
+    """Write what a node's facts come to by now, and tell it; the cluster is locked and the node read since.
+
+    `columns` of the row are written besides those that are weighed.
+    """
     before, stood = node.report, row.quarantined
     report = _weighed(row, now, first=first, approved=approved)
     _record_quarantine(cluster, node, stood, row.quarantined)
-    row.save()
+    _save(row, columns)
     node.facts = row
     if report != before:
         events = differences(before, report)
@@ -106,6 +117,14 @@ def settle(
         _add_difference(cluster, was, _load_of(node))
         inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
     _tell(cluster, node)
+
+
+def _save(row: NodeFacts, columns: Collection[str]) -> None:
+    """Write what was weighed, and `columns`: of others agents write meanwhile, without the cluster's lock."""
+    if row._state.adding:
+        row.save()
+    else:
+        row.save(update_fields=[*_WEIGHED, *columns])
 
 
 def _load_of(node: Node) -> tuple[Mapping[str, int], int, bool]:
@@ -191,15 +210,16 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
                 found.append(report if row is None else _rebased(row, report, now))
                 continue
             row = row or new_facts(node)
-        stood = row.quarantined
+        stood, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
             # Another machine of this name: what the agent of the old one said is not about it.
             row.told, row.digest, row.usage = None, "", None
+            columns += ["told", "digest", "usage"]
         row.base = report
         row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
         effective = _weighed(row, now)
         _record_quarantine(cluster, node, stood, row.quarantined)
-        row.save()
+        _save(row, columns)
         found.append(effective)
     return found
 

@@ -127,7 +127,6 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
     row.pinned = pinned
-    row.claims = _confirmed(row, rfc3339(now))
     columns = ["pinned", "claims"]
     if message.report is not None:
         row.told, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
@@ -138,7 +137,11 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     for name, value in _of_message(message, started, now).items():
         setattr(row, name, value)
         columns.append(name)
-    row.save(update_fields=columns)
+    with transaction.atomic():
+        # What collectors said meanwhile stays: their words stand in the same column.
+        row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
+        row.claims = _confirmed(row, rfc3339(now))
+        row.save(update_fields=columns)
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
@@ -170,12 +173,15 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
         row.digest = digest_of(report)
         row.agent = report.agent[:100]
         row.pinned = report.pinned
+        columns = ["told", "digest", "agent", "pinned"]
         usage = _sample(message, now)
         if usage is not None:
             row.usage, row.usage_taken = usage, True
+            columns += ["usage", "usage_taken"]
         for name, value in _of_message(message, started, now).items():
             setattr(row, name, value)
-        settle(cluster, node, row, now, first=first)
+            columns.append(name)
+        settle(cluster, node, row, now, columns=columns, first=first)
     return node
 
 

@@ -98,7 +98,7 @@ class Node(models.Model):
     name = models.CharField(_("name"), max_length=253)
     report = StructField(NodeReport, verbose_name=_("report"))
     isa_family = models.CharField(_("ISA family"), max_length=12, default="unknown")
-    isa = models.CharField(_("ISA"), max_length=400, blank=True)
+    isa = models.TextField(_("ISA"), blank=True)  # a profile of RISC-V, spelt out, has more than 400 characters
     pool = models.CharField(_("pool"), max_length=63)
     ready = models.BooleanField(_("ready"), default=True)
     unschedulable = models.BooleanField(_("unschedulable"), default=False)

@@ -19,7 +19,7 @@ from time import perf_counter
 
 import msgspec
 import structlog
-from django.db import Error, connection
+from django.db import Error, connection, transaction
 from django.utils import timezone
 
 from .models import Figure
@@ -73,7 +73,8 @@ def flush() -> int:
         taken = dict(_counted)
         _counted.clear()
     try:
-        _write(taken, add=True)
+        with transaction.atomic():  # all of it or nothing: what is counted again below must not be there already
+            _write(taken, add=True)
     except Error as error:
         log.warning("counts stay for later", rows=len(taken), error=repr(error))
         _count(list(taken.items()))

@@ -46,6 +46,14 @@ def test_names_come_with_what_they_imply_and_on_how_many_nodes_they_are(viewer: 
     assert "avx2" in next(base for base in found["x86"]["bases"] if base["name"] == "x86-64-v3")["extensions"]
 
 
+def test_the_last_extension_of_a_long_string_is_counted_too(viewer: Api) -> None:
+    names = [name for name in isa_document(parse("rva23s64_zvl512b_zvknhb_zvksg_zvkng"))["extensions"] if len(name) > 1]
+    spelt_out = "_".join(("rv64imafdcv", *names))
+    a_cluster(a_node("r1").isa(spelt_out))
+    assert len(spelt_out) > 400
+    assert viewer.get("isa/")["riscv"]["nodes"][names[-1]] == 1
+
+
 def test_what_is_implied_alone_is_implied_by_parsing_too() -> None:
     for feature in lattice()["riscv"]["features"]:
         try:

@@ -168,6 +168,16 @@ def test_a_queue_that_is_full_says_when_to_come_back(operator: Api, cluster: Any
     assert (refused.json()["code"], refused["Retry-After"]) == ("TooManyWaiting", "30")
 
 
+def test_what_was_accepted_is_answered_again_though_the_queue_is_full(
+    operator: Api, cluster: Any, settings: Any
+) -> None:
+    settings.HETSCHED_MOST_WAITING_PODS = 1
+    sent = {"kind": "application/yaml", "idempotency_key": "k"}
+    first = operator("POST", "workloads/", POD, status=202, **sent).json()
+    again = operator("POST", "workloads/", POD, status=202, **sent)
+    assert (again.json()["id"], again["Idempotency-Replayed"]) == (first["id"], "true")
+
+
 def test_a_batch_of_8152_pods_is_one_submission(operator: Api, cluster: Any) -> None:
     rows = "".join(f"openb-pod-{i},{1000 + i % 7},2048,0,0,\n" for i in range(8152))
     document = operator(

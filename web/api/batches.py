@@ -193,7 +193,7 @@ def _key(index: int, own_key: str, request_key: str) -> str:
 def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
     """Read one item; what only its sender can mend is its answer."""
     try:
-        return look_at(item, subject, key)
+        return look_at(item, subject, key, _identity(item))
     except (InputError, Refused, Conflict) as error:
         return _refusal(index, own_key, error)
 

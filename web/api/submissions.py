@@ -9,6 +9,7 @@ name room that was held for it, or the plan that it relies on.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -91,18 +92,20 @@ def accept(request: Any, subject: Subject) -> Submission:
 
     Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
     """
-    key = idempotency_key(request)
-    return take(look_at(_read(request), subject, key), subject, key, fingerprint(request))
+    key, body_hash = idempotency_key(request), fingerprint(request)
+    return take(look_at(_read(request), subject, key, body_hash), subject, key, body_hash)
 
 
-def look_at(asked: Submit, subject: Subject, key: str) -> Looked:
+def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Looked:
     """Read a submission and check that its sender may make it; nothing is written.
+
+    `body_hash` is what identifies it under its key.
 
     Raises: InputError, or Refused as `accept` does.
     """
     manifest = bodies.source(asked.manifest)
     cluster = reach.cluster_of(asked.cluster)
-    _refuse_flood(cluster)
+    _refuse_flood(cluster, lambda: bool(key) and answered(subject.owner, key, body_hash) is not None)
     pods = pods_of(manifest, cluster, _names_for(asked, subject, cluster, key))
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     return Looked(asked, manifest, cluster, pods)
@@ -153,10 +156,10 @@ def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submiss
     return submit_plan(asked.plan, wish, subject, cluster, write)
 
 
-def _refuse_flood(cluster: Cluster) -> None:
-    """Bound what one cluster's queue may grow to, whoever fills it."""
+def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
+    """Bound what one cluster's queue may grow to, whoever fills it; what is repeated adds nothing to it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
-    if _waiting(most)(cluster=cluster.pk):
+    if _waiting(most)(cluster=cluster.pk) and not is_repeated():
         raise Refused(
             429,
             "TooManyWaiting",

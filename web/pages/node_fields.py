@@ -10,7 +10,7 @@ from hetsched.contracts.units import CPU, MEMORY
 
 from .lists.expressions import Field
 from .lists.kinds import Age, Any_, Choice, IsaKind, Kind, Labels, Model, Number, Quantity
-from .node_rows import CUT_ISA_CHARACTERS, NodeRow
+from .node_rows import NodeRow
 
 STATES = ("ready", "cordoned", "not-ready", "gone")
 FAMILIES = ("riscv", "arm", "x86", "unknown")
@@ -28,11 +28,6 @@ def whole(resource: str) -> Callable[[NodeRow], int | None]:
     return lambda row: row.allocatable.get(resource)
 
 
-def isa(row: NodeRow) -> str | None:
-    told = row.told.isa if len(row.isa) >= CUT_ISA_CHARACTERS else row.isa
-    return told or None
-
-
 FIELDS = (
     Field("name", Kind(), gettext_lazy("name of the node; * stands for anything"), lambda row: row.name),
     Field("state", Choice(*STATES), gettext_lazy("may it be used"), lambda row: row.state),
@@ -43,7 +38,13 @@ FIELDS = (
         gettext_lazy("family of instruction sets"),
         lambda row: row.family,
     ),
-    Field("isa", IsaKind(), gettext_lazy(">= runs programs for it; <= has nothing beyond it"), isa, found=True),
+    Field(
+        "isa",
+        IsaKind(),
+        gettext_lazy(">= runs programs for it; <= has nothing beyond it"),
+        lambda row: row.isa or None,
+        found=True,
+    ),
     Field("cpu", Number(percent=True), gettext_lazy("CPU requested, percent"), ratio(CPU)),
     Field("memory", Number(percent=True), gettext_lazy("memory requested, percent"), ratio(MEMORY)),
     Field("gpu", Number(percent=True), gettext_lazy("cards granted, percent"), ratio("gpu")),

@@ -21,8 +21,6 @@ from hetsched.inventory.models import Cluster, Node
 
 MOST_KEPT = 50_000
 CHUNK = 500
-# The column holds at most this much of an ISA; a longer one is read from the report.
-CUT_ISA_CHARACTERS = 300
 _COLUMNS = (
     "id", "name", "isa_family", "isa", "pool", "ready", "unschedulable", "gone", "card_count", "allocatable",
     "requested", "pods", "gpu_milli_used", "updated_at", "changed_revision", "doubts",
@@ -32,7 +30,6 @@ _COLUMNS = (
 class Told(msgspec.Struct, frozen=True):
     """What a node's report says beyond its columns."""
 
-    isa: str
     labels: dict[str, str]
     taints: tuple[str, ...]
     models: tuple[str, ...]
@@ -104,14 +101,13 @@ def tell(rows: Iterable[NodeRow]) -> None:
             row.told = _told(report)
             _kept[pk] = (row.version, row.told)
     for row in missing.values():  # gone since
-        row.told = Told("", {}, (), (), None, 0)
+        row.told = Told({}, (), (), None, 0)
 
 
 def _told(report: NodeReport) -> Told:
     cards = cards_of(report)
     memory = [card.memory_mib for card in cards if card.memory_mib is not None]
     return Told(
-        isa=report.isa.native or "",
         labels=report.labels,
         taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in report.taints),
         models=tuple(dict.fromkeys(card.model for card in cards if card.model)),

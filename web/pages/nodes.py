@@ -11,7 +11,7 @@ from hetsched.inventory.actions import cluster_topic
 from .lists.view import Listing, View
 from .node_columns import COLUMNS
 from .node_fields import FIELDS
-from .node_rows import CUT_ISA_CHARACTERS, NodeRow, node_rows, tell
+from .node_rows import NodeRow, node_rows, tell
 from .shell import Shell, page
 
 LISTING = Listing(
@@ -30,8 +30,6 @@ def nodes(shell: Shell) -> HttpResponseBase:
         return view.answer_values(_values(rows, view.wanted_values))
     if view.heavy:
         tell(rows)
-    elif view.asks("isa"):
-        tell(row for row in rows if len(row.isa) >= CUT_ISA_CHARACTERS)
     return view.show(view.kept(rows), "nodes", {"total": len(rows)})
 
 
@@ -41,7 +39,7 @@ def _values(rows: list[NodeRow], name: str) -> list[Any]:
     if field == "pool":
         return [row.pool for row in rows]
     if field == "isa":
-        return [row.isa for row in rows if len(row.isa) < CUT_ISA_CHARACTERS]
+        return [row.isa for row in rows]
     if field not in ("label", "taint", "gpu.model"):
         return []
     tell(rows)

@@ -1,0 +1,62 @@
+"""What an agent tells while others have its node's facts settled stays: neither of them locks the other out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.agent_message import digest_of
+from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory import facts, hearing
+from hetsched.inventory.hearing import hear
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.ruling import override
+from tests.api.test_agents_report_for_their_own_node import message
+from tests.builders import a_node
+from tests.scenes import ALICE, a_cluster
+
+pytestmark = pytest.mark.django_db
+REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), (), agent="1.2")
+
+
+@pytest.fixture
+def cluster(settings: Any) -> Cluster:
+    settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
+    made = a_cluster(a_node("n1"))
+    hear(made, message(REPORT))
+    return made
+
+
+def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, now = facts._weighed, timezone.now()
+    usage = MachineUsage({"cpu": 500}, observed_at=rfc3339(now))
+
+    def weighed(*arguments: Any, **named: Any) -> Any:
+        hear(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))  # another process does this
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(facts, "_weighed", weighed)
+    until = rfc3339(now + timedelta(hours=1))
+    override(cluster, "n1", "allocatable.cpu", "2", until, actor=ALICE, reason="a test")
+    row = NodeFacts.objects.get()
+    assert (row.sequence, row.usage, row.usage_taken) == (2, usage, False)
+    assert [one.value for one in row.overrides] == ["2"]
+
+
+def test_what_a_collector_says_while_a_message_is_noted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hearing._sample
+
+    def sample(*arguments: Any) -> Any:
+        said = NodeFacts.objects.get().claims  # a collector does this, once the row was read for the message
+        NodeFacts.objects.update(claims={**said, "gpu": said["isa"]})
+        return real(*arguments)
+
+    monkeypatch.setattr(hearing, "_sample", sample)
+    hear(cluster, message(None, sequence=2, digest=digest_of(REPORT)))
+    row = NodeFacts.objects.get()
+    assert (row.sequence, "gpu" in row.claims) == (2, True)
