@@ -227,7 +227,7 @@ def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reas
             reason=reason,
             details={"before": before, "after": policy_name},
         )
-        publish_many({cluster_topic(locked): {"policy": policy_name}})
+        publish_many({cluster_topic(locked): cluster_head(locked)})
     return locked
 
 

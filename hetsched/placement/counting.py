@@ -1,6 +1,7 @@
 """How many pods of a cluster are in which state, and when its topic is told.
 
-Problem: to count takes as long as there are pods; by how many a single change moves the figures nobody can see.
+Problem: counting takes longer the more pods there are. By how many a single change moves the figures cannot be seen,
+and nobody notices a count that is a second old.
 Rule: the counts, and a cluster's own row where nothing else of it is told, are told with each change or, by whoever
 writes often, once in `COUNT_SECONDS` and once more when they have changed since. What a transaction changes is owed
 from its commit on, so whoever counts before it does not count it as told.
@@ -20,6 +21,7 @@ from django.db.models import Count
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
+from hetsched.journal.models import OutboxEvent
 from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
 
@@ -46,6 +48,17 @@ def cluster_counts(cluster: Cluster) -> Document:
     """Return a cluster's own figures and how many of its pods are in each state."""
     counted = dict(_COUNTED(cluster=cluster.pk))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
+
+
+def told_figures(cluster: Cluster) -> Document:
+    """Return a cluster's figures as they were told last: what is owed by now comes as a delta later.
+
+    What was told so long ago that nobody keeps it any more is owed by nobody.
+    """
+    told = OutboxEvent.objects.filter(topic=cluster_topic(cluster)).order_by("-revision").values_list("data", flat=True)
+    head = told.filter(data__has_key="revision").first() or {}
+    counted = told.filter(data__has_key="counts").first() or cluster_counts(cluster)
+    return {name: head.get(name, now) for name, now in cluster_head(cluster).items()} | {"counts": counted["counts"]}
 
 
 class _Pace:

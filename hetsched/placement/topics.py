@@ -24,12 +24,13 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
+from hetsched.journal.moment import one_moment
 from hetsched.journal.prepared import Among, Prepared
 from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
 
-from .counting import cluster_counts
+from .counting import told_figures
 from .models import Decision, Pod, Reservation, Workload
 
 DECISIONS = "decisions"
@@ -175,7 +176,7 @@ _NEWEST = Prepared(lambda: Decision.objects.order_by("-id").values_list("id", fl
 
 def cluster_document(cluster: Cluster) -> Document:
     nodes = cluster.nodes.defer("report").order_by("name")
-    return {**cluster_counts(cluster), "nodes": {node.name: tile(node) for node in nodes}}
+    return {**told_figures(cluster), "nodes": {node.name: tile(node) for node in nodes}}
 
 
 def node_document(node: Node) -> Document:
@@ -208,14 +209,13 @@ def resolve(topic: str) -> str:
 
 
 def snapshot(topic: str) -> Snapshot:
-    """Return a topic's document as it is now, under the name it is published by.
+    """Return a topic's document as its deltas up to a revision make it, under the name it is published by.
 
-    The revision is read first: the document holds at least that, and a delta that it holds already changes nothing.
     Raises: InputError, as `resolve` does.
     """
-    name, build = _find(topic)
-    revision = revision_of(name)
-    return Snapshot(name, revision, without_nulls(build()))
+    with one_moment():
+        name, build = _find(topic)
+        return Snapshot(name, revision_of(name), without_nulls(build()))
 
 
 def _find(topic: str) -> tuple[str, Callable[[], Document]]:

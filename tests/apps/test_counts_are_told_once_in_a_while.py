@@ -69,6 +69,7 @@ def test_whoever_looks_at_the_cluster_hears_of_it_with_the_counts(lease: Lease) 
     come(lease, "second")
     client.listen()
     assert client.document["counts"]["pending"] == 1
+    assert client.document == snapshot("cluster:live").data  # whoever comes now sees what others see
     count_up(lease.cluster_id, at_once=True)
     client.listen()
     assert client.document["counts"]["pending"] == 2

@@ -7,6 +7,8 @@ its own cluster's, which a busier cluster's may have displaced in the topic. Hea
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
@@ -15,8 +17,9 @@ from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
+from hetsched.journal.moment import one_moment
 from hetsched.journal.publish import revision_of
-from hetsched.placement.counting import cluster_counts
+from hetsched.placement.counting import told_figures
 from hetsched.placement.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 
@@ -33,9 +36,8 @@ def fleet(shell: Shell) -> HttpResponse:
 
 def _content(cluster: Cluster) -> dict[str, object]:
     policy = Policy.objects.filter(name=cluster.policy_name).first()
-    # Before the rows: what happens while they are read is told again, and changes nothing then.
-    revisions = {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)}
-    events = OutboxEvent.objects.filter(topic=cluster_topic(cluster), revision=revisions["cluster"])
+    initial = _initial(cluster)
+    events = OutboxEvent.objects.filter(topic=cluster_topic(cluster), revision=initial["revisions"]["cluster"])
     return {
         "agents": agents_of(cluster.pk),
         "policy_version": policy.active_version if policy else "?",
@@ -48,13 +50,19 @@ def _content(cluster: Cluster) -> dict[str, object]:
         ],
         "verdicts": verdicts(),
         "words": {"title": _("Fleet"), **state_words(), **grid_words(), **fleet_words()},
-        "initial": {
-            "revisions": revisions,
-            "cluster": without_nulls(cluster_counts(Cluster.objects.get(pk=cluster.pk))),
+        "initial": initial,
+    }
+
+
+def _initial(cluster: Cluster) -> dict[str, Any]:
+    """Return the documents of the page's topics as their deltas up to these revisions make them."""
+    with one_moment():
+        return {
+            "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
+            "cluster": without_nulls(told_figures(Cluster.objects.get(pk=cluster.pk))),
             "columns": packed(cluster.nodes.all()),
             "decisions": without_nulls(decisions_document(cluster)),
-        },
-    }
+        }
 
 
 def fleet_words() -> dict[str, str]:
