@@ -11,7 +11,8 @@ and a pod without cards, with a = GPU nodes / nodes that take pods and S = 100 *
 memory after placement) / (w + v), by
     CPU node: 100*a + (1 - a) * S  (100*a to 100)          GPU node: a * S  (0 to below 100*a)
 so that a full CPU node still outranks an empty GPU node. Scores are never rounded: 33.33 and 33.30 must stay apart.
-A fact that the card's node does not state is looked up by the card's model.
+A fact that the card's node does not state is looked up by the card's model. Compute capability is known by the model
+only: where no card of the cluster is of a model that has one, their FP32 TFLOPS are compared instead.
 Source: IHEP (Liu et al., Computer Engineering 2023(2)), equations (1)-(5), reconstructed.
 Worked: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
 """
@@ -147,6 +148,8 @@ class Ihep:
         facts = np.zeros((3, *state.columns.field("card_model").shape))
         cards = [(card, row) for row, cards in enumerate(state.cards) for card in cards]
         known = [_facts(card, self.params.compute) for card, _ in cards]
+        if self.params.compute == "capability" and not any(power for power, _, _ in known):
+            known = [_facts(card, "fp32") for card, _ in cards]
         if known:
             facts[:, [card.index for card, _ in cards], [row for _, row in cards]] = np.array(known).T
         largest = facts.max(axis=(1, 2), initial=0.0)

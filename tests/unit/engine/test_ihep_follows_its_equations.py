@@ -158,6 +158,37 @@ def test_compute_may_be_flops_or_cores() -> None:
     assert flops["x"] > by_capability["x"]
 
 
+# Cards of models that nobody knows, whose nodes state every fact: 7.0 and 7.5 TFLOPS.
+NAMED_X, NAMED_Y = {**X, "model": "X", "fp32_tflops": 7.0}, {**Y, "model": "Y", "fp32_tflops": 7.5}
+
+
+def test_stated_flops_stand_for_a_capability_that_no_model_has() -> None:
+    """Cards of unknown models are compared by the FP32 TFLOPS that their nodes state, as in the worked numbers."""
+    # X: ((7.0 / 7.5 + 1 + 1380 / 1590) / 3 + .358125) / 2 = (.93375 + .358125) / 2 = .6459
+    # Y: ((1 + 320 / 900 + 1) / 3 + .53625) / 2 = (.78519 + .53625) / 2 = .6607
+    fleet = [gpu_node("x", **NAMED_X), gpu_node("y", **NAMED_Y)]
+    assert {name: round(value, 2) for name, value in scored(nodes=fleet).items()} == {"x": 64.59, "y": 66.07}
+
+
+def test_flops_that_the_table_knows_stand_for_a_capability_too() -> None:
+    """AMD's cards have no CUDA capability: the FP32 TFLOPS of their models are compared."""
+    # MI210 22.6 TFLOPS, 1638 GB/s, 1700 MHz; MI300X 163.4, 5300, 2100.
+    # MI210: (22.6 / 163.4 + 1638 / 5300 + 1700 / 2100) / 3 = (.13831 + .30906 + .80952) / 3 = .41896
+    bare = [a_node(name).gpus(1, model, None) for name, model in (("large", "MI300X"), ("small", "MI210"))]
+    found = scored(a_pod().cpu(0).memory("0").gpu(1), bare)
+    assert found["large"] - found["small"] == pytest.approx(50 * (1 - 0.41896), abs=1e-3)
+
+
+def test_a_capability_that_one_model_has_is_what_all_are_compared_by() -> None:
+    """Where any card's capability is known, TFLOPS of another card say nothing: the two are different scales."""
+    # Compute of the unknown card stays 0, though 99 TFLOPS are stated: (0 + 1 + 1380 / 1590) / 3 beside Y's .78519.
+    fleet = [gpu_node("x", **{**NAMED_X, "fp32_tflops": 99.0}), gpu_node("y", **Y)]
+    small = a_pod().cpu(0).memory("0").gpu(1)
+    assert scored(small, fleet) == pytest.approx(
+        {"x": 50 * ((1 + 1380 / 1590) / 3 + 0.05), "y": 50 * (S_CARD_Y + 0.05)}
+    )
+
+
 def test_it_may_score_one_class_of_pods_only() -> None:
     assert score("ihep", a_pod(), PAIR, params={"pods": "gpu"}) is None
     assert score("ihep", WANTED, PAIR, params={"pods": "cpu"}) is None

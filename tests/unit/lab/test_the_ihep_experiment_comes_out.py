@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hetsched.contracts.policy import PluginUse
@@ -55,6 +56,18 @@ def test_experiment_2_fits_every_pod_on_a_card_with_its_memory() -> None:
 def test_the_scores_of_experiment_2_are_the_worked_ones() -> None:
     # 47 cores and 191 GiB free. test1 on node0: S_card .93375, S_sim (1/4 + 15/32 + 2500/5120 + 4/47 + 8/191) / 5 =
     # .26680 -> 60.03; on node1 .78519 and .45821 -> 62.17. test3 after test1 and test2 took cards: 3 left on each node.
+    scores = [tuple(score and round(score, 2) for score in pair) for pair in card_scores(policy("ihep"))]
+    assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
+
+
+def test_stated_flops_give_the_same_scores_where_nobody_knows_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experiment 2 with cards of models X and Y, which state 7.0 and 7.5 TFLOPS, has the worked scores too."""
+    # Without the TFLOPS: X (0 + 1 + .86792) / 3 = .62264, Y (0 + .35556 + 1) / 3 = .45185.
+    # test1: (.62264 + .26680) / 2 = .4447 and (.45185 + .45821) / 2 = .4550 instead of .6003 and .6217.
+    named = {"_LARGE": ("X", 7.0), "_SMALL": ("Y", 7.5)}
+    for card, (model, flops) in named.items():
+        told = msgspec.structs.replace(getattr(ihep, card), model=model, fp32_tflops=flops)
+        monkeypatch.setattr(ihep, card, told)
     scores = [tuple(score and round(score, 2) for score in pair) for pair in card_scores(policy("ihep"))]
     assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
 
