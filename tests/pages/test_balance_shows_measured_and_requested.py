@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.collecting import note_failure, take_in
 from hetsched.inventory.models import Cluster, Collector
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster
+from tests.scenes import a_cluster, placed
 
 from .reading import main_of
 
@@ -55,6 +56,30 @@ def test_a_silent_source_is_said_to_be(viewer: Client, measured: Collector) -> N
     assert "from prom, is too old: requests count instead." in words(viewer, "/nodes/n1/balance/")
     assert "prom has no sample of this node: requests count instead." in words(viewer, "/nodes/n2/balance/")
     assert "以请求量计：2 个节点没有最新采样" in words(viewer, "/balance/", "zh-hans")
+
+
+def minutes_ago(minutes: int) -> str:
+    return rfc3339(timezone.now() - timedelta(minutes=minutes))
+
+
+def test_measured_is_the_sample_on_both_pages_whatever_was_placed_since(viewer: Client, db: None) -> None:
+    # 1 of 8 CPUs in use when it was sampled; a pod of 4 CPUs came afterwards and counts beside the sample.
+    cluster = a_cluster(a_node("n1").using(minutes_ago(1), cpu="1"))
+    assert re.search(r"CPU 8 0 % 0 12 % 1 · 1 node 12 %", words(viewer, "/balance/"))
+    placed(cluster, "n1", a_pod("late").cpu(4))
+    assert re.search(r"CPU 8 50 % 4 12 % 1 · 1 node 6[23] %", words(viewer, "/balance/"))
+    assert re.search(r"cpu 8 50 % 4 12 % 1 6[23] %", words(viewer, "/nodes/n1/balance/"))
+
+
+def test_samples_that_stay_away_together_are_said_to_be_old(viewer: Client, db: None) -> None:
+    a_cluster(a_node("n1").using(minutes_ago(1), cpu="1"))
+    assert "newest sample" in words(viewer, "/balance/")
+    assert "older than" not in words(viewer, "/balance/")
+    a_cluster(a_node("n1").using(minutes_ago(60), cpu="1"), a_node("n2").using(minutes_ago(61), cpu="1"), name="silent")
+    text = words(viewer, "/balance/?cluster=silent")
+    assert "2 of 2 nodes are measured" in text
+    assert "older than 5 minutes, counts all the same" in text
+    assert "when all stay away together, they go on counting as they are" in text
 
 
 def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> None:

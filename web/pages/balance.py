@@ -1,11 +1,15 @@
 """How evenly a cluster is used: what is requested beside what is measured, and by whom.
 
-Rule: what counts of a node is its measured use where there is a fresh sample, else what is requested; a node that is to
-be measured and is not is said to be so. The figures are the engine's own, of its present state.
+Rule: what counts of a node is its latest sample with what was placed since, or, without a fresh one, what is requested;
+a node that is to be measured and is not is said to be so. The figures are the engine's own, of its present state. What
+is measured is what the fresh samples say, as on a node's own tab, whatever was placed since.
+Freshness is relative: a sample is stale once another one of its cluster is so much younger. When all of them stay away
+together they go on counting, so the page says how old the newest is, by the clock.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,10 @@ from django.http import HttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from hetsched.contracts.times import seconds
 from hetsched.engine.balance import node_balance
-from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.columns import USAGE_RESOURCES, Bools
+from hetsched.engine.samples import STALE_SECONDS
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.snapshot import warm
@@ -39,6 +45,8 @@ def balance(shell: Shell) -> HttpResponse:
         nodes = _nodes(state, late)
         ready = state.all_rows.static("ready") != 0
         degree = float(node_balance(state)[ready].mean()) if ready.any() else 1.0
+        newest = _newest_sample(state)
+    now = timezone.now()
     found = shell.page_of(nodes, PAGE_SIZE)
     return shell.render(
         "balance",
@@ -47,15 +55,26 @@ def balance(shell: Shell) -> HttpResponse:
             "resources": resources,
             "sources": load_sources(shell.cluster),
             "late": len(late),
+            "newest": newest,
+            "old": newest is not None and now - newest > timedelta(seconds=STALE_SECONDS),
+            "fresh_minutes": round(STALE_SECONDS / 60),
             "total": len(nodes),
             "measured": sum(row["measured"] for row in nodes),
             "columns": [_label(name) for name in USAGE_RESOURCES],
             "dots": dots(nodes),
             "most_dots": MOST_DOTS,
-            "trend": trend(shell.cluster, timezone.now()),
+            "trend": trend(shell.cluster, now),
             "page": found,
         },
     )
+
+
+def _newest_sample(state: ClusterState) -> datetime | None:
+    """Return when the newest sample that counts was taken, None where none says so."""
+    counting = [report.usage for report, fresh in zip(state.reports, state.samples.fresh, strict=True) if fresh]
+    taken = [seconds(usage.observed_at) for usage in counting if usage is not None]
+    newest = max((moment for moment in taken if moment is not None), default=None)
+    return None if newest is None else datetime.fromtimestamp(newest, UTC)
 
 
 def _label(resource: str) -> str:
@@ -66,7 +85,7 @@ def _label(resource: str) -> str:
 
 
 def _resources(state: ClusterState) -> list[dict[str, Any]]:
-    """Return the four resources over all nodes; what is measured is over the nodes where it is."""
+    """Return the four resources over all nodes; what is measured is the samples' sum, over the nodes that have one."""
     rows = []
     allocatable, requested = state.all_rows.static("allocatable"), state.all_rows.load("requested")
     used, measured = state.all_rows.load("used"), state.all_rows.static("measured") != 0
@@ -81,7 +100,7 @@ def _resources(state: ClusterState) -> list[dict[str, Any]]:
                 "label": _label(name),
                 "whole": amount_words(name, whole),
                 "requested": use(name, whole, int(requested[row].sum())),
-                "measured": use(name, int(allocatable[row][known].sum()), int(used[position][known].sum()))
+                "measured": use(name, int(allocatable[row][known].sum()), _sampled(state, name, known))
                 if known.any()
                 else None,
                 "nodes": int(known.sum()),
@@ -89,6 +108,12 @@ def _resources(state: ClusterState) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _sampled(state: ClusterState, resource: str, known: Bools) -> int:
+    """Return what the samples of these rows say together; a row that is known has one."""
+    usages = (state.reports[row].usage for row in np.flatnonzero(known).tolist())
+    return sum(usage.amounts[resource] for usage in usages if usage is not None)
 
 
 def _nodes(state: ClusterState, late: frozenset[str]) -> list[dict[str, Any]]:
