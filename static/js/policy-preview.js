@@ -1,6 +1,6 @@
 // What would have moved: a draft replayed over recorded decisions by a worker, with its progress, figures and rows.
 import { token } from "./dialog.js";
-import { element, fill } from "./draw.js";
+import { element, fill, moment } from "./draw.js";
 import { download } from "./matrix.js";
 import { tell } from "./notes.js";
 import { localized } from "./told.js";
@@ -12,7 +12,6 @@ const KINDS = ["moved", "infeasible", "feasible"];
 // Which figures of the fleet are told, in this order; each is on the document of `hetsched simulate` too.
 const MEASURES = ["placed", "pending", "balance", "gpuFragmentation", "unallocatedGpus", "gpuAllocation", "cpuUtilization", "memoryUtilization"];
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 4 });
-const when = (iso) => new Date(iso).toLocaleString();
 
 export class Preview {
   constructor(section, words, { api, version, onDesk }) {
@@ -32,8 +31,12 @@ export class Preview {
     this.last();
   }
 
-  allow(valid) {
-    if (this.start) this.start.disabled = !valid || this.running !== null;
+  // `unsaved`: the draft has to be saved as a version before a worker can replay it, and the button says so.
+  allow(valid, unsaved) {
+    if (!this.start) return;
+    this.start.disabled = !valid || this.running !== null;
+    this.start.textContent = this.words[unsaved ? "save-and-replay" : "replay"];
+    this.section.querySelector("#replay-saves").hidden = !unsaved;
   }
 
   // The last replay of the version on the desk is shown again, or followed while it runs.
@@ -109,8 +112,8 @@ export class Preview {
     this.said.textContent = fill(this.words.replayed, {
       decisions: number.format(result.decisions),
       version: preview.version,
-      from: result.from ? when(result.from) : "–",
-      to: result.to ? when(result.to) : "–",
+      from: result.from ? moment(result.from) : "–",
+      to: result.to ? moment(result.to) : "–",
       seconds: number.format(Math.round(result.seconds * 10) / 10),
     });
     this.shown.replaceChildren(
@@ -121,13 +124,14 @@ export class Preview {
     if (result.moved + result.infeasible + result.feasible) this.list("");
   }
 
+  // Every decision is in one of them.
   figures(result) {
     const tones = { moved: "wait", same: "good", infeasible: result.infeasible ? "bad" : "", feasible: result.feasible ? "good" : "" };
     return element(
       "div",
       { class: "figures" },
-      ...["moved", "same", "infeasible", "feasible"].map((kind) =>
-        element("div", { class: `figure ${tones[kind]}`, "data-figure": kind }, element("b", {}, number.format(result[kind])), element("span", {}, this.words[kind])),
+      ...["moved", "same", "infeasible", "feasible", "pendingBoth"].map((kind) =>
+        element("div", { class: `figure ${tones[kind] ?? ""}`, "data-figure": kind }, element("b", {}, number.format(result[kind])), element("span", {}, this.words[kind])),
       ),
     );
   }

@@ -109,7 +109,7 @@ function drawState() {
   byId("save").disabled = !isDirty || !checked?.valid;
   byId("activate").disabled = !checked?.valid || (!isDirty && desk.shown === desk.active);
   byId("activate").textContent = words[isDirty ? "save-and-activate" : "activate"];
-  preview?.allow(Boolean(checked?.valid));
+  preview?.allow(Boolean(checked?.valid), isDirty);
 }
 
 function remember() {
@@ -334,6 +334,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   version: async () => {
     if (!dirty()) return desk.shown;
     const saved = await save();
+    if (saved) tell(fill(words.saved, { version: saved.version }));
     return saved?.version ?? null;
   },
   onDesk: desk.shown,

@@ -116,11 +116,20 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("#draft-state")).to_have_text("unsaved")
     expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
 
-    # What would have moved; the draft is saved for it.
+    # What would have moved; the draft is saved for it, and the button says so before.
+    expect(page.locator("#replay")).to_have_text("Save the draft and replay")
+    expect(page.locator("#replay-saves")).to_contain_text("as a version that decides nothing")
     press(page, "#replay", "Enter")
+    expect(page.locator("#notes")).to_contain_text("Draft v2 is saved.")
     expect(page.locator("[data-figure=moved] b")).to_have_text("4", timeout=60_000)
     expect(page.locator("#replay-rows")).to_contain_text("default/web-0")
     assert page.locator("#replay-rows a[href^='/decisions/']").count() == 4
+    # Every decision is in one figure.
+    figures = [int(text) for text in page.locator("[data-figure] b").all_text_contents()]
+    assert len(figures) == 5
+    assert page.locator("#replay-said").text_content().startswith(f"{sum(figures)} decisions replayed")
+    expect(page.locator("#replay")).to_have_text("Replay")
+    expect(page.locator("#replay-saves")).to_be_hidden()
     expect(page.locator("#draft-state")).to_have_text("draft v2")
     expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("breaks")
 

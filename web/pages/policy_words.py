@@ -158,7 +158,7 @@ def _replay_words() -> dict[str, str]:
         "same": _("same"),
         "infeasible": _("newly infeasible"),
         "feasible": _("newly feasible"),
-        "pending-both": _("under neither placed"),
+        "pendingBoth": _("placed under neither"),
         "measure": _("Measure"),
         "before": _("v{version}, as it is"),
         "after": _("v{version}, as it would be"),
@@ -176,10 +176,12 @@ def _replay_words() -> dict[str, str]:
         "cluster": _("Cluster"),
         "last": _("Last decisions"),
         "replay": _("Replay"),
+        "save-and-replay": _("Save the draft and replay"),
         "cancel": _("Cancel"),
         "replay-failed": _("The replay failed: {message}"),
         "fidelity": _(
-            "{equal} of {compared} recorded placements came out the same again under the version that decided."
+            "{equal} of {compared} recorded decisions came out the same again under the version that decided, those "
+            "without a place included."
         ),
         "nowhere": _("nowhere"),
         "points": _("{margin} points"),
