@@ -29,6 +29,7 @@ from django.utils import timezone
 
 from . import figures, tally
 from .models import OutboxEvent, Topic
+from .parts import parts
 from .prepared import Among, Given, PreparedUpdate
 from .rows import insert, new
 from .statements import fetch
@@ -36,7 +37,6 @@ from .turns import turn
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
-_CHUNK = 400
 _MESSAGE_EVENTS = 200
 _TOGETHER_SECONDS = 0.1
 _LAST_SECONDS = 2.0
@@ -88,8 +88,7 @@ def _numbered(names: list[str]) -> dict[str, int]:
     """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
     revisions: dict[str, int] = {}
     table = Topic._meta.db_table
-    for start in range(0, len(names), _CHUNK):
-        part = names[start : start + _CHUNK]
+    for part in parts(names):
         rows = ", ".join(["(%s, 1)"] * len(part))
         raised = fetch(
             f"INSERT INTO {table} (name, revision) VALUES {rows} ON CONFLICT (name) "  # noqa: S608

@@ -21,9 +21,9 @@ from hetsched.engine.advice import advise
 from hetsched.engine.moving import Board
 from hetsched.engine.policy import Policy
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.journal.parts import parts
 from hetsched.policies.effective import Chooser, active_specs
 
-from .bookings import parts
 from .lifecycle import HOLDING, State
 from .models import Eviction, Nomination, Pod, Workload
 from .snapshot import warm

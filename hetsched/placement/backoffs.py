@@ -20,9 +20,9 @@ from django.db.models import Q, QuerySet
 
 from hetsched.engine.avoiding import Avoided, Refused
 from hetsched.inventory.models import Node
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared
 
-from .bookings import parts
 from .models import Pod, Rejection
 
 STEPS = (timedelta(minutes=1), timedelta(minutes=30), timedelta(minutes=60))

@@ -6,9 +6,8 @@ an exclusive CPU, and shares of one card are summed after the insert. A reservat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from django.db import IntegrityError, connection
@@ -19,11 +18,11 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.journal import rows
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
-_IDS_PER_QUERY = 500
 EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
 _WHOLE_CARD_MILLI = 1000
 
@@ -39,11 +38,6 @@ class Booked(msgspec.Struct, frozen=True):
     @property
     def gpu_milli(self) -> int:
         return sum(card.milli for card in self.allocation.gpus)
-
-
-def parts(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """Cut a list so that each part fits into one query."""
-    return (items[start : start + _IDS_PER_QUERY] for start in range(0, len(items), _IDS_PER_QUERY))
 
 
 def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: datetime) -> list[Reservation]:

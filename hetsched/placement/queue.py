@@ -25,9 +25,9 @@ from django.utils import timezone
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.policy import Policy
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared
 
-from .bookings import parts
 from .lifecycle import QUEUED
 from .models import Pod
 

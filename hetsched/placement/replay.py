@@ -28,6 +28,7 @@ from hetsched.engine.registry import load_registry
 from hetsched.engine.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.moment import one_moment
+from hetsched.journal.parts import parts
 from hetsched.lab.rerun import (
     FIRST,
     Came,
@@ -177,7 +178,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
     """Read pods as they waited; equal shapes are one and the same, since comparing them costs more than deciding."""
     pods: dict[int, PodSpec] = {}
     shapes: dict[Shape, Shape] = {}
-    for some in _parts(sorted(wanted)):
+    for some in parts(sorted(wanted)):
         for pk, spec in Pod.objects.filter(pk__in=some).values_list("pk", "spec"):
             shape = shapes.setdefault(spec.shape, spec.shape)
             pods[pk] = msgspec.structs.replace(spec, shape=shape, node_name="", allocation=None)
@@ -189,7 +190,7 @@ def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
-    for some in _parts(ids):
+    for some in parts(ids):
         found += Decision.objects.filter(pk__in=some, cluster=cluster).values(*_DECIDED)
     kept = [row for row in found if row["cluster_revision"] >= cluster.forgotten_revision]
     if len(kept) < len(found):
@@ -230,10 +231,6 @@ def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, 
     )
     held = Reservation.objects.filter(began | over, cluster=cluster)
     return list(held.order_by("revision", "id").values(*_HELD))
-
-
-def _parts(ids: Sequence[int]) -> list[Sequence[int]]:
-    return [ids[start : start + 500] for start in range(0, len(ids), 500)]
 
 
 # -- who decides -------------------------------------------------------------------------------------------------------

@@ -41,9 +41,9 @@ from hetsched.engine.state import ClusterState
 from hetsched.engine.supposing import check_drained, copies, with_nodes
 from hetsched.engine.whatif import what_if
 from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.parts import parts
 from hetsched.placement.actions.imaging import with_known
 from hetsched.placement.actions.submitting import check_priority
-from hetsched.placement.bookings import parts
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs

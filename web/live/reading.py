@@ -8,6 +8,7 @@ import msgspec
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal.models import OutboxEvent, Topic
+from hetsched.journal.parts import parts
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement import topics
 from hetsched.placement.models import Workload
@@ -63,8 +64,8 @@ def snapshot(topic: str) -> Snapshot | None:
 def revisions(names: list[str]) -> dict[str, int]:
     """Return the numbers of the latest events of these topics."""
     found: dict[str, Any] = {}
-    for start in range(0, len(names), 500):
-        found.update(Topic.objects.filter(name__in=names[start : start + 500]).values_list("name", "revision"))
+    for some in parts(names):
+        found.update(Topic.objects.filter(name__in=some).values_list("name", "revision"))
     return found
 
 

@@ -26,10 +26,11 @@ from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_c
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.moment import shared_now
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.publish import Patch, publish_many
 
-from ..bookings import Booked, end, insert, parts
+from ..bookings import Booked, end, insert
 from ..callbacks import announce
 from ..counting import cluster_figures, counts_are_due
 from ..lifecycle import FINISHED, State, allowed_from, workload_state

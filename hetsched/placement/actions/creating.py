@@ -29,11 +29,11 @@ from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, record
+from hetsched.journal.parts import parts
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert
 
 from .. import dispatch
-from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..counting import cluster_counts
 from ..lifecycle import State
@@ -244,15 +244,15 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
 
     A Job makes another pod in place of one that failed, or does not: only the Job says whether it is over.
     """
-    ids = {pod.workload_id for pod in pods} - {None}
+    ids = {pod.workload_id for pod in pods if pod.workload_id is not None}
     asked = []
     for some in parts(sorted(ids)):
         rows = SubmittedObject.objects.filter(cluster=cluster, workload_id__in=some)
         found = rows.filter(state__in=(SubmittedObject.MADE, SubmittedObject.ENDING))
         asked += [row.pk for row in found if row.wanted.kind == "Job"]
     if asked:
-        for some in parts(asked):
-            rows = SubmittedObject.objects.filter(pk__in=some)
+        for objects in parts(asked):
+            rows = SubmittedObject.objects.filter(pk__in=objects)
             rows.update(state=SubmittedObject.ENDING, attempts=0, not_before=None)
         dispatch.wake(cluster.pk, dispatch.CREATE)
 

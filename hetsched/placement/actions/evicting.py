@@ -20,10 +20,10 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.inventory.ledger import advance
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Among, Given, Prepared
 
 from .. import dispatch
-from ..bookings import parts
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Eviction, Nomination, Pod
 from .change import BACK_IN_QUEUE, Change

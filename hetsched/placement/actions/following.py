@@ -40,12 +40,13 @@ from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import figures, tally
 from hetsched.journal.audit import SYSTEM
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert
 
 from .. import dispatch
-from ..bookings import Booked, parts
+from ..bookings import Booked
 from ..counting import cluster_figures
 from ..lifecycle import HOLDING, LISTED, LIVE, State
 from ..models import Pod

@@ -31,10 +31,11 @@ from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.locks import lock
+from hetsched.journal.parts import parts
 from hetsched.policies.models import Policy
 
 from .. import dispatch
-from ..bookings import Booked, parts
+from ..bookings import Booked
 from ..holds import MARK, Hold
 from ..lifecycle import FINISHED, QUEUED, State
 from ..models import IdempotencyKey, Pod

@@ -27,9 +27,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
+from hetsched.journal.parts import parts
 
 from .. import dispatch
-from ..bookings import parts
 from ..images import kept_under
 from ..lifecycle import QUEUED
 from ..models import Pod

@@ -27,11 +27,11 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import figures, tally
 from hetsched.journal.audit import Actor
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared
 
 from .. import dispatch
 from ..backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
-from ..bookings import parts
 from ..models import Pod, Rejection
 from ..retrying import stir
 from .change import Change

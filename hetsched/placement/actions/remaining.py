@@ -26,9 +26,10 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.following import forget_gone
 from hetsched.inventory.ledger import advance
 from hetsched.journal.moment import shared_now
+from hetsched.journal.parts import parts
 
 from .. import dispatch
-from ..bookings import Booked, parts
+from ..bookings import Booked
 from ..holds import MARK
 from ..lifecycle import State
 from ..models import Pod, Reservation

@@ -24,6 +24,7 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
+from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
 from hetsched.journal.rows import insert, new
@@ -31,7 +32,6 @@ from hetsched.journal.turns import turn
 from hetsched.policies.effective import Chooser
 
 from .. import dispatch
-from ..bookings import parts
 from ..callbacks import refuse_foreign
 from ..counting import cluster_counts, counts_are_due
 from ..lifecycle import LIVE, State
