@@ -5,11 +5,11 @@ they are; on a live cluster each placement is written to its API server, `AT_ONC
 transactions of their own, none of them open during a call. A run binds what it has itself made *binding*, so two runs
 never do the same; what is *binding* for longer than `LEFT_AFTER` was left by a worker that died or by a fate unknown:
 one run claims it for as long and binds it again, and what its first binding came to is found out that way. Whoever has
-to bind begins no write after `WRITE_WITHIN`, nor once the cluster is out of step. A refusal frees only where nobody
-else can be at it: not later than that, and what was tried before is read first, unknown for `OUT_FOR` if it waits.
-A binding whose fate nobody knows keeps what it holds. Where wrong uids are not refused, that is told on the connection,
-which puts the cluster out of step. A pod stays *binding* until its claims have their volumes, at
-most `PATIENCE`; then it goes back to the queue. What a refusal means for a gang is said in `actions.gangs`.
+to bind begins no write after `WRITE_WITHIN`, nor once the cluster is out of step. A refusal frees the pod's room
+only within `WRITE_WITHIN`. If the pod was tried before, it is read first; while it still waits, its fate is unknown for
+`OUT_FOR`. A binding whose fate nobody knows keeps what it holds. Where wrong uids are not refused, that is told on the
+connection, which puts the cluster out of step. A pod stays *binding* until its claims have their volumes, at most
+`PATIENCE`; then it goes back to the queue. What a refusal means for a gang is said in `actions.gangs`.
 """
 
 from __future__ import annotations

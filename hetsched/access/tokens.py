@@ -3,9 +3,9 @@
 Rule: 256 random bits behind the prefix `hs_`, valid 90 days unless said otherwise. What is kept is HMAC-SHA-256 under a
 key made of SECRET_KEY, so that rows alone, even rows that somebody wrote, make no token. Without SECRET_KEY it is plain
 SHA-512; with it such a row is refused, for anybody may have written it: whoever sets the key makes tokens anew. Looking
-one up costs one indexed query and a constant-time comparison, the same for
-a token that is not there, and never writes except a last-used time once a minute. It is looked up at every request, so
-one that was revoked is refused by the next, in every process.
+one up costs one indexed query and a constant-time comparison, the same for a token that is not there, and never writes
+except a last-used time once a minute. It is looked up at every request, so one that was revoked is refused by the next,
+in every process.
 """
 
 from __future__ import annotations

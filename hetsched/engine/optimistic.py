@@ -44,7 +44,7 @@ class Branch:
         outcomes: dict[str, Outcome] = {}
         for pod in scheduler.policy.queue(pods, scheduler.state):
             outcome = scheduler.schedule(pod)
-            # Who left for a pod that this one has leave, leaves for this one.
+            # Victims of a pod that is evicted in turn count as victims of the evictor.
             handed_on = [
                 one for own in outcome.evicted if own.pod.key in outcomes for one in outcomes[own.pod.key].evicted
             ]

@@ -2,9 +2,9 @@
 
 Problem: a decision must see all earlier ones at once, and a failed one must leave no trace.
 Rule: `assume` books a pod, `forget` takes exactly that back; both write one load column and append the row to `log`,
-so a cached evaluation knows which rows to look at again. What a pod holds and nobody says is completed when it is
-booked: the lowest cards with room, the zones that a kubelet that pins would take. The inventory changes only by
-`apply_report` or by building anew, which raises `epoch` and drops everything that was cached about facts.
+so a cached evaluation knows which rows to look at again. Cards and zones that a running pod does not name are chosen
+when it is booked: the lowest cards with room, the zones that a kubelet that pins would take. The inventory changes only
+by `apply_report` or by building anew, which raises `epoch` and drops everything that was cached about facts.
 Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
 node-name order.
 """

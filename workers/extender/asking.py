@@ -18,12 +18,11 @@ from hetsched.adapters.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cycle import Scheduler
 from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.following import is_ours
 from hetsched.placement.actions.submitting import prepare
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import Loaded, warm

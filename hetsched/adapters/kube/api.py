@@ -95,7 +95,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-# The one kind that is posted to ask something.
+# The kinds that are posted to ask something.
 _ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
 _status = msgspec.json.Decoder(_Status)
 _list = msgspec.json.Decoder(_List)

@@ -27,7 +27,7 @@ from .resources import LEASES
 NAMESPACE, NAME = "kube-system", "hetsched"
 DURATION_SECONDS = 15.0
 RENEW_SECONDS = 4.0
-# What a holder must not use up of the duration, for the time that a call and a pause of the process may take.
+# Safety margin before the lease runs out, for the time that a call and a pause of the process may take.
 _MARGIN_SECONDS = 5.0
 _PATH = LEASES.path(namespace=NAMESPACE, name=NAME)
 

@@ -69,10 +69,8 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
     """Take placements back that the outside refused: the pods wait again, what they held is free.
 
-    One that was refused before waits a little longer each time.
-
-    A pod that another scheduler asked for is over: it waits there, and is asked for again.
-    Raises: Conflict.
+    One that was refused before waits a little longer each time. A pod that another scheduler asked for is over: it
+    waits there, and is asked for again. Raises: Conflict.
     """
     with transaction.atomic():
         change = Change(advance(cluster_id))

@@ -1,16 +1,15 @@
 """Write a batch of decisions.
 
 Rule: one transaction: nothing was booked and no fact changed since the revision that was decided on, under the leader
-epoch that decided;
-the policy versions that decided are still the active ones; every pod still waits; decisions and reservations are
-inserted in bulk, the unique indexes judge, node columns follow.
+epoch that decided; the policy versions that decided are still the active ones; every pod still waits; decisions and
+reservations are inserted in bulk, the unique indexes judge, node columns follow.
 Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
 import brought end. That they still run is part of the comparison. On a live cluster nobody can be let go here: the pod
 is nominated for the node, and waits while the others are asked to leave; a nomination that this decision does not
 repeat is over.
 A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
 Other kinds of reasons, or another policy, are news after a minute: what waits long does not show what was long ago.
-That others left for it, or are to leave no more, is always news.
+A change in who must leave for it is always news.
 When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
 decides anew.
 """

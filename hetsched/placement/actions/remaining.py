@@ -9,7 +9,7 @@ that the kubelet had that long to end what the API server has no more; by the cl
 deleted may come back under its name with all that ran there; one that does not within `ANOTHER_MACHINE` is given up,
 and what is kept on it with it.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
-Invariant: what was held is held by the pod or its remnant, in one step, by never both.
+Invariant: at every commit exactly one of the two holds it: the pod or its remnant.
 """
 
 from __future__ import annotations
