@@ -50,7 +50,7 @@ def requirement_problem(text: str) -> Problem | None:
     try:
         isa.parse(text, source="pod-label")
     except InputError as error:
-        return Problem(error.code, "", f"{error.message}. {error.hint}" if error.hint else error.message)
+        return Problem(error.code, "", error.advice)
     return None
 
 

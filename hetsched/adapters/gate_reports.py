@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from hetsched.contracts.errors import with_hint
 from hetsched.contracts.findings import Finding, Gate, Level, Place
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -103,7 +104,7 @@ def _place(gate: Gate, pod: str) -> Place:
 
 def _line(finding: Finding) -> str:
     field = f"{finding.field}: " if finding.field else ""
-    return f"{finding.pod}: {field}{finding.message}{f'. {finding.hint}' if finding.hint else ''}"
+    return f"{finding.pod}: {field}{with_hint(finding.message, finding.hint)}"
 
 
 def _xml(text: str) -> str:

@@ -41,7 +41,8 @@ def inspect_command(
         if hints:
             document["hints"] = disassembly_hints(file)
     except InputError as error:
-        fail(error, output, str(file))
+        named = printable(str(file))
+        fail(error if named in error.message else error.at(f"{named} " if error.place else named), output, str(file))
     if output is OutputFormat.JSON:
         print_json(document)
         return

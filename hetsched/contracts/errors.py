@@ -27,8 +27,12 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        text = f"{text} [{self.code}]"
-        return f"{text}. {self.hint}" if self.hint else text
+        return with_hint(f"{text} [{self.code}]", self.hint)
+
+    @property
+    def advice(self) -> str:
+        """Return what is wrong and what to do in one text."""
+        return with_hint(self.message, self.hint)
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -37,3 +41,10 @@ class Problem(msgspec.Struct, frozen=True):
     code: str
     field: str
     message: str
+
+
+def with_hint(message: str, hint: str) -> str:
+    """Return a message and what to do; a hint that is no sentence of its own goes on with the message's."""
+    if not hint:
+        return message
+    return f"{message}; {hint}" if hint[0].islower() else f"{message}. {hint}"

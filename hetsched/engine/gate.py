@@ -188,5 +188,6 @@ def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding]) -> str:
     wrong = len({finding.pod for finding in findings if finding.level is Level.ERROR})
     told = ", ".join(f"{count} {level.value}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
     if wrong:
-        return f"{wrong} of {len(pods)} pods would not run as they are: {told}"
-    return f"all {len(pods)} pods may be merged{f': {told}' if told else ''}"
+        return f"{wrong} of {len(pods)} pods would not run as {'it is' if len(pods) == 1 else 'they are'}: {told}"
+    all_of_them = "the one pod" if len(pods) == 1 else f"all {len(pods)} pods"
+    return f"{all_of_them} may be merged{f': {told}' if told else ''}"

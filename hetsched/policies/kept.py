@@ -121,8 +121,7 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
         try:
             row.version, row.problem = _version(row.cluster, row.spec, row.generation), None
         except InputError as error:
-            message = f"{error.message}. {error.hint}" if error.hint else error.message
-            row.problem = Problem(error.code, error.place, message[:500])
+            row.problem = Problem(error.code, error.place, error.advice[:500])
     if before == (row.uid, row.generation, row.spec, row.problem, row.gone):
         return False
     now = timezone.now()

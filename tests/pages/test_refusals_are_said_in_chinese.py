@@ -110,9 +110,9 @@ def test_what_is_excepted_is_there() -> None:
         ("spec.containers[0].image: must be text, it is 3", "spec.containers[0].image：必须是文本，现为 3"),
         # A message and what to do, as a misconfigured pod has them in one text.
         (
-            "'rv99' is no instruction set known here. write a RISC-V string or profile (rv64gc, rva22u64), amd64 or "
+            "'rv99' is no instruction set known here; write a RISC-V string or profile (rv64gc, rva22u64), amd64 or "
             "x86-64-v1 to v4, arm64 or armv8.2-a",
-            "'rv99' 不是已知的指令集。请写 RISC-V 字符串或 Profile（rv64gc、rva22u64）、amd64 或 "
+            "'rv99' 不是已知的指令集；请写 RISC-V 字符串或 Profile（rv64gc、rva22u64）、amd64 或 "
             "x86-64-v1 至 v4、arm64 或 armv8.2-a",
         ),
         ("pods: is something that nobody ever said", "pods: is something that nobody ever said"),

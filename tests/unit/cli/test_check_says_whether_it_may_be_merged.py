@@ -51,6 +51,21 @@ def test_what_can_never_run_stops_a_merge(
     assert run("check", "-f", pods_file, "--cluster", cluster_file(tmp_path), *options).exit_code == exit_code
 
 
+def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
+    """The summary of one pod speaks of one pod."""
+    nodes = cluster_file(tmp_path)
+
+    def summary(*pods: PodBuilder) -> str:
+        result = run("check", "-f", workload_file(tmp_path, *pods), "--cluster", nodes, "-o", "json")
+        said: str = document(result)["summary"]
+        return said
+
+    one, wrong, both = summary(FITS), summary(TOO_BIG), summary(FITS, a_pod("too").cpu(1))
+    assert one.startswith("the one pod may be merged")
+    assert wrong == "1 of 1 pods would not run as it is: 1 error"
+    assert both.startswith("all 2 pods may be merged")
+
+
 def test_a_folder_stands_for_all_its_manifests(tmp_path: Path) -> None:
     nodes, deploy = cluster_file(tmp_path), tmp_path / "deploy"
     (deploy / "jobs").mkdir(parents=True)

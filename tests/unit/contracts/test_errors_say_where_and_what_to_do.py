@@ -9,6 +9,15 @@ def test_an_error_reads_as_one_line() -> None:
     assert str(error) == "spec.cpu: cpu may not be negative [QuantityNegative]. Write 1"
 
 
+def test_a_hint_in_lower_case_goes_on_with_the_sentence() -> None:
+    """No sentence begins in lower case: what to do follows a full stop or, where it is no sentence, a semicolon."""
+    asked = InputError("IsaUnknownExtension", "zbx is no RISC-V extension", hint="did you mean zbb?")
+    assert asked.advice == "zbx is no RISC-V extension; did you mean zbb?"
+    assert str(asked) == "zbx is no RISC-V extension [IsaUnknownExtension]; did you mean zbb?"
+    assert InputError("QuantityNegative", "it is negative", hint="Write 1").advice == "it is negative. Write 1"
+    assert InputError("ManifestEmpty", "there is no object in it").advice == "there is no object in it"
+
+
 def test_place_and_hint_are_left_out_where_there_are_none() -> None:
     assert str(InputError("ManifestEmpty", "there is no object in it")) == "there is no object in it [ManifestEmpty]"
 

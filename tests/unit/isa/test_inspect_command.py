@@ -139,6 +139,16 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     assert refused(tmp_path / "file") in ("ElfMalformed", "OciMalformed")
 
 
+def test_what_is_refused_is_named(tmp_path: Path) -> None:
+    """The error says of which file it speaks, once, whether or not the reader of the file knew its name."""
+    for name, content in (("text", b"#!/bin/sh\n"), ("missing", None)):
+        file = tmp_path / name
+        if content is not None:
+            file.write_bytes(content)
+        told = CliRunner().invoke(app, ["inspect", str(file)]).output
+        assert told.count(str(file)) == 1, told
+
+
 def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:
     assert refused(tmp_path / "missing") == "FileUnreadable"
 

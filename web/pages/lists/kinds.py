@@ -206,8 +206,7 @@ class IsaKind(Kind):
             asked = parse(wanted)
         except InputError as error:
             nearest = get_close_matches(wanted.lower(), self.values(), 1, 0.5)
-            said = ". ".join(filter(None, (told(error.message), told(error.hint))))
-            raise Wrong(said, "".join(nearest)) from None
+            raise Wrong(told(error.advice), "".join(nearest)) from None
         as_node = _offered(wanted) or asked
         decide = _ISA_TESTS[operation]
 
