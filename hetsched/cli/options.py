@@ -236,7 +236,7 @@ def choose_policies(
         if name in known:
             chosen[name] = None
         else:
-            field = "hetsched.io/policy" if pod.policy else f"default policy of namespace {pod.namespace}"
+            field = pod.policy_field if pod.policy else f"default policy of namespace {pod.namespace}"
             problem = Problem("PolicyUnknown", field, f"there is no policy {name!r}")
             pod = msgspec.structs.replace(pod, problems=(*pod.problems, problem))
         pods.append(pod)

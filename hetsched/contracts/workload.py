@@ -291,6 +291,11 @@ class PodSpec(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
     @property
+    def policy_field(self) -> str:
+        """The field by which it names a policy."""
+        return "spec.schedulerName" if self.policy_rule == "scheduler-name" else "hetsched.io/policy"
+
+    @property
     def owner(self) -> str:
         """Who makes the next pod of its kind: its controller, by uid; else who asks for the same in its namespace."""
         if self.controller_uid:

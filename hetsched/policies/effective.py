@@ -22,8 +22,6 @@ from hetsched.journal.prepared import Among, Given, Prepared
 from .actions import known_policies
 from .models import NamespaceRule, Policy, PolicyRevision
 
-ANNOTATION = "metadata.annotations[hetsched.io/policy]"
-
 
 class Chosen(msgspec.Struct, frozen=True):
     """A policy's name and the rule that chose it: request, annotation, scheduler-name, namespace or cluster."""
@@ -72,7 +70,7 @@ class Chooser:
             return Chosen(name, "request" if requested else pod.policy_rule), None
         if requested:
             raise InputError(code, message, place="policy", hint=known_policies())
-        return default, Problem(code, ANNOTATION, message)
+        return default, Problem(code, pod.policy_field, message)
 
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:

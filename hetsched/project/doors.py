@@ -13,15 +13,19 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES
 
+from .middleware import id_of
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[..., Any]
+log = structlog.get_logger(__name__)
 
 
 class _BodyTooLarge(Exception):
@@ -48,7 +52,7 @@ class BodyCap:
         cap = cap_for(scope["path"])
         stated = dict(scope["headers"]).get(b"content-length", b"0")
         if not stated.isdigit() or int(stated[:19]) > cap:
-            await _refuse_body(send, cap)
+            await _refuse_body(send, cap, scope)
             return
         received = 0
         answered = False
@@ -70,18 +74,28 @@ class BodyCap:
             await self.app(scope, counted_receive, noted_send)
         except _BodyTooLarge:
             if not answered:
-                await _refuse_body(send, cap)
+                await _refuse_body(send, cap, scope)
 
 
-async def _refuse_body(send: Send, cap: int) -> None:
+async def _refuse_body(send: Send, cap: int, scope: Any) -> None:
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    request_id = id_of(given)
+    log.info("request", method=scope["method"], path=scope["path"], status=413, request_id=request_id)
     document = {
         "type": "about:blank",
         "title": "Content Too Large",
         "status": 413,
         "code": "BodyTooLarge",
         "detail": f"the body is larger than {cap} bytes",
+        "requestId": request_id,
     }
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", request_id.encode()),
+        (b"connection", b"close"),
+    ]
     await send({"type": "http.response.start", "status": 413, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(document).encode()})
 

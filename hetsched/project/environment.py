@@ -11,7 +11,7 @@ each want.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import environ
 import msgspec
 
+from hetsched.adapters.outbound import is_place
 from hetsched.contracts.errors import InputError
 
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -111,13 +112,13 @@ class Environment:
         value = self._get(name)
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
-    def places(self, name: str) -> list[str]:
-        """Return a list of `host:port`, in lower case."""
+    def places(self, name: str, *, port: bool = False, others: Collection[str] = ()) -> list[str]:
+        """Return a list of `host` or `host:port`, in lower case; `port`: each has one. `others` are taken as well."""
         found = [place.lower() for place in self.names(name)]
         for place in found:
-            host, colon, port = place.rpartition(":")
-            if not (colon and host and port.isascii() and port.isdigit() and not set("/@ *") & set(place)):
-                self._invalid(name, f"{place[:80]!r} is no place", "Write host:port, comma-separated")
+            if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
+                wanted = "host:port" if port else "host or host:port"
+                self._invalid(name, f"{place[:80]!r} is no place", f"Write {wanted}, comma-separated")
         return found
 
     def origins(self, name: str) -> list[str]:

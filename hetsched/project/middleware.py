@@ -19,6 +19,11 @@ QUIET_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
 log = structlog.get_logger(__name__)
 
 
+def id_of(given: str) -> str:
+    """Return a caller's own request id, or a new one."""
+    return given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+
+
 class RequestLog:
     """Outermost middleware: sets `request.request_id` and the header, logs method, path, status and duration."""
 
@@ -26,8 +31,7 @@ class RequestLog:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        given = request.headers.get("X-Request-ID", "")
-        request_id = given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = id_of(request.headers.get("X-Request-ID", ""))
         request.request_id = request_id  # type: ignore[attr-defined]
         started = time.perf_counter()
         with structlog.contextvars.bound_contextvars(request_id=request_id):

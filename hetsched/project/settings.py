@@ -157,15 +157,15 @@ HETSCHED_REPLAY_SECONDS = ENV.number("HETSCHED_REPLAY_SECONDS", 600, least=10, m
 # How often live clusters are told what their nodes are, by a worker of the queue `discover`; never for 0.
 HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0, most=86_400)
 # Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
-HETSCHED_CALLBACK_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CALLBACK_HOSTS")]
+HETSCHED_CALLBACK_HOSTS = ENV.places("HETSCHED_CALLBACK_HOSTS")
 # Which API servers clusters may be connected to, as host or host:port; any where none is named.
-HETSCHED_CLUSTER_HOSTS = [name.lower() for name in ENV.names("HETSCHED_CLUSTER_HOSTS")]
+HETSCHED_CLUSTER_HOSTS = ENV.places("HETSCHED_CLUSTER_HOSTS")
 # Registries whose images are looked up, as host or host:port, `*` for all public ones; and those that have no TLS.
-HETSCHED_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_REGISTRIES")]
-HETSCHED_PLAIN_REGISTRIES = [name.lower() for name in ENV.names("HETSCHED_PLAIN_REGISTRIES")]
+HETSCHED_REGISTRIES = ENV.places("HETSCHED_REGISTRIES", others=("*",))
+HETSCHED_PLAIN_REGISTRIES = ENV.places("HETSCHED_PLAIN_REGISTRIES")
 # Sources that collectors may ask, as host:port; nobody unless said so. How much of an answer is read, and how often
 # those are looked for that are due.
-HETSCHED_SOURCE_HOSTS = ENV.places("HETSCHED_SOURCE_HOSTS")
+HETSCHED_SOURCE_HOSTS = ENV.places("HETSCHED_SOURCE_HOSTS", port=True)
 HETSCHED_SOURCE_BYTES = ENV.number("HETSCHED_SOURCE_BYTES", 256 << 10, least=1 << 10, most=64 << 20)
 HETSCHED_COLLECT_SECONDS = ENV.number("HETSCHED_COLLECT_SECONDS", 5, least=1, most=3600)
 HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
@@ -331,7 +331,7 @@ HETSCHED_OIDC_CLIENT_SECRET = ENV.secret("HETSCHED_OIDC_CLIENT_SECRET", least_ch
 HETSCHED_OIDC_SCOPE = " ".join(dict.fromkeys(["openid", *ENV.names("HETSCHED_OIDC_SCOPES", ("profile", "email"))]))
 HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
 # Hosts beside the issuer's own that it sends us to, where they lie in a private network.
-HETSCHED_OIDC_HOSTS = [name.lower() for name in ENV.names("HETSCHED_OIDC_HOSTS")]
+HETSCHED_OIDC_HOSTS = ENV.places("HETSCHED_OIDC_HOSTS")
 HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
 HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
 LOGIN_URL = "/login/"

@@ -161,7 +161,7 @@ def test_a_pod_that_names_a_policy_it_may_not_have_is_misconfigured_and_a_reques
     actions.set_namespace_rule(cluster, "default", "", ["hetsched", "spread"], actor=ALICE)
     _, problem = Chooser(cluster).choose(a_pod().policy("random").build())
     assert problem is not None
-    assert (problem.code, problem.field) == ("PolicyNotAllowed", "metadata.annotations[hetsched.io/policy]")
+    assert (problem.code, problem.field) == ("PolicyNotAllowed", "hetsched.io/policy")
     with pytest.raises(InputError) as refused:
         Chooser(cluster).choose(a_pod().build(), "random")
     assert refused.value.code == "PolicyNotAllowed"

@@ -29,7 +29,8 @@ async def post(path: str, chunks: list[bytes], headers: list[tuple[bytes, bytes]
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await BodyCap(reading_app)({"type": "http", "path": path, "headers": headers or []}, receive, send)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers or []}
+    await BodyCap(reading_app)(scope, receive, send)
     return sent
 
 
@@ -51,6 +52,12 @@ async def test_streamed_without_a_length() -> None:
     sent = await post("/login/", [b"x" * 6, b"x" * 6])
     assert sent[0]["status"] == 413
     assert json.loads(sent[1]["body"])["code"] == "BodyTooLarge"
+
+
+async def test_the_refusal_names_the_request() -> None:
+    sent = await post("/login/", [], [(b"content-length", b"11"), (b"x-request-id", b"build-0017")])
+    assert (b"x-request-id", b"build-0017") in sent[0]["headers"]
+    assert json.loads(sent[1]["body"])["requestId"] == "build-0017"
 
 
 async def test_length_that_is_no_number() -> None:

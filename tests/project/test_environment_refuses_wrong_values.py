@@ -37,9 +37,15 @@ def test_origins(value: str) -> None:
     refusal(value, "origins")
 
 
-@pytest.mark.parametrize("value", ["prometheus", "http://p:9090", "p:9090/x", "u@p:9090", "*:9090", ":9090", "p:port"])
+@pytest.mark.parametrize("value", ["http://p:9090", "p:9090/x", "u@p:9090", "*:9090", ":9090", "p:port", "a,https://b"])
 def test_places(value: str) -> None:
     refusal(value, "places")
+    refusal(value, "places", port=True)
+
+
+@pytest.mark.parametrize("value", ["prometheus", "[::1]"])
+def test_places_that_need_a_port(value: str) -> None:
+    refusal(value, "places", port=True)
 
 
 def test_folder_must_be_absolute() -> None:

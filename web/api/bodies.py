@@ -8,6 +8,7 @@ a view sees only checked values. Which media type says what: `application/json` 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -82,7 +83,8 @@ def wrapped(request: Any, document: type[T]) -> T | None:
     if media_type(request, JSON, YAML, CSV) != JSON:
         return None
     values = plain(raw(request, large=True))
-    return convert(values, document) if isinstance(values, dict) and "manifest" in values else None
+    is_document = isinstance(values, dict) and ("manifest" in values or not {"apiVersion", "kind"} & values.keys())
+    return convert(values, document) if is_document else None
 
 
 def source(manifest: str | dict[str, Any]) -> bytes:
@@ -136,4 +138,17 @@ def convert(values: Any, document: type[T]) -> T:
         return msgspec.convert(_whole(values), document)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
-        raise InputError("BodyInvalid", message, place=path.rstrip("`").removeprefix("$").lstrip(".")) from None
+        place = path.rstrip("`").removeprefix("$").lstrip(".")
+        field = _FIELD.search(message)
+        hint = ""
+        if field is not None:
+            hint = f"Known: {', '.join(_fields(document))}" if "unknown" in message and not place else ""
+            place = f"{place}.{field[1]}".lstrip(".")
+        raise InputError("BodyInvalid", message, place=place, hint=hint) from None
+
+
+_FIELD = re.compile(r"field `(.+)`")  # one that lacks, or that is not known
+
+
+def _fields(document: Any) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(document)]

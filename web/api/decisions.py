@@ -14,7 +14,16 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Evicted, ExpectedUse, NearestFit, NodeOutcome, PolicyRef, Reason, Tipping
+from hetsched.contracts.decision import (
+    Evicted,
+    ExpectedUse,
+    NearestFit,
+    NodeOutcome,
+    PolicyRef,
+    Reason,
+    Tipping,
+    Verdict,
+)
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.explain import Further, further, matrix_of
@@ -90,9 +99,10 @@ class Decisions(ApiView):
         "workload": "Only decisions about this workload's pods.",
         "namespace": "Only decisions about pods of this namespace.",
         "pod": "Only decisions about pods of this name.",
-        "verdict": "placed, not-now, never-fits or misconfigured.",
+        "verdict": "Only decisions with this verdict.",
         "node": "Only placements on this node.",
     }
+    kinds: ClassVar = {"verdict": {"type": "string", "enum": [verdict.value for verdict in Verdict]}}
 
     @extend_schema(responses=page_of(DecisionRow))
     def get(self, request: Any) -> HttpResponse:

@@ -119,6 +119,14 @@ def nowhere(request: Any, rest: str) -> HttpResponse:
     return problems.response(problems.Refused(404, "NotFound", "there is nothing at this address"), request)
 
 
+@csrf_exempt  # as above
+def elsewhere(request: Any, rest: str) -> HttpResponse:
+    """Say where the scheduler extender is: not here, since whoever calls it brings a client certificate."""
+    hint = "It is a process of its own, with its own port and certificates: hetsched scheduler --extender"
+    refused = problems.Refused(404, "NotFound", "the scheduler extender does not listen at this address", hint=hint)
+    return problems.response(refused, request)
+
+
 urlpatterns = [
     path(
         "api/v1/",
@@ -133,4 +141,5 @@ urlpatterns = [
     *health.routes,
     *prometheus.routes,
     re_path(r"^api/(?P<rest>.*)$", nowhere),
+    re_path(r"^extender/(?P<rest>.*)$", elsewhere),
 ]

@@ -70,13 +70,15 @@ class WhatIf(Request, frozen=True):
 
     `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting
     running pods. `replace` takes pods that have these names and run to be gone: what is asked for is to follow them.
-    `plan` asks for a token by which the answer can be submitted.
+    `plan` asks for a token by which the answer can be submitted. `callbackUrl` is taken, and nobody is called: what is
+    submitted can be asked about as it is.
     """
 
     manifest: str | dict[str, Any]
     cluster: str | dict[str, Any] = ""
     policy: str = ""
     priority: int | None = None
+    callback_url: str = ""
     policy_draft: dict[str, Any] | None = None
     drain: tuple[str, ...] = ()
     add_nodes: str | dict[str, Any] | list[dict[str, Any]] = ""
@@ -338,7 +340,7 @@ class _InlineChooser:
             raise InputError(
                 "PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies()
             )
-        return _Named(DEFAULT), Problem("PolicyUnknown", "hetsched.io/policy", f"there is no policy {name!r}")
+        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, f"there is no policy {name!r}")
 
 
 class _Named(msgspec.Struct, frozen=True):

@@ -1,0 +1,63 @@
+"""A body that is not what its address takes is told which field is wrong, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.scenes import a_cluster
+
+from .conftest import Api
+
+
+@pytest.fixture
+def operator(api: Callable[..., Api], db: Any) -> Api:
+    a_cluster()
+    return api("operator")
+
+
+@pytest.mark.parametrize("address", ["workloads/", "what-if/"])
+def test_a_manifest_that_was_forgotten_is_missed_by_name(operator: Api, address: str) -> None:
+    told = operator("POST", address, {"policy": "spread"}, status=400).json()
+    assert (told["code"], told["place"]) == ("BodyInvalid", "manifest")
+
+
+def test_a_field_that_nobody_knows_is_named_with_those_there_are(operator: Api) -> None:
+    told = operator("POST", "workloads/", {"manifest": {}, "polcy": "spread"}, status=400).json()
+    assert told["place"] == "polcy"
+    assert told["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
+
+
+def test_a_bare_object_is_the_manifest(operator: Api) -> None:
+    told = operator("POST", "workloads/", {"kind": "Pod"}, status=400).json()
+    assert told["place"].startswith("manifest")
+
+
+def test_one_body_serves_a_what_if_and_a_submission(operator: Api) -> None:
+    spec = {"containers": [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    body = {"manifest": pod, "policy": "spread", "priority": 5, "callbackUrl": ""}
+    assert operator("POST", "what-if/", body, status=200).json()["verdict"] == "placed"
+    operator("POST", "workloads/", body, status=202)
+
+
+def test_a_policy_that_a_scheduler_name_asks_for_is_looked_for_there(operator: Api) -> None:
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"schedulerName": "hetsched-nope", "containers": [{"name": "main", "image": "i"}]},
+    }  # fmt: skip
+    (one,) = operator("POST", "what-if/", {"manifest": pod}, status=200).json()["unplaced"]
+    assert [reason["field"] for reason in one["reasons"]] == ["spec.schedulerName"]
+
+
+def test_a_verdict_that_there_is_not_is_refused(operator: Api) -> None:
+    told = operator("GET", "decisions/?verdict=foo", status=400).json()
+    assert (told["place"], "not-now" in told["detail"] + told.get("hint", "")) == ("verdict", True)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_the_extender_is_said_to_listen_elsewhere(operator: Api, verb: str) -> None:
+    told = operator("POST", f"/extender/{verb}", {}, status=404).json()
+    assert "scheduler --extender" in told["hint"]
