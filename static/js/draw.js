@@ -54,7 +54,20 @@ const UNITS = [
   [60, "minute"],
   [1, "second"],
 ];
-const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "auto", style: "narrow" });
+// Figures and times are in the page's language, not the browser's; hours are counted to 24 in both.
+const LANGUAGE = document.documentElement.lang || "en";
+const format = (options) => new Intl.DateTimeFormat(LANGUAGE, { hourCycle: "h23", ...options });
+const whole = new Intl.NumberFormat(LANGUAGE);
+const moments = format({ dateStyle: "medium", timeStyle: "medium" });
+const clocks = format({ timeStyle: "medium" });
+const minutes = format({ timeStyle: "short" });
+
+export const counted = (number) => whole.format(number);
+export const moment = (iso) => moments.format(new Date(iso));
+export const clock = (iso) => clocks.format(new Date(iso));
+export const clockOfMinutes = (iso) => minutes.format(new Date(iso));
+
+const relative = new Intl.RelativeTimeFormat(LANGUAGE, { numeric: "auto", style: "narrow" });
 
 export function ago(iso) {
   const seconds = Math.round((new Date(iso) - Date.now()) / 1000);
@@ -64,10 +77,9 @@ export function ago(iso) {
 
 export function tellTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
-    const moment = new Date(time.dateTime);
-    if (Number.isNaN(moment.getTime())) continue;
+    if (Number.isNaN(Date.parse(time.dateTime))) continue;
     time.textContent = ago(time.dateTime);
-    time.title = moment.toLocaleString();
+    time.title = moment(time.dateTime);
   }
 }
 

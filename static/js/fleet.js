@@ -2,7 +2,7 @@
 //
 // Nothing jumps under the hand: while somebody points at the nodes or has the focus there, nodes that come, leave or move
 // wait behind a button that counts them; what only changes is shown at once.
-import { ago, element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
+import { ago, counted, element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
 import { showHeadroom } from "./headroom.js";
@@ -84,7 +84,7 @@ function changeNodes(names) {
 
 function showUpdates() {
   updates.hidden = moved.size === 0;
-  updates.textContent = words.updates.replace("{n}", moved.size.toLocaleString());
+  updates.textContent = words.updates.replace("{n}", counted(moved.size));
 }
 
 updates.addEventListener("click", drawNodes);
@@ -137,11 +137,12 @@ function drawFigures(head) {
   const total = (states) => states.split(" ").reduce((sum, state) => sum + (head.counts[state] ?? 0), 0);
   for (const figure of screen.querySelectorAll("[data-count]")) {
     const count = total(figure.dataset.count);
-    write(figure, count.toLocaleString());
+    write(figure, counted(count));
     figure.closest(".verdict").classList.toggle("none", count === 0);
   }
   for (const figure of screen.querySelectorAll("[data-head]")) {
-    write(figure, head[figure.dataset.head]?.toLocaleString() ?? "–");
+    const known = head[figure.dataset.head];
+    write(figure, known === undefined || known === null ? "–" : counted(known));
   }
   for (const measure of screen.querySelectorAll("[data-measure]")) {
     const ratio = head[measure.dataset.measure];
@@ -159,7 +160,7 @@ function write(place, text) {
 
 function countIsas() {
   const known = Object.values(nodes).filter((node) => node.isa).length;
-  write(document.getElementById("isa-known"), known.toLocaleString());
+  write(document.getElementById("isa-known"), counted(known));
 }
 
 let policies = null;

@@ -2,7 +2,7 @@
 //
 // The table is asked for after the page stands, again when the cluster has moved on, and never more often than every few
 // seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
-import { ago, element, fill, keeping, visible } from "./draw.js";
+import { ago, counted, element, fill, keeping, moment, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
 import { localized } from "./told.js";
 
@@ -81,7 +81,7 @@ export function showHeadroom(panel, words, cluster) {
     if (cell.textContent !== text) cell.textContent = text;
     cell.className = count ? "" : "none";
     const told = count
-      ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: count.toLocaleString(), pool: pool.name })
+      ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: counted(count), pool: pool.name })
       : fill(words["headroom-none"], { pool: pool.name, reason: localized(reason) ?? "" });
     cell.dataset.says = visible(`${inWords(shape)}: ${told}`);
     cell.setAttribute("aria-label", cell.dataset.says);
@@ -133,7 +133,7 @@ export function showHeadroom(panel, words, cluster) {
     if (shown === null) return;
     const current = latest === null || latest <= shown.revision;
     age.textContent = current ? words["headroom-now"] : ago(age.dateTime);
-    age.title = new Date(age.dateTime).toLocaleString();
+    age.title = moment(age.dateTime);
   }
 
   const standard = note.textContent;

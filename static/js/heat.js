@@ -5,7 +5,7 @@
 // both themes; state is drawn on it as well (⊘ as a slash, ✕ as a cross), and the line below says all of it in words.
 // The size of a square follows from how many there are. Arrows move on from the square that has the focus, Enter opens.
 import { byName, FAMILIES, sentenceOf, stateOf } from "./grid.js";
-import { element, keeping, percent, visible } from "./draw.js";
+import { counted, element, keeping, percent, visible } from "./draw.js";
 
 const STEPS = 64;
 const STOPS = 7;
@@ -116,13 +116,13 @@ export class HeatMap {
         family = pool.family;
         const size = this.pools.reduce((sum, other) => sum + (other.family === family ? other.size : 0), 0);
         const title = this.words[family] ?? this.words.unknown;
-        const count = element("span", { class: "muted" }, size.toLocaleString());
+        const count = element("span", { class: "muted" }, counted(size));
         this.label("heat-family", top, FAMILY_PIXELS, { "data-family": family }, title, " ", count);
         top += FAMILY_PIXELS;
       }
       pool.top = top;
       pool.rows = Math.ceil(pool.size / this.columns);
-      const size = element("span", { class: "muted" }, pool.size.toLocaleString());
+      const size = element("span", { class: "muted" }, counted(pool.size));
       this.label("heat-pool", top, LOW_ROW, { title: pool.name, "data-family": family }, element("span", {}, pool.name), size);
       top += this.poolHeight(pool, pitch);
     }
@@ -231,8 +231,8 @@ export class HeatMap {
         this.square(pool.first + within, x, pool.top + Math.floor(within / this.columns) * this.pitch);
       }
     }
-    const counted = this.shown.length.toLocaleString();
-    this.canvas.setAttribute("aria-label", `${this.words.heat}: ${counted} ${this.words["nodes-by"]} ${this.words[this.measure]}`);
+    const number = counted(this.shown.length);
+    this.canvas.setAttribute("aria-label", `${this.words.heat}: ${number} ${this.words["nodes-by"]} ${this.words[this.measure]}`);
     this.options.legend?.replaceChildren(...this.legend());
   }
 

@@ -27,7 +27,7 @@ for (const [name, standard] of Object.entries(DEFAULTS)) {
   show(name, document.documentElement.dataset[name] ?? standard);
 }
 
-function closeMenus(but = null) {
+export function closeMenus(but = null) {
   for (const menu of document.querySelectorAll("details.menu[open]")) if (menu !== but) menu.open = false;
 }
 

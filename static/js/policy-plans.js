@@ -1,6 +1,6 @@
 // Planned activations: a version at a time, or as a figure of a cluster goes up and down.
 import { act, token } from "./dialog.js";
-import { element, fill } from "./draw.js";
+import { element, fill, moment } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
 import { localized } from "./told.js";
 
@@ -120,7 +120,7 @@ export class Plans {
     }
     const count = told.switches.length;
     const sentence = fill(this.words[count ? "plan-tried" : "plan-never"], { samples: number.format(told.samples), count });
-    const line = (one) => element("li", {}, fill(this.words["plan-switch"], { at: new Date(one.at).toLocaleString(), version: one.version, value: number.format(one.value) }));
+    const line = (one) => element("li", {}, fill(this.words["plan-switch"], { at: moment(one.at), version: one.version, value: number.format(one.value) }));
     place.replaceChildren(element("p", {}, sentence), element("ul", {}, ...told.switches.slice(-8).map(line)));
   }
 }

@@ -3,7 +3,7 @@
 // Elements with `data-part` are exchanged one by one, and only if they differ; the focus stays where it was. Lists, whose
 // rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them, behind a button that
 // counts what came and shows it at once. At most one request every two seconds, none while nobody looks at the page.
-import { drawBars, element, fill, tellTimes } from "./draw.js";
+import { counted, drawBars, element, fill, tellTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 import { tell } from "./notes.js";
 
@@ -114,7 +114,7 @@ function hold(part, fresh) {
     for (const kind of ["pointerleave", "focusout"]) part.addEventListener(kind, later);
   }
   held.fresh = fresh;
-  held.button.textContent = fill(page.dataset.held, { n: (shown - held.seen).toLocaleString() });
+  held.button.textContent = fill(page.dataset.held, { n: counted(shown - held.seen) });
 }
 
 // Shows what waits; leaving the list asks once more, the button shows what it counted.

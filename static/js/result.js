@@ -1,5 +1,5 @@
 // The answer of a what-if as panels: the verdict, who goes where, who does not and why, and the best nodes.
-import { bar, element, fill, keeping, stateChip } from "./draw.js";
+import { bar, clock, counted, element, fill, keeping, stateChip } from "./draw.js";
 import { localized } from "./told.js";
 
 const MOST_PLACEMENTS = 12;
@@ -125,7 +125,7 @@ function margins(words, { node, runnerUp, margin, points }) {
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
 
 function verdict(words, answer, offer) {
-  const time = new Date(answer.evaluatedAt).toLocaleTimeString();
+  const time = clock(answer.evaluatedAt);
   const { before, after } = answer.balance;
   return element(
     "section",
@@ -185,7 +185,7 @@ const instructions = ({ mode, required, offered }) =>
 function cards(words, held) {
   const names = held.map((card) => fill(card.milli < 1000 ? words["milli-of"] : words["card-of"], card)).join(", ");
   const memory = held[0]?.memoryMiB;
-  return memory ? `${names} · ${fill(words["mib-each"], { memory: memory.toLocaleString() })}` : names;
+  return memory ? `${names} · ${fill(words["mib-each"], { memory: counted(memory) })}` : names;
 }
 
 // A message often names what is missing already.

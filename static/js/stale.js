@@ -1,5 +1,5 @@
 // The banner over every page of a live cluster that cannot be followed: since when, why, and how old what is shown is.
-import { tellTimes } from "./draw.js";
+import { clockOfMinutes, tellTimes } from "./draw.js";
 import { liveOfPage } from "./live.js";
 
 const banner = document.getElementById("stale");
@@ -8,7 +8,7 @@ const facts = banner.querySelector("[data-facts]");
 
 function tellClock(iso) {
   clock.dataset.clock = iso;
-  clock.textContent = new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  clock.textContent = clockOfMinutes(iso);
 }
 
 function show(document_) {

@@ -2,6 +2,8 @@
 //
 // Where it stands is kept in the browser: a step's number, or "closed". It begins by itself on a demo cluster only.
 
+import { closeMenus } from "./page.js";
+
 const CLOSED = "closed";
 const tour = document.getElementById("tour");
 const steps = [...tour.querySelectorAll("article")];
@@ -59,7 +61,11 @@ tour.addEventListener("keydown", (event) => {
   if (event.key === "Escape") close();
 });
 for (const starter of document.querySelectorAll("[data-starts-tour]")) {
-  starter.addEventListener("click", () => go(0));
+  starter.addEventListener("click", () => {
+    closeMenus(); // the one it was started from
+    go(0);
+    if (!tour.hidden) next.focus();
+  });
 }
 
 const kept = localStorage.getItem("tour");

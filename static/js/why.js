@@ -1,5 +1,5 @@
 // The why page: what would place a waiting pod now, which nodes fell at which rule, and the documents behind the page.
-import { element, fill, keeping, words as readWords } from "./draw.js";
+import { clock, element, fill, keeping, words as readWords } from "./draw.js";
 import { whatIfAddress, yamlText } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawFurther } from "./result.js";
@@ -42,7 +42,7 @@ async function load() {
 function outlook({ outlook: now, pod: name, manifest }) {
   if (!now) return [element("p", { class: "muted" }, words["waits-no-more"])];
   const again = ask(manifest, words["ask-again"]);
-  const time = new Date(now.evaluatedAt).toLocaleTimeString();
+  const time = clock(now.evaluatedAt);
   const banner = element("p", { class: "small muted" }, fill(words.banner, { time }), " ", fill(words["by-policy"], { name: now.policy }));
   if (now.verdict === "placed") return [element("p", {}, localized(now.summary)), banner, again];
   const steps = now.nextSteps.map(({ fit, manifest: changed }) => {

@@ -129,3 +129,9 @@ def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console:
     expect(tour).to_be_hidden()
     newcomer.open("/")
     expect(page.locator("#tour")).to_be_hidden()
+    # Asked for again from the menu, it begins anew, and the menu is out of its way.
+    page.locator("#own > summary").click()
+    page.get_by_role("button", name="Guided tour").click()
+    expect(tour).to_contain_text("A fleet that is not uniform")
+    expect(page.locator("details.menu[open]")).to_have_count(0)
+    expect(tour.get_by_role("link", name="Go on")).to_be_focused()

@@ -1,4 +1,7 @@
-"""Scripts and templates keep to the page's policy: no markup from strings, no inline code, no code from strings."""
+"""Scripts and templates keep to the page's policy: no markup from strings, no inline code, no code from strings.
+
+Figures and times are written in the page's language, by one place (`draw.js`), not in the browser's.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,13 @@ MARKUP = re.compile(r"innerHTML|outerHTML\s*=|insertAdjacentHTML|document\.write
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_no_markup_and_no_code_from_strings(script: Path) -> None:
     assert not MARKUP.search(script.read_text())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_figures_and_times_are_in_the_language_of_the_page(script: Path) -> None:
+    text = script.read_text()
+    assert not re.search(r"\.toLocale\w*String\(", text)
+    assert "DateTimeFormat" not in text or script.name == "draw.js"
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
