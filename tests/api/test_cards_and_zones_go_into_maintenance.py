@@ -9,7 +9,9 @@ import pytest
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.node_report import GpuCard, NodeReport
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.overriding import read_override
 from hetsched.inventory.ruling import end_overrides
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
@@ -56,6 +58,37 @@ def test_a_zone_in_maintenance_gives_no_cpu_to_pods_that_ask_for_zones(zoned: Cl
     zones = [pod.allocation.zones[0].name for pod in Pod.objects.exclude(node=None) if pod.allocation]
     # Each zone has 4 CPUs: the second pod of 3 would need node-1.
     assert (zones, Pod.objects.get(name="two").state) == (["node-0"], "not-now")
+
+
+def test_a_pod_that_only_a_part_in_maintenance_could_take_waits_for_it(zoned: Cluster, operator: Api) -> None:
+    """It is not now, with a reason that names the maintenance, and placed once that ends; unhealthy cards are gone."""
+    for card in (0, 1):
+        act(operator, action="maintenance", card=card, until=in_hours(4))
+    for zone in ("node-0", "node-1"):
+        act(operator, action="maintenance", zone=zone, until=in_hours(4))
+    submitted(zoned, a_pod("card").gpu(1), a_pod("zone").guaranteed().cpu(3).numa(cpu_policy="exclusive"))
+    run(zoned.pk)
+    pods = {pod.name: (pod.state, pod.decision.summary) for pod in Pod.objects.select_related("decision")}
+    assert {state for state, _ in pods.values()} == {"not-now"}
+    assert "cards that would do are in maintenance" in pods["card"][1]
+    assert "online workloads or maintenance leave up to 4 less" in pods["zone"][1]
+    act(operator, action="end-maintenance", card=0)
+    run(zoned.pk)
+    assert Pod.objects.get(name="card").state == "placed"
+    act(operator, action="override", fact="card.1", value="unhealthy", until=in_hours(4))
+    submitted(zoned, a_pod("both").gpu(2))
+    run(zoned.pk)
+    assert Pod.objects.get(name="both").state == "never-fits"
+
+
+def test_a_card_that_is_unhealthy_stays_so_in_maintenance() -> None:
+    """Maintenance of a broken card promises nothing: it is not there in an empty cluster either."""
+    card = GpuCard(0, healthy=False)
+    report = NodeReport("n", gpus=(card, GpuCard(1)))
+    stated = [read_override(report, f"card.{index}", "maintenance").gpus or () for index in (0, 1)]
+    assert [[(one.healthy, one.maintenance) for one in cards] for cards in stated] == [
+        [(False, False), (True, False)], [(False, False), (False, True)],
+    ]  # fmt: skip
 
 
 def test_maintenance_ends_by_an_operator_or_by_itself(zoned: Cluster, operator: Api, monkeypatch: Any) -> None:

@@ -100,7 +100,7 @@ def test_a_pod_whose_own_wish_is_wrong_is_accepted(operator: Api, cluster: Any) 
         ({"manifest": POD, "priority": 2**31}, "PriorityInvalid", "priority"),
         ({"manifest": POD, "priority": "high"}, "BodyInvalid", "priority"),
         ({"manifest": POD, "policy": "none-such"}, "PolicyUnknown", "policy"),
-        ({"manifest": POD, "polices": "spread"}, "BodyInvalid", ""),
+        ({"manifest": POD, "polices": "spread"}, "BodyInvalid", "polices"),
         ({"manifest": 5}, "BodyInvalid", "manifest"),
         ({"manifest": ""}, "ManifestEmpty", "manifest"),
         ({"manifest": "kind: Service\napiVersion: v1\nmetadata: {name: x}"}, "WorkloadEmpty", "manifest"),
