@@ -7,6 +7,8 @@ Rule: a pod that waits stands in one of five ways.
     resting    it was refused and waits for a change that may help, or for the flush (see `retrying`)
     gated      somebody keeps it back by scheduling gates
 Only due pods have a place. What is not due comes by when it will be tried, unknown last, then by priority and age.
+A pod that no node could take stands in one of these ways, too, and is tried again when the cluster changes; people are
+told of it apart from those that wait for room.
 """
 
 from __future__ import annotations
@@ -66,17 +68,28 @@ class InLine(msgspec.Struct, frozen=True):
     decision_id: int | None
 
 
-def standings(cluster_id: int) -> dict[Standing, int]:
-    """Return how many pods of a cluster stand in which way."""
-    rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing").annotate(n=Count("id"))
-    counted = dict(rows)
-    return {standing: counted.get(standing.value, 0) for standing in Standing}
+def standings(cluster_id: int) -> tuple[dict[Standing, int], int]:
+    """Return how many pods that may fit stand in which way, and how many pods never fit."""
+    counted = dict.fromkeys(Standing, 0)
+    never = 0
+    rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
+    for standing, state, count in rows:
+        if state == State.NEVER_FITS.value:
+            never += count
+        else:
+            counted[Standing(standing)] += count
+    return counted, never
 
 
-def line(cluster_id: int, limit: int, *, only: Standing | None = None) -> list[InLine]:
-    """Return the first `limit` pods that wait, or those of them that stand in one way."""
+def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bool | None = None) -> list[InLine]:
+    """Return the first `limit` pods that wait, or those of them that stand in one way.
+
+    `never`: only those that never fit, or only the others.
+    """
     now = timezone.now()
     rows = _standing(cluster_id, now)
+    if never is not None:
+        rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
     found: list[InLine] = []
     if only in (None, Standing.DUE):
         order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}

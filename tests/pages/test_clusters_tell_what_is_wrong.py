@@ -45,6 +45,13 @@ def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
     assert "Scheduling works no pod waits for its first look" in shown
 
 
+def test_the_workers_of_this_server_decide_for_what_lives_only_here(viewer: Client, live: Connection) -> None:
+    shown = words(viewer, "/clusters/")
+    # `fleet` came from a file, `prod` is a live cluster that no scheduler has taken the lead of.
+    assert shown.count("Who decides the workers of this server") == 1
+    assert shown.count("Who decides nobody yet") == 1
+
+
 def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(viewer: Client, cluster: Cluster) -> None:
     assert 'data-every="30"' in viewer.get("/clusters/").content.decode()
     assert "data-every" not in viewer.get("/nodes/").content.decode()

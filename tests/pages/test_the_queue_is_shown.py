@@ -41,6 +41,19 @@ def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, wai
     assert "The filter hides all that waits." in words(viewer, "/queue/?q=namespace%3Dnowhere")
 
 
+def test_what_never_fits_is_counted_as_on_the_first_screen_and_has_a_tab(viewer: Client, waiting: Cluster) -> None:
+    submitted(waiting, a_pod("huge", "ci").cpu(900))
+    Pod.objects.filter(name="huge").update(state="never-fits", queued=False)
+    shown = words(viewer, "/queue/")
+    assert "3 pods wait, 2 of them are due; 1 never fits" in shown
+    assert "all 4 due 2 backing off 1 reading images 0 resting 0 gated 0 never fits 1" in shown
+    assert "– ci/huge never fits" in shown
+    assert "ci/huge" not in words(viewer, "/queue/?standing=resting")
+    alone = words(viewer, "/queue/?standing=never-fits")
+    assert "ci/huge" in alone
+    assert "ci/plain" not in alone
+
+
 def test_a_filter_that_cannot_be_read_hides_nothing(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/?q=nonsense%3D1")
     assert "Nothing is shown until the filter can be read." in shown

@@ -1,4 +1,8 @@
-"""The queue: who waits, at which place, for what and until when."""
+"""The queue: who waits, at which place, for what and until when.
+
+Rule: the figures are those of the first screen: what no node could take is counted apart from what waits for room, with
+a tab of its own, though it is tried again when the cluster changes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
+from hetsched.placement.lifecycle import State
 from hetsched.placement.line import InLine, Standing, line, standings
 
 from .lists.columns import Cell, Column
@@ -34,6 +39,9 @@ LABELS = {
     Standing.RESTING: gettext_lazy("resting"),
     Standing.GATED: gettext_lazy("gated"),
 }
+# Beside the standings: what no node could take.
+NEVER = "never-fits"
+NEVER_FITS = gettext_lazy("never fits")
 
 
 def waits(one: InLine) -> str:
@@ -54,6 +62,8 @@ def _pod_cell(one: InLine) -> Cell:
 
 
 def _standing_cell(one: InLine) -> Cell:
+    if one.state == State.NEVER_FITS:
+        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.standing]))
     return Cell(LABELS[one.standing], look="chip", tone=_TONES.get(one.standing, ""), title=state_words()[one.state])
 
 
@@ -122,23 +132,30 @@ def queue(shell: Shell) -> HttpResponseBase:
         return shell.render("queue", {})
     wanted = shell.text("standing")
     only = Standing(wanted) if wanted in set(Standing) else None
-    view = View(shell, LISTING, standing=only or "")
+    here = NEVER if wanted == NEVER else only or ""
+    view = View(shell, LISTING, standing=here)
     shell.follow(cluster_topic(shell.cluster))
-    rows = line(shell.cluster.pk, MOST_LISTED, only=only)
+    rows = line(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
     if view.wanted_values:
         return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
-    counts = standings(shell.cluster.pk)
-    tabs = [("", _("all"), sum(counts.values()))] + [(one.value, LABELS[one], count) for one, count in counts.items()]
+    counts, never = standings(shell.cluster.pk)
+    waiting = sum(counts.values())
+    tabs = [
+        ("", _("all"), waiting + never),
+        *((one.value, LABELS[one], count) for one, count in counts.items()),
+        (NEVER, NEVER_FITS, never),
+    ]
     context = {
-        "waiting": sum(counts.values()),
+        "waiting": waiting,
+        "never": never,
         "listed": len(rows),
         "due": counts[Standing.DUE],
         "more": len(rows) >= MOST_LISTED,
-        "filtered": bool(view.query or only),
+        "filtered": bool(view.query or here),
         "offers": pickable(view, "retry", "priority", "cancel"),
         "shadow_followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
         "tabs": [
-            {"label": label, "count": count, "url": view.url(standing=name), "current": name == (only or "")}
+            {"label": label, "count": count, "url": view.url(standing=name), "current": name == here}
             for name, label, count in tabs
         ],
     }

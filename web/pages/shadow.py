@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from django.http import Http404, HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.models import Connection
+from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.placement.models import Judgement, Shadow
 from hetsched.placement.shadow_report import WORST, RegretBin, summary, worst
 
@@ -60,6 +61,8 @@ def shadow(shell: Shell) -> HttpResponse:
             ],
             "filter_query": shell.keep(judgement=judgement).replace("?", "&", 1),
             "followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
+            "live_cluster": shell.cluster.kind == ClusterKind.KUBERNETES,
+            "command": f"hetsched cluster connect {shlex.quote(shell.cluster.name)} --shadow default-scheduler",
         },
     )
 
