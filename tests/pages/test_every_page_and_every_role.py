@@ -61,6 +61,7 @@ PAGES: dict[str, set[str]] = {
 OPEN = {
     "login/": {"GET", "POST"}, "logout/": {"POST"}, "admin/login/": {"GET"},
     "i18n/setlang/": {"GET", "POST", "PUT", "PATCH", "DELETE"},  # leads back; a POST chooses the language
+    "favicon.ico": {"GET"},
 }  # fmt: skip
 ADMIN = "admin/"
 

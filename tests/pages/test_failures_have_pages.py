@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +22,31 @@ def test_an_unknown_address_is_a_page_for_people(viewer: Client, db: None) -> No
     assert "Nothing is at this address." in page
     assert answer["X-Request-ID"] in page
     assert "nowhere" not in main_of(page)
+
+
+def test_whoever_may_look_can_go_on_from_what_is_not_there(viewer: Client, browsing: Callable[..., Client]) -> None:
+    for address in ("/nowhere/", "/workloads/w-0/", "/tokens/"):
+        answer = viewer.get(address)
+        assert answer.status_code in (403, 404)
+        page = answer.content.decode()
+        assert '<nav class="places"' in page, address
+        assert 'href="/nodes/"' in page
+        assert 'href="/tokens/"' not in page  # not one of their places
+    for other in (browsing(), Client()):
+        assert '<nav class="places"' not in other.get("/nowhere/").content.decode()
+
+
+def test_the_icon_is_where_browsers_look_for_it(db: None) -> None:
+    answer = Client().get("/favicon.ico")
+    assert (answer.status_code, answer["Location"]) == (302, "/static/img/mark.svg")
+
+
+def test_a_wrong_password_leaves_the_name_and_waits_for_the_password(db: None) -> None:
+    page = Client().post("/login/", {"username": 'ada"<b>', "password": "wrong"}).content.decode()
+    assert 'value="ada&quot;&lt;b&gt;" required>' in page
+    assert 'autocomplete="current-password" required autofocus>' in page
+    assert "wrong" not in main_of(page)
+    assert 'value="" required autofocus>' in Client().get("/login/").content.decode()
 
 
 def test_an_unknown_address_below_api_stays_a_document(viewer: Client, db: None) -> None:

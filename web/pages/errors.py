@@ -1,7 +1,8 @@
 """What people see when a page cannot be shown: what happened, what to do, and the id to quote.
 
-Rule: below `/api/` the same refusals are problem documents. The page for a failure of our own needs neither the
-database nor the session, which may be what failed.
+Rule: below `/api/` the same refusals are problem documents. What is not there or not allowed is told inside the
+console's frame to whoever may go on from it. The page for a failure of our own needs neither the database nor the
+session, which may be what failed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
+from hetsched.access.subject import subject_of
 from web.api import problems
 
+from .sentences_document import address as sentences
+from .shell import grouped, places_for
 from .visible import visible
 
 
@@ -68,9 +72,16 @@ def _context(request: HttpRequest, status: int, title: str, text: str) -> dict[s
 def _page(request: HttpRequest, exception: Exception, status: int, title: str, text: str) -> HttpResponse:
     if request.path.startswith("/api/"):
         return problems.response(problems.refusal_of(exception), request)
-    return HttpResponse(
-        visible(render_to_string("error.html", _context(request, status, title, text), request)), status=status
-    )
+    context = _context(request, status, title, text) | _frame(request)
+    return HttpResponse(visible(render_to_string("error.html", context, request)), status=status)
+
+
+def _frame(request: HttpRequest) -> dict[str, Any]:
+    """Return the navigation of somebody who is logged in: the places they may go to, none for whoever may not look."""
+    if not hasattr(request, "user") or not request.user.is_authenticated:
+        return {}
+    places = places_for(subject_of(request))
+    return {"nav": places, "nav_groups": grouped(places), "sentences": sentences()}
 
 
 def _plain(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:

@@ -44,8 +44,13 @@ def _row(one: ShapeRoom) -> dict[str, Any]:
         "copies": room.copies,
         "exact": room.exact,
         "binding": binding_words(room),
-        "message": room.reason.message if room.reason else "",
+        "message": _more(room),
     }
+
+
+def _more(room: NodeRoom) -> str:
+    """Return why the next copy is refused; of a resource that runs out that is its name again, and what is asked."""
+    return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
 def _sentence(found: list[ShapeRoom]) -> str:

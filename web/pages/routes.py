@@ -1,6 +1,6 @@
 """The addresses of the console."""
 
-from django.urls import re_path
+from django.urls import path, re_path
 
 from .advice import advice
 from .audit import audit
@@ -10,6 +10,7 @@ from .decisions import decision
 from .fleet import fleet
 from .health import clusters
 from .holds import hold, holds
+from .icon import icon
 from .node import node
 from .nodes import nodes
 from .pod_why import pod_why, workload_why
@@ -31,6 +32,7 @@ _NODE = r"(?P<name>[^/\x00]{1,253})"
 
 urlpatterns = [
     re_path(r"^$", fleet, name="fleet"),
+    path("favicon.ico", icon),
     re_path(r"^nodes/$", nodes, name="nodes"),
     re_path(rf"^nodes/{_NODE}/$", node, name="node"),
     re_path(rf"^nodes/{_NODE}/(?P<tab>[a-z]{{1,20}})/$", node, name="node"),
