@@ -19,8 +19,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.creating import claim, note
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 8
-PER_STEP = 100
+AT_ONCE = 16  # as many as are claimed: a claim lasts for one call
 log = structlog.get_logger(__name__)
 
 
@@ -32,7 +31,7 @@ def run(cluster_id: int) -> int:
         return 0
     api, done = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as threads:
-        while some := claim(cluster_id, PER_STEP):
+        while some := claim(cluster_id, AT_ONCE):
             for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
                 note(one, _state(one, came), uid=came.uid, message=came.message)
                 done += came.fate is Fate.DONE

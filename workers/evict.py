@@ -48,12 +48,13 @@ def run(cluster_id: int) -> int:
     if cluster is None:
         return 0
     give_up_late(cluster_id)
+    if not in_step(cluster):
+        return 0
+    api: Api | None = None
     leave = 0
-    claimed = claim_evictions(cluster_id) if in_step(cluster) else []
-    if claimed:
-        api = api_of(cluster)
-        for group in claimed:
-            leave += _ask(api, cluster, group)
+    for group in claim_evictions(cluster_id):
+        api = api or api_of(cluster)
+        leave += _ask(api, cluster, group)
     return leave
 
 

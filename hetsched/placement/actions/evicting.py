@@ -11,7 +11,7 @@ before the API server said of each that it may leave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -65,19 +65,30 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
     return Eviction.objects.filter(now, _HOLDS, state=Eviction.WANTED, cluster_id=cluster_id)
 
 
-def claim_evictions(cluster_id: int) -> list[list[Leaving]]:
-    """Take what is due, so that nobody else asks meanwhile, one list for each nomination; others stand alone."""
-    taken: dict[int, list[Leaving]] = {}
-    until = timezone.now() + CLAIM
+def claim_evictions(cluster_id: int) -> Iterator[list[Leaving]]:
+    """Take what is due, so that nobody else asks meanwhile, one list for each nomination; others stand alone.
+
+    Each is taken when its turn comes: however many there are, and however slow the API server is, a claim lasts.
+    """
+    due: dict[int, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "nomination__pod", "nomination__node")
     for one in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
-        same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
-        if same.update(not_before=until, attempts=F("attempts") + 1):
-            one.attempts += 1
-            to = one.nomination
-            leaving = Leaving(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
-            taken.setdefault(-one.pk if to is None else to.pk, []).append(leaving)
-    return list(taken.values())
+        due.setdefault(-one.pk if one.nomination_id is None else one.nomination_id, []).append(one)
+    for group in due.values():
+        if taken := [_leaving(one) for one in group if _take(cluster_id, one)]:
+            yield taken
+
+
+def _take(cluster_id: int, one: Eviction) -> bool:
+    same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
+    taken = same.update(not_before=timezone.now() + CLAIM, attempts=F("attempts") + 1)
+    one.attempts += taken
+    return bool(taken)
+
+
+def _leaving(one: Eviction) -> Leaving:
+    to = one.nomination
+    return Leaving(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
 
 
 def is_still_wanted(one: Leaving) -> bool:

@@ -186,13 +186,21 @@ def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
-        named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
-        idle = [row.pk for row in again if row.reference not in named]
-        ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
-        rows = [row for row in rows if row.pk not in set(idle)]
+        idle = _let_go(cluster_id, again)
+        rows = [row for row in rows if row.pk not in idle]
     until = timezone.now() + CLAIM
     mine = ImageIndex.objects.filter(wanted=True)
     return [row for row in rows if mine.filter(pk=row.pk, not_before=row.not_before).update(not_before=until)]
+
+
+def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
+    """Read those no more that no waiting pod names; a pod that comes meanwhile waits, and then names one anew."""
+    with transaction.atomic():
+        Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
+        named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
+        idle = {row.pk for row in rows if row.reference not in named}
+        ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
+    return idle
 
 
 def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) -> int:
