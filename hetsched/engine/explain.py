@@ -41,6 +41,9 @@ _HEADS = {
     Verdict.NOT_NOW: "{pod} does not fit now",
 }
 
+# What the summary names; of more than these one less is named, and the others are counted.
+_MOST_REASONS = 5
+
 # Up to here looking for the maximum again is faster than sorting.
 _FEW = 8
 
@@ -95,6 +98,12 @@ class _Sweep:
                 if charging is plugin:
                     self.left &= ~charged
             self.funnel.append(Step(plugin.name, before, int(self.left.sum())))
+
+    def near(self, rows: Bools) -> frozenset[tuple[str, str, str]]:
+        """Return which reasons (plugin, code, message) keep the pod off one of these rows."""
+        return frozenset(
+            (plugin.name, refusal.code, refusal.message) for plugin, refusal, mask in self.first if (mask & rows).any()
+        )
 
     def reasons(self) -> tuple[Reason, ...]:
         counted: dict[tuple[str, Refusal], int] = {}
@@ -162,8 +171,10 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     sweep = empty if never else now
     rows = tuple(np.flatnonzero(now.resolvable & ~now.left & ~empty.definite).tolist())
     reasons = sweep.reasons()
-    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()))
-    sentence = _sentence(pod, verdict, reasons, len(state.reports))
+    near = sweep.near(~empty.definite)
+    named = None if never else {plugin for plugin, _, _ in near}
+    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()), named=named)
+    sentence = _sentence(pod, verdict, reasons, len(state.reports), near)
     return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits)
 
 
@@ -183,11 +194,21 @@ def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
     return None
 
 
-def _sentence(pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int) -> str:
+def _sentence(
+    pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int, near: frozenset[tuple[str, str, str]]
+) -> str:
+    """Say how many nodes each reason keeps; of many reasons those of nodes that could take it (`near`) come first."""
     head = _HEADS[verdict].format(pod=pod.key)
     if not nodes:
         return f"{head}: the cluster has no nodes"
-    parts = [f"{r.nodes} {r.message}" for r in sorted(reasons, key=lambda reason: -reason.nodes)[:4]]
+    told = list(reasons)
+    if len(told) > _MOST_REASONS:
+        told.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
+        del told[_MOST_REASONS - 1 :]
+    parts = [f"{r.nodes} {r.message}" for r in sorted(told, key=lambda reason: -reason.nodes)]
+    others = [r.nodes for r in reasons if r not in told]
+    if others:
+        parts.append(f"{sum(others)} for {len(others)} other reasons")
     return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")
 
 

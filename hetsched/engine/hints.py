@@ -3,14 +3,15 @@
 Problem: trying every waiting pod after every change costs a batch each time; trying too few leaves a pod for ever.
 Rule: a node opens only after the first filter that refuses it changes its answer, so what may help the pod is what may
 help any of those filters (`helped_by`); they say it in words (`waits`). Where the filters left a node that could not be
-booked, anything may help. Of a pod that no node takes even empty, pods that come and go help none.
+booked, anything may help. Of a pod that no node takes even empty, pods that come and go help none. Of any other the
+words are those of filters that keep it off a node which would take it empty: at other nodes more would have to change.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; that the first refusers are enough is our own.
 Invariant: a change that makes a refused pod fit is of a kind that it waits for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hetsched.contracts.decision import Reason, Verdict
@@ -51,9 +52,18 @@ def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:
 
 
 def waits_for(
-    scheduler: Scheduler, request: Request, reasons: Sequence[Reason], verdict: Verdict, *, refused_all: bool = True
+    scheduler: Scheduler,
+    request: Request,
+    reasons: Sequence[Reason],
+    verdict: Verdict,
+    *,
+    refused_all: bool = True,
+    named: Collection[str] | None = None,
 ) -> tuple[WaitsFor, ...]:
-    """Return what may help a refused pod, plugin by plugin; `reasons` are the first refusals of all nodes."""
+    """Return what may help a refused pod, plugin by plugin; `reasons` are the first refusals of all nodes.
+
+    Only the plugins that are `named` say it in words too, all where it is None.
+    """
     if verdict is Verdict.MISCONFIGURED:
         return ()
     vain = LOADS if verdict is Verdict.NEVER_FITS else frozenset()
@@ -63,6 +73,7 @@ def waits_for(
         plugin = plugins[name]
         says = getattr(plugin.instance, "waits", None)
         text = says(request) if says is not None else f"another answer of {name}"
+        text = text if named is None or name in named else ""
         found.append(_wait(name, plugin.info.helped_by - vain, text))
     if not scheduler.state.reports:
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))

@@ -1,8 +1,9 @@
 """Ways in which a request could ask for less: its numbers, and what they share with rules.
 
 Rule: a relaxation is one field of the request. `loosest` gives up all of it, so where not even that fits nothing of the
-field has to be tried. A number is searched for the value nearest to the asked one that fits: by halving where less is
-never harder to place, value by value where it can be (CPUs and cards that zones and kubelets align).
+field has to be tried; of what every pod uses some of (CPU, memory, storage, watts) the least amount stays. A number is
+searched for the value nearest to the asked one that fits: by halving where less is never harder to place, value by
+value where it can be (CPUs and cards that zones and kubelets align).
 The size of a change is the share of a number that is given up, and 1/2 for every rule that is dropped or added, since
 no number says what a rule is worth: half a request.
 Units: numbers are in the base units of the request; pods with several containers ask for less in the largest of them.
@@ -16,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, format_amount
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, format_amount
 from hetsched.contracts.wishes import EXPECTED_USAGE, EXPECTED_WATTS, GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, Shape
 
@@ -25,6 +26,8 @@ from .columns import WHOLE_CARD_MILLI, Rows
 RULE_SIZE = 0.5
 # Values that are tried one by one; longer ranges are halved, which finds the nearest where less is never harder.
 _TRIED_ONE_BY_ONE = 64
+# What every pod uses some of: a request of zero would only hide that.
+_NEVER_NONE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 Apply = Callable[[Shape], Shape]
 # Tells on which of some rows, or of all (None), a shape fits.
@@ -120,16 +123,18 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
 
     `zoned`: some node's zones or kubelet may look at whole CPUs. `declared`: the pod itself says what it will use.
     """
-    whole = zoned and any(container.cpus for container in shape.containers)
+    pins = shape.numa is not None and shape.numa.cpu_policy != "none"
+    whole = (zoned or pins) and any(container.cpus for container in shape.containers)
     for resource, asked in shape.requests:
         if asked and resource != PODS and resource not in GPU_RESOURCES:
             by_cpu = whole and resource == CPU
+            least = int(resource in _NEVER_NONE)
             yield Number(
                 f"resources.requests.{resource}",
                 resource,
                 partial(_with_request, resource=resource),
                 asked,
-                asked % 1000 if by_cpu else 0,
+                asked % 1000 or min(asked, 1000) if by_cpu else least,
                 by=1000 if by_cpu else 1,
                 even=not by_cpu,
                 show=partial(format_amount, resource),
@@ -137,11 +142,11 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
     for resource, expected in shape.expected_usage if declared else ():
         put = partial(_with_expected, resource=resource)
         show = partial(_usage_text, shape, resource)
-        yield Number(EXPECTED_USAGE, f"expected {resource}", put, expected, 0, show=show)
+        yield Number(EXPECTED_USAGE, f"expected {resource}", put, expected, 1, show=show)
     if shape.gpu is not None:
         yield from _card_numbers(shape.gpu, zoned=zoned)
     if shape.expected_watts:
-        yield Number(EXPECTED_WATTS, "expected-watts", _with_watts, shape.expected_watts, 0, unit=" W")
+        yield Number(EXPECTED_WATTS, "expected-watts", _with_watts, shape.expected_watts, 1, unit=" W")
     for position, constraint in enumerate(shape.spread):
         if constraint.hard:
             field = f"spec.topologySpreadConstraints[{position}].maxSkew"

@@ -89,6 +89,21 @@ def test_it_is_told_in_words() -> None:
     assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
 
 
+def test_the_words_are_of_nodes_that_could_take_it() -> None:
+    """A node that is not Ready, and could not take the pod if it were, is no reason to wait for Ready nodes."""
+    board = a_node("board").arch("riscv64", "rv64gc").cpu(4).not_ready()
+    full = a_node("full").cpu(16)
+    pod = a_pod("p").cpu("16").isa("x86-64-v1")
+    state = ClusterState([built(board), built(full)])
+    state.assume(state.compile(built(a_pod("r").cpu(8))), state.row_of["full"])
+    policy = policy_of("node-ready", "isa-match", "resource-fit")
+    found = diagnose(Scheduler(state, policy), built(pod))
+    assert in_words(found.waits_for) == "a node with cpu 16, memory 1Gi free"
+    # What may happen to the board is not forgotten: it could be another one when it is back.
+    assert [one.plugin for one in found.waits_for] == ["node-ready", "resource-fit"]
+    assert Event.NODE_TAINTS in found.waits_for[0].events
+
+
 def test_pods_that_come_and_go_do_not_help_one_that_never_fits() -> None:
     found = explained(a_pod("p").cpu("64"), a_node("n1").cpu(8))
     assert found.verdict is Verdict.NEVER_FITS

@@ -103,6 +103,17 @@ def test_cpus_of_one_zone_stay_whole_and_awareness_may_go() -> None:
     ]  # fmt: skip
 
 
+def test_no_cpu_and_no_memory_is_no_suggestion() -> None:
+    """A pod that is refused as the zones are unknown is told to give up its zones, not to ask for no CPU."""
+    fits = told(a_pod().guaranteed().cpu(4).numa(True, "exclusive"), [a_node("n").cpu(16)])
+    assert [fit.change for fit in fits] == ["cpu-policy exclusive -> none and topology-awareness true -> false"]
+    # Of two CPUs one is left where the node has one; where it has none left, nothing is told.
+    held = [a_pod("r").cpu(8).memory("1Gi").running_on("n")]
+    assert told(a_pod().cpu(2), [a_node("n").cpu(8)], held) == ()
+    held = [a_pod("r").cpu(1).memory("32Gi").running_on("n")]
+    assert told(a_pod().memory("1Gi"), [a_node("n").memory("32Gi")], held) == ()
+
+
 def test_watts_and_expected_use_are_numbers_too() -> None:
     power = policy_of("resource-fit", "power", "least-allocated")
     limited = a_node("n").having(power=PowerReport(headroom_watts=200))

@@ -172,8 +172,10 @@ def tiny_pods(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 def numbers_of(pod: PodSpec) -> dict[str, tuple[int, int, str]]:
     """Return field -> (asked, least value, suffix) of the numbers that a tiny pod states."""
-    found = {f"resources.requests.{name}": (pod.shape.request(name), 0, "") for name in ("memory", FPGA)}
-    found["resources.requests.cpu"] = (pod.shape.request("cpu"), 0, "m")
+    found = {
+        f"resources.requests.{name}": (pod.shape.request(name), least, "") for name, least in (("memory", 1), (FPGA, 0))
+    }
+    found["resources.requests.cpu"] = (pod.shape.request("cpu"), 1, "m")
     gpu = pod.shape.gpu
     if gpu is not None:
         found["oks/gpu-memory"] = (gpu.memory_mib, 0, "")
@@ -220,7 +222,7 @@ def test_whole_cpus_stay_as_many_as_brute_force_finds_them(scene: tuple[ClusterS
     answers = nearest_fit(Scheduler(state, POLICY), pod)
     told = {answer.field: answer.to for answer in answers if answer.also is None}
     most = None
-    for cpus in range(asked - 1, -1, -1):
+    for cpus in range(asked - 1, 0, -1):
         changed = applied(pod, NearestFit("", "resources.requests.cpu", str(asked), str(cpus), ()))
         if places(state, changed):
             most = str(cpus)

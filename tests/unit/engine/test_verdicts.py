@@ -97,6 +97,23 @@ def test_the_summary_has_numbers_and_the_largest_reason_first() -> None:
     )
 
 
+def test_no_reason_is_dropped_from_the_summary_without_a_word() -> None:
+    """Of many reasons those of nodes that could take the pod are named first; the others are counted, in nodes too."""
+    other = [a_node(f"t{i}{n}").tainted(f"x{i}") for i in range(5) for n in range(2)]
+    # 5 taints of 2 nodes each and one full node, which alone could take the pod once others leave: that one and three
+    # of the taints are named, 2 reasons with 4 nodes are left.
+    summary = verdict(a_pod().cpu(4), [*other, a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
+    assert summary == (
+        "default/pod does not fit now: 0 of 11 nodes fit (2 the taint x0:NoSchedule is not tolerated; "
+        "2 the taint x1:NoSchedule is not tolerated; 2 the taint x2:NoSchedule is not tolerated; "
+        "1 Insufficient cpu: 4 requested; 4 for 2 other reasons)"
+    )
+    # Five reasons are named all.
+    summary = verdict(a_pod().cpu(4), [*other[2:], a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
+    assert summary.count(";") == 4
+    assert "other reasons" not in summary
+
+
 def test_never_fits_is_explained_by_the_empty_cluster() -> None:
     # Now the node is not Ready; empty and Ready it would still be too small.
     found = verdict(a_pod().cpu(9), [a_node("n").cpu(8).not_ready()])
