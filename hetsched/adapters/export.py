@@ -168,6 +168,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
 def card_object(card: GpuCard) -> Plain:
     """Return a card as a NodeGpu lists it."""
     facts: Plain = msgspec.to_builtins(card)
+    facts["maintenance"] = card.maintenance or None
     facts["links"] = [_stated(link) for link in facts["links"]] or None
     return _stated(facts)
 

@@ -231,7 +231,8 @@ def cards(root: View) -> tuple[GpuCard, ...]:
                 bandwidth_gbs=view.maybe_number("bandwidthGBs"),
                 clock_mhz=view.maybe_integer("clockMHz", most=2**31),
                 numa_zone=view.text("numaZone") or None,
-                healthy=view.flag("healthy", True),
+                healthy=view.flag("healthy", True) and not view.flag("maintenance", False),
+                maintenance=view.flag("maintenance", False),
                 links=_links(view, index),
             )
         )

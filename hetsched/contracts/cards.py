@@ -165,6 +165,16 @@ def cards_of(report: NodeReport) -> tuple[GpuCard, ...]:
     return tuple(cards[:MAX_CARDS])
 
 
+def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
+    """Return the whole cards that a node could give out but for their maintenance."""
+    return tuple(card for card in report.gpus or () if card.maintenance)
+
+
+def at_work(card: GpuCard) -> GpuCard:
+    """Return a card as it is without its maintenance."""
+    return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
+
+
 def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> list[GpuCard]:
     if vendor == "amd":
         model, memory = labels.get("amd.com/gpu.product-name"), _rounded_gib(labels.get("amd.com/gpu.vram"))

@@ -29,7 +29,8 @@ class CardLink(msgspec.Struct, frozen=True, rename="camel"):
 class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     """One whole card. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name.
 
-    `links` are those that somebody stated, at either end.
+    `links` are those that somebody stated, at either end. `maintenance`: an operator keeps new pods off a card that has
+    nothing the matter; it is not `healthy` meanwhile, and there again in a cluster that is thought empty.
     """
 
     index: int
@@ -44,6 +45,7 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     numa_zone: str | None = None
     healthy: bool = True
     links: tuple[CardLink, ...] = ()
+    maintenance: bool = False
 
 
 class NumaZone(msgspec.Struct, frozen=True, rename="camel"):

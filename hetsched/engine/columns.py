@@ -56,8 +56,8 @@ class Layout:
 
     Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
     ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000 or 0 when absent or
-    unhealthy), `cards_healthy` (how many), `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup`
-    (ids), `measured` (4; 0/1).
+    unhealthy), `card_resting` (G; 1000 where only maintenance makes `card_milli` 0), `cards_healthy` (how many),
+    `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
     Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
     `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
     NUMA zones, none in a cluster without: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable` (the
@@ -78,7 +78,7 @@ class Layout:
         self.power = power
         self.static, self.static_rows = _slices(
             ("allocatable", resources), ("card_model", cards), ("card_vendor", cards), ("card_memory", cards),
-            ("card_cores", cards), ("card_milli", cards), ("measured", len(USAGE_RESOURCES)),
+            ("card_cores", cards), ("card_milli", cards), ("card_resting", cards), ("measured", len(USAGE_RESOURCES)),
             *((name, 1) for name in _SINGLE), ("zone_cpu", zones), ("zone_cpu_allocatable", zones),
             ("zone_memory", zones), ("zone_cpus", zones), ("zone_cpus_usable", zones),
             ("card_zone", cards if zones else 0), ("power_state", power), ("power_headroom", power),

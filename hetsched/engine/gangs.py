@@ -176,7 +176,8 @@ def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
             free = free - nodes.load("requested")[row]
         np.minimum(slots, np.maximum(free, 0) // need, out=slots)
     if shape.gpu is not None:
-        cards = nodes.static("card_milli") if empty else nodes.load("card_milli_free")
+        there = nodes.static("card_milli") + nodes.static("card_resting")
+        cards = there if empty else nodes.load("card_milli_free")
         if shape.gpu.milli < WHOLE_CARD_MILLI:
             fit = (np.maximum(cards, 0) // shape.gpu.milli).sum(axis=0)
         else:

@@ -1,8 +1,9 @@
 """Judge golden placements: one pod, one policy, nodes without any pod.
 
 Rule: the pod goes through the very cycle that decides, on nodes that are Ready, uncordoned and free of condition
-taints, with nothing measured. It is tried alone: what it would start or share with others does not count. A pod that
-finds no node although none of its refusals is definite on some node is *unknown*, not broken: a fact is missing there.
+taints and of maintenance, with nothing measured. It is tried alone: what it would start or share with others does not
+count. A pod that finds no node although none of its refusals is definite on some node is *unknown*, not broken: a fact
+is missing there.
 Invariant: a judgement leaves the state as it was.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from hetsched.contracts.cards import at_work
 from hetsched.contracts.golden import Expectation, GoldenState, Judged
 from hetsched.contracts.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.workload import PodSpec
@@ -43,6 +45,7 @@ def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
             taints=tuple(taint for taint in report.taints if taint.key not in CONDITION_TAINTS),
             power=None,
             usage=None,
+            gpus=report.gpus and tuple(map(at_work, report.gpus)),
         )
         for report in reports
     ]

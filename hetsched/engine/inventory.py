@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetsched.contracts.cards import resting_cards
 from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, NodeReport
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 
@@ -47,16 +48,17 @@ def write_facts(state: ClusterState, row: int) -> None:
     field("power_headroom")[:, row] = UNKNOWN if headroom is None else headroom
     held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
     held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
-    for name in ("card_model", "card_vendor", "card_milli"):
+    for name in ("card_model", "card_vendor", "card_milli", "card_resting"):
         field(name)[:, row] = 0
     for name in ("card_memory", "card_cores"):
         field(name)[:, row] = UNKNOWN
-    for card in state.cards[row]:
+    for card in (*state.cards[row], *resting_cards(report)):
         field("card_model")[card.index, row] = state.models.id(card.model or "")
         field("card_vendor")[card.index, row] = state.vendors.id(card.vendor)
         field("card_memory")[card.index, row] = UNKNOWN if card.memory_mib is None else card.memory_mib
         field("card_cores")[card.index, row] = UNKNOWN if card.cores is None else card.cores
         field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
+        field("card_resting")[card.index, row] = WHOLE_CARD_MILLI if card.maintenance else 0
     field("cards_healthy")[row] = np.count_nonzero(field("card_milli")[:, row])
     field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
     field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
@@ -92,13 +94,14 @@ def widened(old: Columns, layout: Layout) -> Columns:
 def emptied(state: ClusterState) -> Columns:
     """Return the columns as they would be with every pod gone, nodes Ready and uncordoned, condition taints off.
 
-    Zones have all that is allocatable: what online workloads leave of it today may be more tomorrow. Nodes are
-    powered, and what their supplies would leave is unknown.
+    Cards in maintenance are there, unhealthy ones are not. Zones have all that is allocatable: what online workloads
+    leave of it today may be more tomorrow. Nodes are powered, and what their supplies would leave is unknown.
     """
     empty = state.columns.copy()
     layout = empty.layout
     for field in ("requested", "nonzero", "used"):
         empty.load[layout.load[field]] = 0
+    _end_maintenance(empty, state)
     empty.field("card_milli_free")[:] = empty.field("card_milli")
     empty.field("card_memory_free")[:] = np.maximum(empty.field("card_memory"), 0)
     empty.field("zone_cpu")[:] = empty.field("zone_cpu_free")[:] = empty.field("zone_cpu_allocatable")
@@ -114,3 +117,18 @@ def emptied(state: ClusterState) -> Columns:
     ]
     empty.field("taint_set")[:] = np.array(stay, np.int64)[empty.field("taint_set")] if stay else 0
     return empty
+
+
+def _end_maintenance(columns: Columns, state: ClusterState) -> None:
+    """Make the cards in maintenance cards like the others."""
+    resting = columns.field("card_resting") > 0
+    if not resting.any():
+        return
+    columns.field("card_milli")[:] += columns.field("card_resting")
+    columns.field("card_resting")[:] = 0
+    columns.field("cards_healthy")[:] = np.count_nonzero(columns.field("card_milli"), axis=0)
+    vendors = columns.field("card_vendor")
+    for resource in GPU_RESOURCES:
+        vendor = state.vendors.index.get(resource.split(".", 1)[0], 0)
+        counted = resting & ((vendors == vendor) | (vendors == 0))
+        columns.field("allocatable")[state.resources.index[resource]] += counted.sum(axis=0)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cards import cards_of, resting_cards
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.devices import Devices as KnownDevices
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
@@ -138,7 +138,8 @@ class ClusterState:
     # -- inventory -----------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        most_cards = max((card.index + 1 for cards in self.cards for card in cards), default=0)
+        resting = (resting_cards(report) for report in self.reports)
+        most_cards = max((card.index + 1 for cards in (*self.cards, *resting) for card in cards), default=0)
         most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
         power = int(any(report.power is not None for report in self.reports))
         layout = Layout(len(self.resources), most_cards, most_zones, power)
@@ -227,7 +228,7 @@ class ClusterState:
         return (
             report.name in self.row_of
             and all(resource in self.resources.index for resource in report.allocatable)
-            and all(card.index < layout.cards for card in cards_of(report))
+            and all(card.index < layout.cards for card in (*cards_of(report), *resting_cards(report)))
             and len(zones_of(report)) <= layout.zones
             and (report.power is None or layout.power > 0)
         )

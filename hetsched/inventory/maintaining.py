@@ -1,7 +1,8 @@
 """Cards and zones in maintenance: nothing new is placed on them until a moment; what holds them stays.
 
-Rule: a card in maintenance counts as unhealthy, a zone as one that leaves no CPU to pods which ask for zones. Both are
-overrides of an operator's, so they end by themselves and are shown with the others.
+Rule: a card in maintenance takes nothing, a zone leaves no CPU to pods which ask for zones; in a cluster thought empty
+both are there, so that a pod which only they could take waits for them. Both are overrides of an operator's, so they
+end by themselves and are shown with the others.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from hetsched.contracts.facts import Override
 from hetsched.journal.audit import Actor
 
 from .models import Cluster, Node
+from .overriding import MAINTENANCE
 from .ruling import override
 
-_STATED = {"card": ("card", "unhealthy"), "zone": ("offline-capacity", "0")}
+_STATED = {"card": ("card", MAINTENANCE), "zone": ("offline-capacity", "0")}
 
 
 class Maintenance(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,7 +1,8 @@
 """Facts as an operator states them, laid over everything else.
 
 Rule: `isa` is an ISA string; `allocatable.<resource>` and `offline-capacity.<zone>` are quantities; `card.<index>` is
-`healthy` or `unhealthy`. An override of what a node does not have any more changes nothing.
+`healthy`, `unhealthy` or, as long as `maintaining` keeps new pods off it, `maintenance`. An override of what a node
+does not have any more changes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import msgspec
 from hetsched import isa
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import Override
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.node_report import GpuCard, NodeReport
 from hetsched.contracts.units import CPU, parse_amount
 
 SOURCE = "operator"
+MAINTENANCE = "maintenance"
 _HEALTH = {"healthy": True, "unhealthy": False}
 _replace = msgspec.structs.replace
 
@@ -69,9 +71,14 @@ def _zone(report: NodeReport, name: str, millis: int) -> NodeReport:
 def _card(report: NodeReport, index: str, value: str) -> NodeReport:
     if all(str(card.index) != index for card in report.gpus or ()):
         raise InputError("FactUnknown", f"the node lists no card {index[:20]!r}", place="fact")
-    if value not in _HEALTH:
+    if value not in (*_HEALTH, MAINTENANCE):
         raise InputError("FactInvalid", f"a card is {' or '.join(_HEALTH)}", place="value")
-    cards = tuple(
-        _replace(card, healthy=_HEALTH[value]) if str(card.index) == index else card for card in report.gpus or ()
-    )
+    cards = tuple(_card_as(card, value) if str(card.index) == index else card for card in report.gpus or ())
     return _replace(report, gpus=cards)
+
+
+def _card_as(card: GpuCard, value: str) -> GpuCard:
+    """Return a card as an operator states it; one that is unhealthy stays so in maintenance, and after it."""
+    if value == MAINTENANCE:
+        return _replace(card, healthy=False, maintenance=card.healthy or card.maintenance)
+    return _replace(card, healthy=_HEALTH[value], maintenance=False)

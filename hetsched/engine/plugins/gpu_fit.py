@@ -7,6 +7,7 @@ Rule: a pod that asks for n cards fits where n healthy cards each satisfy everyt
                   charged = asked, or ceil(card memory * milli / 1000) when nothing was asked (0 if unknown)
     cores, model  the card's own; vendor where the pod asked by an extended resource
 `check` narrows this: "model" leaves out memory and cores, "count" the model too, as a scheduler that only counts cards.
+A card in maintenance takes nothing, and is told as such where the node would do with it.
 A fact that is unknown does not satisfy a positive demand, and the reason says so (`GpuFactUnknown`).
 Grants: a whole card takes all of the card, lowest index first; several on a node that states links between its cards
 are the best-linked ones (`engine.links`), unless `links` is "ignore"; a shared card goes on the fullest card that still
@@ -41,6 +42,7 @@ MEMORY = Refusal("GpuMemoryTooSmall", "too few cards with that much memory", mis
 CORES = Refusal("GpuCoresTooFew", "too few cards with that many cores", missing=("gpu-core",))
 TOO_FEW = Refusal("GpuTooFewCards", "the node has too few suitable cards", missing=("gpu-number",))
 FACT_UNKNOWN = Refusal("GpuFactUnknown", "a fact that the pod asks of a card is unknown", unknown=True)
+MAINTENANCE = Refusal("GpuInMaintenance", "cards that would do are in maintenance", missing=("gpu-number",))
 BUSY = Refusal("GpuInsufficient", "too few suitable cards are free now", resolvable=True)
 
 
@@ -82,19 +84,21 @@ class GpuFit:
         wanted: CardDemand = request.memo["gpu-fit"]
         count = wanted.demand.count
         healthy: Bools = nodes.static("card_milli") > 0
+        there = healthy | (nodes.static("card_resting") > 0)
         possible, known = wanted.facts(nodes, unknown=True), wanted.facts(nodes, unknown=False)
         left: Bools = np.ones(nodes.n, np.bool_)
         for refusal, cards in (
             (NO_CARDS, None),
-            (TOO_FEW, healthy),
-            (MODEL, healthy & wanted.of_kind(nodes, unknown=True)),
-            (MEMORY, healthy & wanted.with_memory(nodes, unknown=True)),
-            (CORES, healthy & wanted.with_cores(nodes, unknown=True)),
-            (TOO_FEW, healthy if possible is None else healthy & possible),
-            (FACT_UNKNOWN, healthy if known is None else healthy & known),
+            (TOO_FEW, there),
+            (MODEL, there & wanted.of_kind(nodes, unknown=True)),
+            (MEMORY, there & wanted.with_memory(nodes, unknown=True)),
+            (CORES, there & wanted.with_cores(nodes, unknown=True)),
+            (TOO_FEW, there if possible is None else there & possible),
+            (FACT_UNKNOWN, there if known is None else there & known),
+            (MAINTENANCE, healthy if known is None else healthy & known),
             (BUSY, wanted.usable(nodes)),
         ):
-            short = ~healthy.any(axis=0) if cards is None else cards.sum(axis=0) < count
+            short = ~there.any(axis=0) if cards is None else cards.sum(axis=0) < count
             if (left & short).any():
                 yield refusal, left & short
             left = left & ~short

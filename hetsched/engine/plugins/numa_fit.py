@@ -196,7 +196,10 @@ def _short_of_cpu(message: str) -> Refusal:
 
 def _lent(rows: Bools, lent: Ints, cpu: str) -> Iterator[tuple[Refusal, Bools]]:
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
-    text = f"{cpu} CPUs would fit, but online workloads leave up to {most} less than is allocatable in a zone"
+    text = (
+        f"{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less than is allocatable in a "
+        "zone"
+    )
     yield Refusal("ZoneCapacityLent", text, missing=(CPU,), resolvable=True), rows
 
 

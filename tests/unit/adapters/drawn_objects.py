@@ -249,6 +249,7 @@ GPUS = st.builds(
                 "memoryMiB": st.integers(0, 90000),
                 "fp32Tflops": st.sampled_from([19.5, 8]),
                 "healthy": st.booleans(),
+                "maintenance": st.booleans(),
                 "links": st.sampled_from(
                     [[], [{"to": 11, "kind": "nvlink", "bandwidthGBs": 50}], [{"to": 12, "kind": "zone"}]]
                 ),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hetsched.adapters.export import card_object
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
 from tests.unit.adapters.reading import content
@@ -31,6 +32,16 @@ def test_cards_of_the_contracts_example() -> None:
         GpuCard(0, "GPU-1", "A100-SXM4-80GB", "nvidia", 81920, 6912, 19.5, 2039.0, 1410, "node-0"),
         GpuCard(3, healthy=False),
     )
+
+
+def test_a_card_in_maintenance_is_not_given_out() -> None:
+    """Whatever is said of its health: nobody who looks at health alone gives it out."""
+    found = node(gpu("{index: 0, maintenance: true}", "{index: 1, healthy: false, maintenance: true}"))
+    assert found.gpus == tuple(GpuCard(index, healthy=False, maintenance=True) for index in (0, 1))
+    written = [card_object(card) for card in (*found.gpus, GpuCard(2))]
+    assert [(card["healthy"], card.get("maintenance")) for card in written] == [
+        (False, True), (False, True), (True, None),
+    ]  # fmt: skip
 
 
 def test_an_empty_list_of_cards_says_that_there_is_none() -> None:

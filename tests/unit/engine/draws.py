@@ -88,8 +88,14 @@ def node_reports(draw: st.DrawFn, name: str) -> NodeReport:
             "pods": draw(st.sampled_from([3, 110, 110])),
             **draw(st.sampled_from([{}, {"example.com/fpga": 1}])),
         },
-        gpus=tuple(GpuCard(index, healthy=draw(st.sampled_from([True, True, False]))) for index in range(cards)),
+        gpus=tuple(
+            GpuCard(index, healthy=health == "well", maintenance=health == "resting")
+            for index, health in enumerate(draw(st.sampled_from(_HEALTH)) for _ in range(cards))
+        ),
     )
+
+
+_HEALTH = ("well", "well", "well", "well", "sick", "resting")
 
 
 @st.composite

@@ -181,7 +181,7 @@ def test_lent_cpus_are_not_free_and_the_reason_says_so() -> None:
     chosen = deciding(node)
     assert refusal(chosen, wanting("a", 3)) == (
         "ZoneCapacityLent",
-        "3 CPUs would fit, but online workloads leave up to 5500m less than is allocatable in a zone",
+        "3 CPUs would fit, but online workloads or maintenance leave up to 5500m less than is allocatable in a zone",
     )
     assert granted(chosen, wanting("b", 2)) == {"node-0": "0-1"}
 

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.decision import Verdict
+from hetsched.engine.explain import diagnose
 from hetsched.engine.plugins.gpu_fit import BUSY
 from hetsched.engine.status import Refusal
 from tests.builders import PodBuilder, a_node, a_pod
@@ -44,6 +47,48 @@ def test_unhealthy_cards_are_no_cards() -> None:
     sick = a_node("n").gpus(1, healthy=False)
     assert ask("gpu-fit", a_pod().gpu(1), [sick]).codes("n") == ["GpuNone"]
     assert ask("gpu-fit", a_pod().gpu(2), [sick.gpus(1)]).codes("n") == ["GpuTooFewCards"]
+
+
+def test_a_card_in_maintenance_is_waited_for_and_an_unhealthy_one_is_gone() -> None:
+    """Only maintenance keeps the pod off: some node could take it empty, and the reason says so."""
+    resting = a_node("n").gpus(1, healthy=False, maintenance=True)
+    pod, policy = a_pod().gpu(1), policy_of("resource-fit", "gpu-fit")
+
+    def told(pod: PodBuilder, node: Node, *running: PodBuilder) -> tuple[Verdict, list[str]]:
+        found = diagnose(scheduler([node], running, policy=policy), built(pod))
+        return found.verdict, [reason.code for reason in found.reasons]
+
+    assert told(pod, resting) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
+    assert told(pod, a_node("n").gpus(1, healthy=False)) == (Verdict.NEVER_FITS, ["GpuNone"])
+    # Two cards, one of them in maintenance: three never fit, nor does a model or a memory that neither card has.
+    both = resting.gpus(1)
+    assert told(a_pod().gpu(2), both) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
+    assert told(a_pod().gpu(3), both) == (Verdict.NEVER_FITS, ["GpuTooFewCards"])
+    assert told(a_pod().gpu(2, model="H100"), both) == (Verdict.NEVER_FITS, ["GpuModelMismatch"])
+    assert told(a_pod().gpu(2, memory_mib=50_000), both) == (Verdict.NEVER_FITS, ["GpuMemoryTooSmall"])
+    # One card would do and is taken: its holder is waited for, not the end of the maintenance.
+    held = holding("r", "n", (1, 1000, A100))
+    assert told(pod, both, held) == (Verdict.NOT_NOW, ["GpuInsufficient"])
+    # By an extended resource, which a scheduler that only counts would ask: it is there in the empty cluster too.
+    counting = policy_of("resource-fit")
+    asked = built(a_pod().requesting("nvidia.com/gpu", 1))
+    assert diagnose(scheduler([resting], policy=counting), asked).verdict is Verdict.NOT_NOW
+
+
+def test_maintenance_takes_no_card_of_those_that_hold_it_and_ends_without_a_new_state() -> None:
+    """What holds a card in maintenance is charged; a report that ends it is taken in where the state stands."""
+    node = a_node("n").gpus(2)
+    cards = built(node).gpus
+    assert cards is not None
+    off = (cards[0], msgspec.structs.replace(cards[1], healthy=False, maintenance=True))
+    held = holding("r", "n", (1, 400, 0))
+    state = cluster([a_node("n").having(gpus=off)], [held])
+    assert state.columns.field("card_milli_free")[:, 0].tolist() == [1000, -400]
+    assert state.emptied().load("card_milli_free")[:, 0].tolist() == [1000, 1000]
+    back = built(node)
+    assert state.fits_layout(back)
+    state.apply_report(back)
+    assert state.columns.field("card_milli_free")[:, 0].tolist() == [1000, 600]
 
 
 def test_pods_without_a_demand_are_not_filtered() -> None:
