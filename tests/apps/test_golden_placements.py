@@ -56,6 +56,15 @@ def test_it_is_judged_on_nodes_with_nobody_on_them() -> None:
     assert judged(cluster, manifest("4"), nodes=("n1",)) == ("kept", "n1")
 
 
+def test_maintenance_breaks_nothing_that_was_agreed_on() -> None:
+    """A card in maintenance is back one day, as a cordoned node is; an unhealthy one is gone."""
+    text = manifest(**{"oks/gpu-number": "1"})
+    resting = a_cluster(a_node("n1").gpus(1, healthy=False, maintenance=True), name="resting")
+    assert judged(resting, text, nodes=("n1",)) == ("kept", "n1")
+    sick = a_cluster(a_node("n1").gpus(1, healthy=False), name="sick")
+    assert judged(sick, text, nodes=("n1",))[0] == "broken"
+
+
 @pytest.mark.parametrize(
     ("text", "expect", "found"),
     [

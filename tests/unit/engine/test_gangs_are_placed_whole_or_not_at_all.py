@@ -152,6 +152,19 @@ def test_cards_bound_a_gang_too(milli: int, fitting: int) -> None:
         assert (len(placed(outcomes)), codes(outcomes)) == ((count, set()) if count == fitting else (0, {"GangTooBig"}))
 
 
+def test_a_gang_may_wait_for_cards_in_maintenance() -> None:
+    """Cards in maintenance are room of the empty cluster for a gang too; unhealthy ones are not."""
+    # 2 cards, of which one takes nothing now: two members do not fit now, and never where that one is unhealthy.
+    policy = policy_of("gang-sort", "resource-fit", "gpu-fit", "gang")
+    pods = [a_pod(f"g-{n}").gpu(1).gang("g", 2) for n in range(2)]
+    for resting, verdict in ((True, Verdict.NOT_NOW), (False, Verdict.NEVER_FITS)):
+        node = a_node("n").gpus(1).gpus(1, healthy=False, maintenance=resting)
+        deciding = scheduler([node], policy=policy)
+        outcomes = run(deciding, pods)
+        assert codes(outcomes) == {"GangTooBig"}
+        assert explained(deciding, outcomes["g-0"]).verdict is verdict
+
+
 # -- giving a gang up --------------------------------------------------------------------------------------------------
 
 
