@@ -43,10 +43,10 @@ function ghostsOf({ node, zones, gpus }, known) {
 
 // `attempt(fit)` returns what asks with a change applied, or null where the question does not say it plainly; `known`
 // are the nodes that there are, `offer` a button below the verdict.
-export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null, offer = null } = {}) {
+export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null, offer = null, scoring = {} } = {}) {
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
-  const best = nodes.some((node) => node.feasible) ? bestNodes(words, nodes, podsOf(answer)) : null;
+  const best = nodes.some((node) => node.feasible) ? bestNodes(words, nodes, podsOf(answer), weightsOf(answer.policy, scoring)) : null;
   // Beside a narrow table of nodes the others stand one above the other, above a wide one side by side.
   const tables = best?.matches(".whole") || !placed.length ? [...placed, best] : [element("div", { class: "stack" }, ...placed), best];
   container.replaceChildren(
@@ -254,7 +254,10 @@ function moves(words, answer) {
   return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];
 }
 
-function bestNodes(words, nodes, pods, most = MOST_NODES) {
+// The plugins that score under the policy that answered, with their weights; none where it is another version by now.
+const weightsOf = ({ name, version }, scoring) => (scoring[name]?.version === version ? scoring[name].weights : []);
+
+function bestNodes(words, nodes, pods, weights, most = MOST_NODES) {
   const pod = nodes[0].pod;
   const own = nodes.filter((node) => node.pod === pod);
   const feasible = own.filter((node) => node.feasible).sort((a, b) => a.rank - b.rank);
@@ -271,12 +274,19 @@ function bestNodes(words, nodes, pods, most = MOST_NODES) {
     right(words.total),
     ...plugins.map((score) => right([score.plugin, element("span", { class: "muted" }, ` ×${score.weight}`)])),
   ];
+  const rated = new Set(plugins.map(({ plugin }) => plugin));
+  const without = weights.filter(([name]) => !rated.has(name)).map(([name, weight]) => `${name} ×${weight}`);
   const title = fill(words["best-nodes-of"], { pod, feasible: feasible.length, all: own.length });
   const made = panel(
     title,
     pods > 1 ? element("p", { class: "small muted" }, fill(words["first-pod"], { count: pods })) : null,
     table(heads, rows, "fit"),
-    element("p", { class: "small muted" }, fill(words["score-of-total"], { weights: plugins.reduce((sum, { weight }) => sum + weight, 0) })),
+    element(
+      "p",
+      { class: "small muted" },
+      fill(words["score-of-total"], { weights: plugins.reduce((sum, { weight }) => sum + weight, 0) }),
+      without.length ? ` ${fill(words["score-without"], { plugins: without.join(", ") })}` : null,
+    ),
   );
   // Many plugins are many columns: the table gets the whole width then.
   made.classList.toggle("whole", plugins.length > MOST_BESIDE);

@@ -17,6 +17,7 @@ const LONGEST_ADDRESS = 6000;
 const LARGEST_MANIFEST = 32 << 20;
 const words = readWords();
 const nodes = readWords("nodes");
+const scoring = readWords("scoring"); // which plugins of each policy score, and with which weights
 const form = document.getElementById("question");
 const yaml = document.getElementById("yaml");
 const nodesYaml = document.getElementById("nodes-yaml");
@@ -180,7 +181,7 @@ function show(mine, whole, first) {
   const margin = (first?.ok ? first.document : answered).tipping?.[0] ?? null;
   const known = new Set(Object.keys(nodes));
   const offer = holdButton(words, mine, answered, cluster);
-  drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known, offer });
+  drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known, offer, scoring });
   const marks = marksOf(words, answered, matrixNodes);
   for (const name of drain) marks.set(name, { kind: "out", words: words.drained });
   ghosts.hidden = marks.size === 0;

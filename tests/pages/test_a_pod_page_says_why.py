@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,18 +10,18 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Verdict
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, submitted
 
 
-def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1) -> Decision:
+def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, top: tuple[NodeOutcome, ...] = ()) -> Decision:
     made = Decision.objects.create(
         cluster=pod.cluster, workload=pod.workload, pod=pod, namespace=pod.namespace, pod_name=pod.name,
         verdict=Verdict.NOT_NOW, policy_name="hetsched", policy_version=version, snapshot="x",
-        cluster_revision=seconds, inventory_revision=1, summary=f"{pod.key} does not fit now", reasons=reasons,
+        cluster_revision=seconds, inventory_revision=1, summary=f"{pod.key} does not fit now", reasons=reasons, top=top,
         created_at=pod.created_at + timedelta(seconds=seconds),
     )  # fmt: skip
     Pod.objects.filter(pk=pod.pk).update(decision=made, state="not-now")
@@ -55,6 +56,18 @@ def test_what_rests_on_the_decision_is_exchanged_with_it(viewer: Client, waiting
     assert f'id="verdict" data-part data-decision="{made.pk}"' in text
     assert 'id="funnel" data-part' in text
     assert 'id="reasons" data-part' in text
+
+
+def test_a_score_says_which_plugins_did_not_take_part_in_it(viewer: Client, waiting: Pod) -> None:
+    rated = NodeOutcome("n1", waiting.key, True, None, (PluginScore("least-allocated", 0.5, 50.0, 1.0, 50.0),), 50.0, 1)
+    made = decide(waiting, 720, top=(rated,))
+    for address in (f"/why/{waiting.pk}/", f"/decisions/{made.pk}/"):
+        found = re.search(r"rate this pod by: ([^.]+)\. The other", viewer.get(address).content.decode())
+        assert found is not None, address
+        left_out = found[1].split(", ")
+        # It asks for no instruction set and no card; what filters alone is not named.
+        assert "isa-match ×100" in left_out
+        assert not any(name.startswith(("least-allocated", "resource-fit")) for name in left_out)
 
 
 def test_a_placed_pod_and_one_that_came_with_the_cluster_have_a_page(viewer: Client, cluster: Cluster) -> None:

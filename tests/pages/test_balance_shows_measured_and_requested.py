@@ -80,6 +80,8 @@ def test_samples_that_stay_away_together_are_said_to_be_old(viewer: Client, db: 
     assert "2 of 2 nodes are measured" in text
     assert "older than 5 minutes, counts all the same" in text
     assert "when all stay away together, they go on counting as they are" in text
+    a_cluster(a_node("n1").using("", cpu="1"), name="undated")
+    assert "1 of 1 nodes are measured no sample says when it was taken" in words(viewer, "/balance/?cluster=undated")
 
 
 def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> None:

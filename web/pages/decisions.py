@@ -15,7 +15,7 @@ from hetsched.policies.models import Policy
 
 from .shell import Shell, page
 from .told import told
-from .why import why
+from .why import left_out, why
 from .words import after_name, again_words, matrix_words, result_words, state_words
 
 
@@ -36,7 +36,7 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
         "decision",
         {
             "decision": found,
-            "why": why(found, found.pod),
+            "why": {**why(found, found.pod), "left_out": left_out(found)},
             "other": other,
             "other_why": why(other, other.pod) if other else None,
             "beside": beside,

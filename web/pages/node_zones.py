@@ -123,8 +123,10 @@ def _cores(
 def _memory(zone: facts.ZoneFacts) -> Context | None:
     if MEMORY not in zone.allocatable:
         return None
-    held = sum(int(grant.get("memoryMiB") or 0) for grant in zone.held) * MIB
-    return use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), held)
+    held = [int(grant.get("memoryMiB") or 0) for grant in zone.held]
+    shown = use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), sum(held) * MIB)
+    # Zones are given without their memory unless the policy says that it counts.
+    return {**shown, "uncounted": held.count(0), "counted": any(held) or not held}
 
 
 def _cpu(zone: facts.ZoneFacts) -> Context | None:

@@ -20,7 +20,7 @@ from hetsched.placement.why import PLACED_CODE, QUEUED_CODE, ReasonSpan, changed
 from .amounts import duration
 from .shell import Shell, page
 from .told import told
-from .why import why
+from .why import left_out, why
 from .words import matrix_words, result_words, state_words, why_words
 
 _COLOURS = 6
@@ -43,7 +43,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
         "pod_why",
         {
             "pod": pod,
-            "why": why(pod.decision, pod) if pod.decision else None,
+            "why": {**why(pod.decision, pod), "left_out": left_out(pod.decision)} if pod.decision else None,
             "waiting": State(pod.state) in QUEUED,
             "pending": duration(sum(span.seconds for span in spans if span.pending)),
             "reasons": _by_reason(spans),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Min
+from django.db.models import F, Min
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
@@ -17,10 +17,11 @@ from hetsched.access.subject import subject_of
 from hetsched.contracts.cards import cards_of
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile, without_nulls
-from hetsched.policies.models import Policy
+from hetsched.policies.models import Policy, PolicyRevision
 
 from .holds import spans
 from .shell import Shell, page
+from .why import score_weights
 from .words import grid_words, matrix_words, question_words, result_words, state_words
 
 MOST_SUGGESTIONS = 40
@@ -46,6 +47,7 @@ def what_if(shell: Shell) -> HttpResponse:
         "what_if",
         {
             "policies": Policy.objects.filter(active_version__gt=0),
+            "scoring": _scoring(),
             "models": _card_models(shell.cluster),
             "isas": _isas(shell.cluster),
             "examples": _examples(),
@@ -54,6 +56,12 @@ def what_if(shell: Shell) -> HttpResponse:
             "nodes": {node.name: without_nulls(tile(node)) for node in nodes},
         },
     )
+
+
+def _scoring() -> dict[str, dict[str, Any]]:
+    """Return of each policy which of its plugins score, so that an answer can say which of them did not."""
+    rows = PolicyRevision.objects.filter(version=F("policy__active_version")).values_list("policy__name", "spec")
+    return {name: {"version": spec.version, "weights": score_weights(spec)} for name, spec in rows}
 
 
 def _card_models(cluster: Cluster) -> list[str]:

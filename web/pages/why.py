@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.decision import funnel
+from hetsched.contracts.decision import NodeOutcome, funnel
+from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import in_words
+from hetsched.engine.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
+from hetsched.policies.models import PolicyRevision
 from web.api.facts import HandedCards, handed_cards
 
 from .told import told
@@ -41,6 +44,27 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
         "doubts": _doubts(decision),
         "handed": _handed(decision, pod),
     }
+
+
+def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
+    """Return the plugins of a policy that score, with their weights; the others only filter."""
+    registry = load_registry()
+    return [
+        (use.name, use.weight)
+        for use in spec.plugins
+        if use.weight and use.name in registry and "score" in registry[use.name].points
+    ]
+
+
+def left_out(decision: Decision) -> str:
+    """Name the plugins that score and did not rate this pod, with the weights that do not count for it."""
+    rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
+    if rated is None:
+        return ""
+    row = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
+    took_part = {score.plugin for score in rated.scores}
+    weights = score_weights(row.spec) if row is not None else []
+    return ", ".join(f"{name} ×{weight:g}" for name, weight in weights if name not in took_part)
 
 
 def _handed(decision: Decision, pod: Pod) -> HandedCards | None:

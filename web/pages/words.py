@@ -65,6 +65,9 @@ def result_words() -> dict[str, str]:
         "score": _("Score"),
         "total": _("Total"),
         "score-of-total": _("The score is the total divided by the sum of the weights, {weights}."),
+        "score-without": _(
+            "Not among them, with nothing to rate this pod by: {plugins}. The other plugins of the policy only filter."
+        ),
         "rank": _("Rank"),
         "nodes": _("Nodes"),
         "reason": _("Reason"),
