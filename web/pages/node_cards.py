@@ -88,6 +88,8 @@ def _memory_ratio(card: facts.CardFacts) -> float:
 
 def _largest(card: facts.CardFacts) -> str:
     """Say what one card still takes in one piece."""
+    if card.card.maintenance:
+        return _("nothing: it is in maintenance")
     if not card.card.healthy:
         return _("nothing: it is not healthy")
     if card.free_milli == 0 or card.free_memory_mib == 0:

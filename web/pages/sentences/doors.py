@@ -34,6 +34,8 @@ DOORS = (
     "Known policies: {names}",
     "Known parameters: {text}",
     "{name} is one of {names}",
+    "the scheduler extender does not listen at this address",
+    "It is a process of its own, with its own port and certificates: hetsched scheduler --extender",
     "Name one: {names}",
     "Name one of the two",
     "Name one of them",
