@@ -95,13 +95,14 @@ def test_memory_of_a_zone_that_its_policy_does_not_count_is_not_said_to_be_free(
     not_counted = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
     Reservation.objects.filter(pod=pods[0]).update(allocation=not_counted)
     text = words(viewer, "/nodes/n1/numa/")
-    assert "memory 16 GiB: what pods hold of it is not counted by zone" in text
+    assert "memory 16 GiB, not counted by zone" in text
+    assert "Memory is counted by zone where numa-fit has its parameter memory on." in text
     assert text.count("0 B of 16 GiB") == 1  # the other zone: nobody is there
     counted = Allocation(zones=(ZoneGrant("node-0", cpus="1,3", cpu_millis=2000, memory_mib=1024),))
     Reservation.objects.filter(pod=pods[1]).update(allocation=counted)
     text = words(viewer, "/nodes/n1/numa/")
     assert "1 GiB of 16 GiB" in text
-    assert "1 pod holds CPUs here without memory that is counted by zone." in text
+    assert "without that of 1 pod, which is not counted by zone" in text
 
 
 def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, db: None) -> None:

@@ -82,7 +82,3 @@ def test_the_comparison_has_figures_a_table_and_reasons(viewer: Client, cluster:
     assert [one["pod"] for one in report["worst"]] == ["default/c", "default/b"]
     assert viewer.get(f"/api/v1/shadow/{worse.pk}/").json()["theirs"]["total"] == 10.0
     assert len(viewer.get("/api/v1/shadow/?judgement=same").json()["items"]) == 1
-
-
-def test_before_anything_was_compared_it_says_how_to(viewer: Client, cluster: Cluster) -> None:
-    assert "--shadow default-scheduler" in viewer.get("/shadow/").content.decode()

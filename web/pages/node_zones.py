@@ -41,9 +41,11 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
     cards = facts.gpu_facts(node, held, now).cards
     known = frozenset[int]().union(*(_cpus(zone.cpus) for zone in zones))
     owners = holders(held)
+    boxes = [_box(zone, colours, owners, reserved, cards, ghost.cpus) for zone in zones]
     return {
         "numa": shown,
-        "zones": [_box(zone, colours, owners, reserved, cards, ghost.cpus) for zone in zones],
+        "zones": boxes,
+        "uncounted": any(box["memory"] and box["memory"]["uncounted"] for box in boxes),
         "kept": any(owner.room for owner in owners.values()),
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),

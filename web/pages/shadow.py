@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.models import ClusterKind, Connection
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.models import Judgement, Shadow
 from hetsched.placement.shadow_report import WORST, RegretBin, summary, worst
 
@@ -61,10 +61,16 @@ def shadow(shell: Shell) -> HttpResponse:
             ],
             "filter_query": shell.keep(judgement=judgement).replace("?", "&", 1),
             "followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
-            "live_cluster": shell.cluster.kind == ClusterKind.KUBERNETES,
-            "command": f"hetsched cluster connect {shlex.quote(shell.cluster.name)} --shadow default-scheduler",
+            "command": _command(shell.cluster),
         },
     )
+
+
+def _command(cluster: Cluster) -> str:
+    """Return what to type to have a cluster compared, nothing where no other scheduler can be at work."""
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return ""
+    return f"hetsched cluster connect {shlex.quote(cluster.name)} --shadow default-scheduler"
 
 
 @page("shadow")
