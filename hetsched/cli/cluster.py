@@ -196,11 +196,15 @@ def export(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Replace every name of people, teams, machines and work.")
+    ] = False,
     reason: Reason = "exported by command",
 ) -> None:
-    """Write a cluster as a file."""
+    """Write a cluster as a file; anonymised it decides the same and names nobody."""
+    query = {"reason": reason} | ({"anonymise": "true"} if anonymise else {})
     with connect(server, token) as client:
-        content = client.send("GET", f"clusters/{quote(name, safe='')}/export/", query={"reason": reason}).content
+        content = client.send("GET", f"clusters/{quote(name, safe='')}/export/", query=query).content
     if out is None:
         sys.stdout.buffer.write(content)
         return

@@ -120,6 +120,29 @@ def test_an_export_comes_back_the_same(imported: Api) -> None:
     assert AuditEntry.objects.filter(action="cluster.export", reason="backup", object_name="site").exists()
 
 
+def test_an_anonymised_export_names_nobody_and_comes_back(imported: Api) -> None:
+    answer = imported("GET", "clusters/site/export/?anonymise=true&reason=support", status=200)
+    assert answer["Content-Disposition"] == 'attachment; filename="cluster.json"'
+    assert not [name for name in (b"gpu-node-0", b"GPU-1", b"runs", b"site") if name in answer.content]
+    imported("POST", "clusters/", {"name": "copy", "reason": "x"}, status=201)
+    imported("POST", "clusters/copy/import/?reason=x", answer.content, status=200)
+    (pod,) = Pod.objects.filter(cluster__name="copy")
+    assert (pod.name, pod.node.name, pod.allocation.gpus[0].milli) == ("pod-0001", "node-0001", 400)
+
+
+def test_the_audit_says_that_an_export_was_anonymised(imported: Api) -> None:
+    imported("GET", "clusters/site/export/?anonymise=true&reason=support", status=200)
+    imported("GET", "clusters/site/export/?anonymise=false&reason=backup", status=200)
+    told = AuditEntry.objects.filter(action="cluster.export").values_list("reason", "details")
+    assert dict(told) == {"support": {"anonymised": True}, "backup": {}}
+
+
+def test_an_export_is_anonymised_or_not(imported: Api) -> None:
+    answer = imported("GET", "clusters/site/export/?anonymise=perhaps", status=400)
+    assert (answer.json()["code"], answer.json()["place"]) == ("QueryInvalid", "anonymise")
+    assert not AuditEntry.objects.filter(action="cluster.export").exists()
+
+
 def test_the_instruction_set_is_shown_closed_with_its_source(imported: Api) -> None:
     isa = imported.get("nodes/gpu-node-0/isa/")
     assert {"m", "a", "f", "d", "c", "v", "zicsr"} <= set(isa["extensions"])

@@ -17,6 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
@@ -34,7 +35,7 @@ from .connections import ConnectionDetail, cluster_tag, connection_of, find
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, locked
 from .facts import quantities
-from .paging import LIST_QUERIES, page
+from .paging import LIST_QUERIES, flag, page
 from .views import ApiView, answer, send
 
 
@@ -166,7 +167,10 @@ class Import(ApiView):
 
 class Export(ApiView):
     actions: ClassVar = {"GET": Action.OPERATE}
-    queries: ClassVar = {"reason": "Why, for the audit trail."}
+    queries: ClassVar = {
+        "reason": "Why, for the audit trail.",
+        "anonymise": "Every name that could tell people, teams or machines is replaced; decisions stay the same.",
+    }
 
     @extend_schema(responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Any, name: str) -> HttpResponse:
@@ -174,15 +178,20 @@ class Export(ApiView):
         reach.check_unlimited(self.subject)
         cluster = find(name)
         subject = self.subject
+        nameless = flag(request, "anonymise")
         record(
             actor=subject.name,
             role=subject.role,
             action="cluster.export",
             obj=cluster,
             reason=require_reason(request.GET["reason"]) if request.GET.get("reason") else "",
+            details={"anonymised": True} if nameless else {},
         )
-        headers = {"Content-Disposition": f'attachment; filename="{cluster.name}.json"'}
-        return send(request, write_cluster(export_cluster(cluster)), "application/json", headers=headers)
+        content = export_cluster(cluster)
+        file = "cluster" if nameless else cluster.name
+        headers = {"Content-Disposition": f'attachment; filename="{file}.json"'}
+        text = write_cluster(anonymised(content) if nameless else content)
+        return send(request, text, "application/json", headers=headers)
 
 
 def _known_policy(name: str) -> str:

@@ -31,6 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "change": {"type": "string", "enum": ["infeasible", "moved", "feasible"]},
     "standing": {"type": "string", "enum": [standing.value for standing in Standing]},
     "seconds": {"type": "integer", "minimum": 1, "maximum": 604_800},
+    "anonymise": YES_OR_NO,
     "explain": YES_OR_NO,
     "nearestFit": YES_OR_NO,
     "noPreempt": YES_OR_NO,

@@ -56,6 +56,14 @@ def test_export_writes_a_file_that_can_be_read(server: Server, tmp_path: Path) -
     assert run("cluster", "export", "lab").stdout.encode() == content
 
 
+def test_an_export_is_anonymised_where_that_is_asked_for(server: Server) -> None:
+    server.answers("GET", f"{API}lab/export/", b"{}")
+    assert run("cluster", "export", "lab", "--anonymise").exit_code == 0
+    assert dict(server.asked[-1].url.params) == {"reason": "exported by command", "anonymise": "true"}
+    run("cluster", "export", "lab")
+    assert "anonymise" not in server.asked[-1].url.params
+
+
 def test_a_failed_export_leaves_no_file(server: Server, tmp_path: Path) -> None:
     server.refuses("GET", f"{API}lab/export/", 404, "NotFound", "there is no cluster 'lab'")
     assert run("cluster", "export", "lab", "--out", tmp_path / "out.json").exit_code == 2

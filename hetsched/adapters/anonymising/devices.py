@@ -1,0 +1,126 @@
+"""Devices, their classes and claims without their names.
+
+Problem: selectors are expressions of a language, in which anything may be said.
+Rule: each expression becomes a question for one attribute, and each device gets the answers of its own as attributes:
+true and false as they were; where the answer was unknown the attribute is missing, and stays unknown. Of a device's own
+attributes only those are kept that must be equal to another device's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hetsched.contracts.devices import (
+    Device,
+    DeviceRequest,
+    Devices,
+    DeviceWish,
+    ResourceClaim,
+    SameAttribute,
+    Value,
+    Verdict,
+)
+
+from .names import WITHHELD, Names, renamed
+from .realms import ATTRIBUTE, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT, DEVICE_CLAIM, DEVICE_CLASS, POOL, SELECTOR
+
+_DOMAIN = "hetsched.io"  # of the attributes that answer selectors
+
+
+class DeviceNames:
+    """Renames devices."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def devices(self, devices: Devices) -> Devices:
+        compared = {one.attribute for claim in devices.claims.values() for one in claim.constraints}
+        answers: list[dict[str, Value]] = [{} for _ in devices.devices]
+        for text, verdict in devices.verdicts.items():
+            key, true, unknown = f"{_DOMAIN}/{self._names.of(SELECTOR, text)}", set(verdict.true), set(verdict.unknown)
+            for place, told in enumerate(answers):
+                if text and place not in unknown:
+                    told[key] = place in true
+        return Devices(
+            devices=tuple(
+                self._device(device, told, compared) for device, told in zip(devices.devices, answers, strict=True)
+            ),
+            classes={
+                self._names.of(DEVICE_CLASS, name): renamed(self._selector_text, texts)
+                for name, texts in devices.classes.items()
+            },
+            claims={
+                self._names.key_of(DEVICE_CLAIM, key): self._device_claim(found)
+                for key, found in devices.claims.items()
+            },
+            verdicts={
+                self._selector_text(text): Verdict(found.true, found.unknown, WITHHELD if found.unknown else "")
+                for text, found in devices.verdicts.items()
+            },
+            incomplete=renamed(self._incomplete, devices.incomplete),
+        )
+
+    def _incomplete(self, pool: str) -> str:
+        driver, slash, name = pool.partition("/")
+        return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
+
+    def _selector_text(self, text: str) -> str:
+        """Return an expression that asks for the attribute which holds the answer of this one."""
+        name = self._names.of(SELECTOR, text)
+        return f'device.attributes["{_DOMAIN}"]["{name}"]' if name else ""
+
+    def _device(self, device: Device, answers: Mapping[str, Value], compared: set[str]) -> Device:
+        """Keep of a device what selectors say of it, and the attributes that must be equal to others'."""
+        equal = {
+            self._attribute(key): self._attribute_value(value)
+            for key, value in device.attributes.items()
+            if key in compared
+        }
+        return Device(
+            id=self._names.device_id(device.id),
+            node=self._names.node(device.node),
+            attributes={**answers, **equal},
+            blocked=WITHHELD if device.blocked else "",
+        )
+
+    def _attribute(self, key: str) -> str:
+        name = self._names.of(ATTRIBUTE, key)
+        return f"example.com/{name}" if "/" in key else name
+
+    def _attribute_value(self, value: Value) -> Value:
+        if isinstance(value, bool):
+            return value
+        return (
+            self._names.of(ATTRIBUTE_TEXT, value)
+            if isinstance(value, str)
+            else int(self._names.of(ATTRIBUTE_NUMBER, str(value)))
+        )
+
+    def _device_claim(self, claim: ResourceClaim) -> ResourceClaim:
+        return ResourceClaim(
+            namespace=self._names.namespace(claim.namespace),
+            name=self._names.of(DEVICE_CLAIM, claim.name),
+            uid=self._names.uid(claim.uid),
+            requests=tuple(
+                DeviceRequest(self._names.request_name(request.name), renamed(self._wish, request.wishes))
+                for request in claim.requests
+            ),
+            constraints=tuple(
+                SameAttribute(self._attribute(one.attribute), renamed(self._names.request_name, one.requests))
+                for one in claim.constraints
+            ),
+            allocated=None if claim.allocated is None else renamed(self._names.device_id, claim.allocated),
+            node=self._names.node(claim.node),
+            users=renamed(self._names.uid, claim.users),
+            deleting=claim.deleting,
+            unsupported=WITHHELD if claim.unsupported else "",
+        )
+
+    def _wish(self, wish: DeviceWish) -> DeviceWish:
+        return DeviceWish(
+            name=self._names.request_name(wish.name),
+            device_class=self._names.of(DEVICE_CLASS, wish.device_class),
+            selectors=renamed(self._selector_text, wish.selectors),
+            count=wish.count,
+            all=wish.all,
+        )

@@ -1,0 +1,183 @@
+"""Names that stand in many places, selectors that compare them, and text that is no name.
+
+Rule: what is equal stays equal: the value of a label and what a selector asks for, a node and its host name, a claim
+and who uses it. A value that is compared by size is a number and stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from hetsched.contracts.devices import DeviceId
+from hetsched.contracts.storage import NO_PROVISIONER
+from hetsched.contracts.times import seconds
+from hetsched.contracts.workload import ClaimRequest, Expression, LabelSelector, NodeTerm, Toleration
+
+from ..storage import ZONE_SEPARATOR
+from . import well_known
+from .pseudonyms import Pseudonyms, Realm
+from .realms import (
+    CLASS,
+    DEVICE,
+    DRIVER,
+    GANG,
+    KEY,
+    KIND,
+    NAMESPACE,
+    NODE,
+    OWNER,
+    POOL,
+    REQUEST,
+    RESOURCE,
+    UID,
+    VALUE,
+    VENDOR,
+    ZONE_STEM,
+)
+
+WITHHELD = "withheld"
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_ZONE = re.compile(r"(.*?)([0-9]{1,9})?", re.DOTALL | re.ASCII)
+_T = TypeVar("_T")
+
+
+class Names:
+    """Renames what stands in many places; `by_size` are keys whose values are compared by size.
+
+    Before `pseudonyms` are settled nothing is renamed: they are told the names.
+    """
+
+    def __init__(self, pseudonyms: Pseudonyms, by_size: frozenset[str] = frozenset()) -> None:
+        self.of = pseudonyms.of
+        self._by_size = by_size
+        self.sized: set[str] = set()  # keys of this kind that were met
+
+    def node(self, name: str) -> str:
+        return self.of(NODE, name)
+
+    def namespace(self, name: str) -> str:
+        return self.of(NAMESPACE, name)
+
+    def key_of(self, realm: Realm, key: str) -> str:
+        """Rename `namespace/name`."""
+        namespace, slash, name = key.partition("/")
+        return f"{self.namespace(namespace)}{slash}{self.of(realm, name)}"
+
+    def key(self, key: str) -> str:
+        """Rename the key of a label or a taint."""
+        return self.of(KEY, key, stays=well_known.is_known_key(key))
+
+    def value(self, key: str, value: str) -> str:
+        """Rename the value of a label or a taint, or one that it is compared with."""
+        if key == well_known.HOST_NAME:
+            return self.node(value)
+        if key == well_known.NAMESPACE_NAME:
+            return self.namespace(value)
+        if key in well_known.GANGS:
+            return self.of(GANG, value)
+        if key in well_known.ZONES:
+            return ZONE_SEPARATOR.join(self.of(VALUE, part) for part in value.split(ZONE_SEPARATOR))
+        if well_known.has_meaning(key):
+            return self.of(VALUE._replace(of=key), value, stays=well_known.is_known_value(key, value))
+        if value in well_known.PLAIN_WORDS and well_known.is_known_key(key):
+            return value
+        sized = key in self._by_size and _INTEGER.fullmatch(value) is not None
+        return value if sized else self.of(VALUE, value, stays=value in well_known.PLAIN_WORDS)
+
+    def labels(self, labels: Mapping[str, str]) -> dict[str, str]:
+        return {self.key(key): self.value(key, value) for key, value in labels.items()}
+
+    def pairs(self, labels: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(self.labels(dict(labels)).items()))
+
+    def resource(self, resource: str) -> str:
+        return self.of(RESOURCE, resource, stays=well_known.is_known_resource(resource))
+
+    def resources(self, resources: Mapping[str, int]) -> dict[str, int]:
+        return {self.resource(name): amount for name, amount in resources.items()}
+
+    def amounts(self, resources: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted(self.resources(dict(resources)).items()))
+
+    def zone(self, name: str) -> str:
+        """Rename a zone; the number at its end means something."""
+        found = _ZONE.fullmatch(name)
+        assert found is not None  # it matches every text
+        return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")
+
+    def controller(self, controller: str) -> str:
+        kind, slash, name = controller.partition("/")
+        told = kind if kind in well_known.KINDS else self.of(KIND, kind)
+        return f"{told}{slash}{self.of(OWNER, name)}"
+
+    def uid(self, uid: str) -> str:
+        return self.of(UID, uid)
+
+    def driver(self, name: str) -> str:
+        return name if name == NO_PROVISIONER else self.of(DRIVER, name)
+
+    def vendor(self, vendor: str) -> str:
+        return vendor if vendor in well_known.VENDORS else self.of(VENDOR, vendor)
+
+    def device_id(self, device: DeviceId) -> DeviceId:
+        return DeviceId(self.driver(device.driver), self.of(POOL, device.pool), self.of(DEVICE, device.name))
+
+    def request_name(self, name: str) -> str:
+        """Rename a request, or one of its alternatives: `request/alternative`."""
+        return "/".join(self.of(REQUEST, part) for part in name.split("/"))
+
+    # -- selectors -------------------------------------------------------------------------------------------------
+
+    def expression(self, expression: Expression) -> Expression:
+        if expression.operator in ("Gt", "Lt"):
+            self.sized.add(expression.key)
+        values = tuple(self.value(expression.key, value) for value in expression.values)
+        return Expression(self.key(expression.key), expression.operator, values)
+
+    def _field(self, expression: Expression) -> Expression:
+        """Rename a requirement on `metadata.name`, the only field there is."""
+        return Expression("metadata.name", expression.operator, renamed(self.node, expression.values))
+
+    def node_term(self, term: NodeTerm) -> NodeTerm:
+        return NodeTerm(renamed(self.expression, term.expressions), renamed(self._field, term.fields))
+
+    def selector(self, selector: LabelSelector | None) -> LabelSelector | None:
+        return None if selector is None else LabelSelector(renamed(self.expression, selector.expressions))
+
+    def toleration(self, found: Toleration) -> Toleration:
+        return Toleration(self.key(found.key), found.operator, self.value(found.key, found.value), found.effect)
+
+    def asks(self, asks: ClaimRequest) -> ClaimRequest:
+        return ClaimRequest(
+            storage_class=None if asks.storage_class is None else self.of(CLASS, asks.storage_class),
+            request_bytes=asks.request_bytes,
+            modes=asks.modes,
+            block=asks.block,
+            selector=self.selector(asks.selector),
+        )
+
+
+# -- what needs no name ------------------------------------------------------------------------------------------------
+
+
+def renamed(rename: Callable[[_T], _T], found: Iterable[_T]) -> tuple[_T, ...]:
+    """Return everything renamed."""
+    return tuple(map(rename, found))
+
+
+def known_isa(text: str | None) -> str | None:
+    """Return an instruction set, None for what is none."""
+    return text if text is not None and well_known.is_isa(text) else None
+
+
+def one_of(text: str | None, known: Iterable[str], *, other: str | None = WITHHELD) -> str | None:
+    """Return a word of a list, and `other` for all that are not in it."""
+    return text if text is None or text in known else other
+
+
+def moment(text: str) -> str:
+    """Return a time, empty for what is none."""
+    return text if seconds(text) is not None else ""

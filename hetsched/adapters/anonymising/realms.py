@@ -1,0 +1,51 @@
+"""The kinds of names that a cluster holds, and what may stand for each.
+
+Rule: a pseudonym is valid where its name was: a label's key is a qualified name that means nothing, a resource is
+counted in whole units where it was, a zone keeps the number at its end, an address and an image lead nowhere.
+"""
+
+from __future__ import annotations
+
+from hetsched.contracts.units import is_extended
+
+from ..fields import is_label_value, is_qualified_name
+from . import well_known
+from .pseudonyms import Realm
+
+
+def _may_be_key(key: str, pseudonym: str) -> bool:
+    means_something = well_known.is_known_key(pseudonym) or pseudonym.startswith(well_known.PREFIXES)
+    return is_qualified_name(pseudonym) and not means_something
+
+
+def _as_resource(resource: str, pseudonym: str) -> str:
+    """Write a resource that is counted as this one is: in whole units where it has a domain that is not Kubernetes'."""
+    if "/" not in resource or "/" in pseudonym:
+        return pseudonym
+    return f"{pseudonym}.example.com/device" if is_extended(resource) else f"kubernetes.io/{pseudonym}"
+
+
+def _may_be_resource(resource: str, pseudonym: str) -> bool:
+    odd = well_known.is_known_resource(pseudonym) or pseudonym.startswith("hugepages-")
+    return is_qualified_name(pseudonym) and not odd and is_extended(pseudonym) == is_extended(resource)
+
+
+def _as_stem(stem: str, pseudonym: str) -> str:
+    return f"{pseudonym}-"  # the number of the zone follows
+
+
+NODE, POD, GANG = Realm("node-"), Realm("pod-"), Realm("group-")
+# Pods are ordered by `namespace/name`, and `-` sorts before `/`.
+NAMESPACE = Realm("ns-", order=lambda name: f"{name}/")
+KEY = Realm("key-", may_stand=_may_be_key)
+VALUE = Realm("alias-", may_stand=lambda _, pseudonym: is_label_value(pseudonym))
+RESOURCE = Realm("resource-", may_stand=_may_be_resource, write=_as_resource)
+ZONE_STEM = Realm("zone-", write=_as_stem)
+OWNER, KIND, UID, CARD = Realm("owner-"), Realm("Kind"), Realm("uid-"), Realm("card-")
+IMAGE, CONTAINER, GATE = Realm("example.invalid/image-"), Realm("container-"), Realm("gate-")
+SCHEDULER, ADDRESS, VENDOR = Realm("scheduler-"), Realm("2001:db8::"), Realm("vendor-")
+CLAIM, VOLUME, CLASS, HANDLE = Realm("claim-"), Realm("volume-"), Realm("class-"), Realm("handle-")
+DRIVER, POOL, DEVICE, DEVICE_CLASS = Realm("driver-"), Realm("pool-"), Realm("device-"), Realm("device-class-")
+REQUEST, DEVICE_CLAIM, SELECTOR = Realm("request-"), Realm("device-claim-"), Realm("selector")
+ATTRIBUTE, ATTRIBUTE_TEXT, ATTRIBUTE_NUMBER = Realm("attribute"), Realm("text-"), Realm("1")
+PRIORITY, RUNTIME, QUOTA, BUDGET = Realm("priority-"), Realm("runtime-"), Realm("quota-"), Realm("budget-")

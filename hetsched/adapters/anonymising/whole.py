@@ -1,0 +1,152 @@
+"""A cluster without its names: what may leave the house, and still decides the same.
+
+Problem: whoever helps with a decision needs the cluster, and must not learn who runs what on which machine.
+Rule: deny by default. A content is built anew, field by field: amounts, times, flags and what `well_known` knows are
+taken over, every other name gets a pseudonym of its realm, all other text is left out or says `withheld`. A field that
+this module does not name is left out. What is equal stays equal (selectors, owners, topology, grants) and names keep
+their order, by which ties are broken. A value that is compared by size is a number and stays. Expressions of devices
+are replaced by attributes that answer them as before. Names of policies and models of cards stay.
+Invariants: the anonymised content, written and read again, decides as its original does, pod by pod and node by node,
+but for policies whose ties are random: these draw by the pod's name. No name can be worked out from its pseudonym.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota, PriorityClass, RuntimeClass
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.workload import PodGroup
+
+from ..fields import is_dns_label
+from . import well_known
+from .devices import DeviceNames
+from .names import WITHHELD, Names, one_of, renamed
+from .nodes import Nodes
+from .pods import Pods
+from .pseudonyms import Pseudonyms
+from .realms import BUDGET, GANG, PRIORITY, QUOTA, RUNTIME
+from .volumes import Volumes
+
+_UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
+
+
+def anonymised(content: ClusterContent) -> ClusterContent:
+    """Return a content that decides the same and names nobody."""
+    pseudonyms = Pseudonyms()
+    names = Names(pseudonyms)
+    _Renaming(names).content(content)
+    pseudonyms.settle()
+    return _Renaming(Names(pseudonyms, frozenset(names.sized))).content(content)
+
+
+class _Renaming:
+    """One way through a content; the first only tells the names."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._nodes = Nodes(names)
+        self._pods = Pods(names)
+
+    def content(self, content: ClusterContent) -> ClusterContent:
+        return ClusterContent(
+            nodes=renamed(self._nodes.node, content.nodes),
+            running=renamed(self._pods.pod, content.running),
+            pending=renamed(self._pods.pod, content.pending),
+            policies=renamed(self._policy, content.policies),
+            namespaces={
+                self._names.namespace(name): self._names.labels(labels) for name, labels in content.namespaces.items()
+            },
+            namespace_policies={
+                self._names.namespace(name): policy if is_dns_label(policy) else WITHHELD
+                for name, policy in content.namespace_policies.items()
+            },
+            priority_classes={
+                self._priority_class(name): PriorityClass(found.value, found.default, found.preempts)
+                for name, found in content.priority_classes.items()
+            },
+            runtime_classes={
+                self._names.of(RUNTIME, name): self._runtime_class(found)
+                for name, found in content.runtime_classes.items()
+            },
+            pod_groups={self._names.key_of(GANG, key): self._group(found) for key, found in content.pod_groups.items()},
+            storage=Volumes(self._names).storage(content.storage),
+            devices=DeviceNames(self._names).devices(content.devices),
+            quotas=renamed(self._quota, content.quotas),
+            budgets=renamed(self._budget, content.budgets),
+            pod_usages=renamed(self._pods.usage, content.pod_usages),
+        )
+
+    def _priority_class(self, name: str) -> str:
+        return name if name in well_known.PRIORITY_CLASSES else self._names.of(PRIORITY, name)
+
+    def _runtime_class(self, found: RuntimeClass) -> RuntimeClass:
+        return RuntimeClass(
+            overhead=self._names.amounts(found.overhead),
+            node_selector=self._names.pairs(found.node_selector),
+            tolerations=renamed(self._names.toleration, found.tolerations),
+        )
+
+    def _group(self, group: PodGroup) -> PodGroup:
+        return PodGroup(
+            min_member=group.min_member,
+            timeout_seconds=group.timeout_seconds,
+            min_resources=self._names.amounts(group.min_resources),
+            native=group.native,
+            unsupported=one_of(group.unsupported, ("", *_UNSUPPORTED_OF_GROUPS), other=_UNSUPPORTED_OF_GROUPS[0]) or "",
+        )
+
+    def _quota(self, quota: ElasticQuota) -> ElasticQuota:
+        return ElasticQuota(
+            namespace=self._names.namespace(quota.namespace),
+            name=self._names.of(QUOTA, quota.name),
+            min=self._names.amounts(quota.min),
+            max=self._names.amounts(quota.max),
+        )
+
+    def _budget(self, budget: DisruptionBudget) -> DisruptionBudget:
+        return DisruptionBudget(
+            namespace=self._names.namespace(budget.namespace),
+            name=self._names.of(BUDGET, budget.name),
+            selector=self._names.selector(budget.selector),
+            desired_healthy=budget.desired_healthy,
+        )
+
+    def _policy(self, policy: PolicySpec) -> PolicySpec:
+        return PolicySpec(
+            name=policy.name, plugins=renamed(self._plugin, policy.plugins), ties=policy.ties, version=policy.version
+        )
+
+    def _plugin(self, use: PluginUse) -> PluginUse:
+        return PluginUse(use.name, use.weight, self._params(use.name, use.params))
+
+    def _params(self, plugin: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Rename what parameters name; one that is neither known nor numbers and words of ours is left out."""
+        team = str(params.get("team_label", ""))
+        named: dict[tuple[str, str], Callable[[Any], Any]] = {
+            ("binpack", "resources"): self._names.resources,
+            ("fair-share", "team_label"): self._names.key,
+            ("fair-share", "team_weights"): lambda due: {
+                self._names.value(team, name): part for name, part in due.items()
+            },
+            ("fair-share", "namespace_weights"): lambda due: {
+                self._names.namespace(name): part for name, part in due.items()
+            },
+        }
+        found: dict[str, Any] = {}
+        for name, value in params.items():
+            if (plugin, name) in named:
+                found[name] = named[plugin, name](value)
+            elif _is_plain(value):
+                found[name] = value
+        return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a parameter is made of numbers, yes and no, and words that built-in plugins know."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, str):
+        return value in well_known.PARAMETER_WORDS
+    return value is None or isinstance(value, bool | int | float)

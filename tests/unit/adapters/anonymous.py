@@ -1,0 +1,50 @@
+"""What was decided about a content, without its names: pods and nodes are told by their places in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.policies import BUILTIN
+from hetsched.engine.policy import compile_policy
+from hetsched.engine.registry import load_registry
+from hetsched.engine.state import ClusterState
+from hetsched.engine.whatif import what_if
+
+REGISTRY = load_registry()
+HETSCHED = BUILTIN["hetsched"]
+
+
+def decided(content: ClusterContent, policy: PolicySpec = HETSCHED) -> dict[str, Any]:
+    """Place what waits, and return for each pod where it went and what it got, or why it did not, node by node."""
+    nodes = {node.name: place for place, node in enumerate(content.nodes)}
+    pods = {pod.key: place for place, pod in enumerate((*content.pending, *content.running))}
+    compiled = compile_policy(policy, REGISTRY)
+    answer = what_if(ClusterState.of(content), compiled, content.pending, evaluated_at="", explain=True)
+    return {
+        "placed": {
+            pods[one.pod]: (
+                nodes[one.node],
+                one.score,
+                one.isa.mode,
+                [zone.cpus for zone in one.zones],
+                [(card.index, card.milli, card.memory_mib) for card in one.gpus],
+            )
+            for one in answer.placements
+        },
+        "unplaced": {
+            pods[one.pod]: (one.verdict, sorted((reason.code, reason.plugin, reason.nodes) for reason in one.reasons))
+            for one in answer.unplaced
+        },
+        "nodes": {
+            (pods[one.pod], nodes[one.name]): (
+                one.feasible,
+                one.refused and one.refused.code,
+                [(score.plugin, score.weighted) for score in one.scores],
+                one.rank,
+            )
+            for one in answer.nodes or ()
+        },
+        "evicted": sorted((pods[one.pod], nodes[one.node]) for one in answer.evictions),
+    }

@@ -1,0 +1,60 @@
+"""Names get other names: each its own, in the same order, beside names that stay."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsched.adapters.anonymising.pseudonyms import Pseudonyms, Realm
+from hetsched.adapters.fields import is_label_value
+
+PLAIN = Realm("node-")
+WORDS = Realm("alias-", may_stand=lambda _, pseudonym: is_label_value(pseudonym))
+NAMES = st.sets(st.from_regex(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,6}[A-Za-z0-9]", fullmatch=True), max_size=20)
+
+
+def given_to(names: set[str], realm: Realm = PLAIN, *, staying: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Return the pseudonyms of these names."""
+    pseudonyms = Pseudonyms()
+    for name in names:
+        pseudonyms.of(realm, name, stays=name in staying)
+    pseudonyms.settle()
+    return {name: pseudonyms.of(realm, name, stays=name in staying) for name in names}
+
+
+def test_names_are_numbered_in_their_order() -> None:
+    assert given_to({"zeus", "acme-1", "acme"}) == {"acme": "node-0001", "acme-1": "node-0002", "zeus": "node-0003"}
+
+
+def test_more_names_than_digits_make_longer_numbers() -> None:
+    found = given_to({f"n{number:05}" for number in range(10_000)})
+    assert (found["n00000"], found["n09999"]) == ("node-00001", "node-10000")
+
+
+def test_a_name_between_two_that_stay_gets_a_stem_between_them() -> None:
+    found = given_to({"false", "gold", "true", "yard"}, WORDS, staying=frozenset({"false", "true"}))
+    assert found == {"false": "false", "gold": "g-alias-0001", "true": "true", "yard": "u-alias-0002"}
+
+
+def test_nothing_is_told_of_no_name() -> None:
+    assert given_to({"", "a"}) == {"": "", "a": "node-0001"}
+
+
+@given(NAMES)
+def test_the_order_is_kept(names: set[str]) -> None:
+    found = given_to(names)
+    assert sorted(names, key=found.__getitem__) == sorted(names)
+    assert len(set(found.values())) == len(names)
+
+
+@given(NAMES, st.sets(st.sampled_from(["5", "false", "kata", "m", "true"])))
+def test_the_order_is_kept_around_names_that_stay(names: set[str], staying: set[str]) -> None:
+    found = given_to(names | staying, WORDS, staying=frozenset(staying))
+    assert sorted(found, key=found.__getitem__) == sorted(found)
+    assert len(set(found.values())) == len(found)
+    assert all(is_label_value(pseudonym) for pseudonym in found.values())
+
+
+@given(NAMES)
+def test_pseudonyms_are_those_of_any_names_in_this_order(names: set[str]) -> None:
+    others = {f"x{place:04}": name for place, name in enumerate(sorted(names))}
+    found, same = given_to(names), given_to(set(others))
+    assert {others[name]: pseudonym for name, pseudonym in same.items()} == found
