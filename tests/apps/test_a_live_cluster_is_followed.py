@@ -117,6 +117,25 @@ def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) 
     assert not Reservation.objects.filter(active=True).exists()
 
 
+@pytest.mark.parametrize(
+    ("ended", "deleting", "state"),
+    [("failed", True, "cancelled"), ("failed", False, "failed"), ("succeeded", True, "succeeded")],
+)
+def test_whose_containers_were_ended_by_its_deletion_did_not_fail(
+    cluster: Cluster, ended: str, deleting: bool, state: str
+) -> None:
+    # Kubelets tell that the containers ended before the pod goes; both may come at once or one by one.
+    placed_on(cluster, "n1")
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
+    phase = ended.capitalize()
+    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase=phase, ended=ended, deleting=deleting)])
+    assert state_of() == state
+    assert Node.objects.get(name="n1").requested.get("cpu", 0) == 0
+    seen(cluster, pods_gone=["default/p"])
+    assert state_of() == state
+    assert check_invariants() == []
+
+
 def test_a_pod_that_somebody_else_bound_is_charged_where_it_is(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n2", phase="Running")])

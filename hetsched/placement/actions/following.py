@@ -7,7 +7,8 @@ Rule: one transaction per batch of changes, under the epoch of the follower. A p
     not seen before, on a node   charged to that node, whoever put it there, as soon as that node is seen
     waiting                      what it asks for by now: gates go, groups and classes come
     ours, now on a node          bound, if it is where we put it; else it is charged where it is
-    phase                        running; succeeded or failed, with the container that ended it
+    phase                        running; succeeded or failed, with the container that ended it; who fails while being
+                                 deleted was ended by that, and is cancelled, as soon as its kubelet says so
     refused by its node          its owner's next pods stay away from there for a while
     gone, or replaced by a uid   cancelled; what it held is kept for a while unless nothing of it ran at the last
     only being deleted           nothing: it holds what it holds until it is proved to be gone
@@ -196,7 +197,9 @@ class _Batch:
             self.steps[step].append(row)
         if seen.refusal is not None and row.origin in Pod.OURS:  # others choose by what they know
             self.refused.append((row, seen))
-        if seen.ended:
+        if seen.deleting and seen.ended == State.FAILED:
+            self.over["deleted in the cluster"].append(row)
+        elif seen.ended:
             self.steps[State(seen.ended)].append(row)
             self.messages[_how_it_ended(seen)].append(row)
         elif row.message != (told := _what_it_waits_for(seen)):
