@@ -18,8 +18,6 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -47,13 +45,13 @@ from hetsched.placement.queue import is_any_due
 from hetsched.placement.snapshot import Warm, warm
 
 from . import bind
+from .giving_way import giving_way
 from .schedule import batch
 
 LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed
 WARM_SECONDS = 2.0
 CONFIRM_SECONDS = 0.5  # nobody waits for it: the echo is noted and left out meanwhile
 CONFIRM_AT_ONCE = 200
-GIVE_WAY_SECONDS = 0.0002  # every statement gives the interpreter up, and waits for it as long as this
 LARGE_NODES = 1000  # from here on a state takes seconds to fold
 MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
 MOST_BINDING = 400
@@ -102,33 +100,10 @@ class _Echo(msgspec.Struct):
 _echo = msgspec.json.Decoder(_Echo)
 
 
-class _GivingWay:
-    """While anybody is inside, the interpreter is given up as soon as another thread asks for it."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(GIVE_WAY_SECONDS)
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                sys.setswitchinterval(self._before)
-
-
-_giving_way = _GivingWay()  # several clusters may be folded at once, and the interval is that of the process
-
-
 def _fold(copy: Warm) -> None:
     """Fold a state beside the events, letting whoever takes them in go first."""
     try:
-        with _giving_way, copy.held():
+        with giving_way, copy.held():
             pass
     finally:
         connection.close()

@@ -22,6 +22,7 @@ from hetsched.inventory.models import Cluster
 
 from .ids import sortable_id
 
+CAME = "its pod came"  # why room is let go that the pod has by now
 MARK = "~"  # no API server takes it in a name, so no pod is ever mistaken for what is ours alone
 
 

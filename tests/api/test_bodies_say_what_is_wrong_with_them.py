@@ -30,6 +30,12 @@ def test_a_field_that_nobody_knows_is_named_with_those_there_are(operator: Api) 
     assert told["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
 
 
+def test_a_word_that_a_field_does_not_take_is_told_those_it_takes(operator: Api) -> None:
+    told = operator("POST", "nodes/n1/actions/", {"action": "explode", "reason": "x"}, status=400, if_match="*").json()
+    assert told["place"] == "action"
+    assert told["hint"].startswith("Known: cordon, uncordon")
+
+
 def test_a_bare_object_is_the_manifest(operator: Api) -> None:
     told = operator("POST", "workloads/", {"kind": "Pod"}, status=400).json()
     assert told["place"].startswith("manifest")

@@ -12,7 +12,7 @@ from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.decision import PolicyRef
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Room, cancel_hold, hold
-from hetsched.placement.models import Hold
+from hetsched.placement.models import Hold, Reservation
 from tests.builders import a_node, a_pod
 from tests.pages.test_words_of_agents_are_shown import words
 from tests.scenes import ALICE, a_cluster, submitted
@@ -95,6 +95,16 @@ def test_a_workload_says_that_its_room_was_kept(viewer: Client, cluster: Cluster
     workload = submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
     assert f"Room kept by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
     assert str(workload.pk) in words(viewer, f"/holds/{row.pk}/")
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("its pod came", "given to its pod"), ("hold used", "free again")])
+def test_room_that_was_not_needed_is_not_said_to_be_given(
+    viewer: Client, cluster: Cluster, reason: str, shown: str
+) -> None:
+    row = held(cluster)
+    submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
+    Reservation.objects.update(active=False, release_reason=reason, released_revision=9)
+    assert shown in words(viewer, f"/holds/{row.pk}/")
 
 
 def test_search_and_audit_lead_to_it(browsing: Callable[..., Client], cluster: Cluster) -> None:

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from workers.live import GIVE_WAY_SECONDS, _GivingWay
+from workers.giving_way import GIVE_WAY_SECONDS, GivingWay
 
 
 def test_the_last_one_sets_it_back() -> None:
-    before, giving_way = sys.getswitchinterval(), _GivingWay()
+    before, giving_way = sys.getswitchinterval(), GivingWay()
     with giving_way:
         with giving_way:
             assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)

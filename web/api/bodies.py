@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from django.conf import settings
@@ -144,10 +144,18 @@ def convert(values: Any, document: type[T]) -> T:
         if field is not None:
             hint = f"Known: {', '.join(_fields(document))}" if "unknown" in message and not place else ""
             place = f"{place}.{field[1]}".lstrip(".")
+        elif choices := _choices(document, place):
+            hint = f"Known: {', '.join(choices)}"
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 
 _FIELD = re.compile(r"field `(.+)`")  # one that lacks, or that is not known
+
+
+def _choices(document: Any, place: str) -> list[str]:
+    """Return what a field takes, where that is one of some words."""
+    types = (field.type for field in msgspec.structs.fields(document) if field.encode_name == place)
+    return [str(word) for kind in types if get_origin(kind) is Literal for word in get_args(kind)]
 
 
 def _fields(document: Any) -> list[str]:

@@ -81,6 +81,11 @@ def holds(subject: Subject) -> QuerySet[Hold]:
     return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & inside)
 
 
+def may_change_hold(subject: Subject, hold: Hold) -> bool:
+    """Tell whether a hold is the asker's own, or the asker may operate."""
+    return hold.owner == subject.owner or subject.may(Action.OPERATE)
+
+
 def own_hold(subject: Subject, hold_id: str) -> Hold:
     """Return a hold that the asker may use or change: one of its own, or any for whoever may operate.
 
@@ -89,7 +94,7 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
     found = holds(subject).select_related("cluster").filter(pk=hold_id).first()
     if found is None:
         raise not_found("hold", hold_id)
-    if found.owner != subject.owner and not subject.may(Action.OPERATE):
+    if not may_change_hold(subject, found):
         raise Refused(403, "HoldNotYours", f"hold {found.pk} is {found.held_by}'s", place="hold")
     return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import partial
+
 from django.conf import settings
 from django.db.models import Count, Q
 from django.http import Http404
@@ -14,11 +15,12 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.actions import cluster_topic
+from hetsched.placement.holds import CAME
 from hetsched.placement.models import Hold, Pod, Reservation
 from web.api import holds as api
 from web.api import reach
 
-from .acting import Act
+from .acting import Act, body_of
 from .amounts import duration
 from .held import held_row
 from .lists.columns import Cell, Column
@@ -145,7 +147,15 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
             "hold": row,
             "label": LABELS[row.state],
             "tone": _TONES.get(row.state, ""),
-            "rooms": [{**held_row(room), "node": room.node.name, "kept": room.active} for room in shown],
+            "rooms": [
+                {
+                    **held_row(room),
+                    "node": room.node.name,
+                    "kept": room.active,
+                    "given": room.release_reason == CAME,
+                }
+                for room in shown
+            ],
             "more": max(0, row.pod_count - MOST_PODS_SHOWN),
             "acts": on_hold(row, subject),
             "spans": spans(),
@@ -155,30 +165,25 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
 
 def on_hold(row: Hold, subject: Subject) -> list[Act]:
     """Return what this person may do to a hold: nothing once it is claimed or over."""
-    own = subject.may(Action.SUBMIT) and (row.owner == subject.owner or subject.may(Action.OPERATE))
-    if not own or row.state != Hold.HELD:
+    if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and reach.may_change_hold(subject, row)):
         return []
-    url, tag = f"/api/v1/holds/{row.pk}/actions/", api.tag(row)
+    act = partial(Act, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
     return [
-        Act(
+        act(
             label=_("Extend…"),
-            url=url,
             title=_("Keep this room for longer?"),
             text=_("It is kept for as long from now on. Nobody else is placed there meanwhile."),
             confirm=_("Extend"),
-            body=msgspec.json.encode({"action": "extend"}).decode(),
-            etag=tag,
+            body=body_of({"action": "extend"}),
             done=_("The room is kept for longer."),
             more="extend-fields",
         ),
-        Act(
+        act(
             label=_("Cancel hold…"),
-            url=url,
             title=_("Cancel this hold?"),
             text=_("Others may take it at once. A submission that names this hold is refused from then on."),
             confirm=_("Cancel hold"),
-            body=msgspec.json.encode({"action": "cancel"}).decode(),
-            etag=tag,
+            body=body_of({"action": "cancel"}),
             done=_("The room is free."),
             tone="bad",
         ),

@@ -41,6 +41,7 @@ from hetsched.policies.models import Policy
 
 from .. import dispatch
 from ..bookings import Booked
+from ..holds import CAME
 from ..lifecycle import HOLDING, QUEUED, State
 from ..models import Decision, Eviction, Nomination, Pod
 from ..queue import Waiting, backoff
@@ -123,7 +124,7 @@ def record(
                 _nominate(change, results)
             _move(change, results, {d.pod_id: d.pk for d in decisions}, revision)
             placed = [result for result in told if result.verdict is Verdict.PLACED]
-            use(change, [result.room.pod_id for result in placed if result.room is not None], "its pod came")
+            use(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in told:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
