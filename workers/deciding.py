@@ -22,14 +22,14 @@ from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.booking import Booking
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.evictions import evictions
-from hetsched.engine.explain import Diagnosis, best, diagnose
-from hetsched.engine.gangs import gang_key, together
-from hetsched.engine.hints import for_anything
-from hetsched.engine.policy import Policy
-from hetsched.engine.status import Spared
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.explain.diagnosis import Diagnosis, best, diagnose
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.gangs import gang_key, together
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.queueing_hints import for_anything
+from hetsched.engine.framework.status import Spared
+from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
 from hetsched.placement.actions.evicting import spared
 from hetsched.placement.queue import Waiting

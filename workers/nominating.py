@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from hetsched.contracts.decision import Evicted, Reason
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.attempt import Attempt
-from hetsched.engine.booking import Booking
-from hetsched.engine.cycle import Outcome, Scheduler
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
 from hetsched.placement.snapshot import Loaded, Nominee
 

@@ -16,9 +16,9 @@ import msgspec
 
 from hetsched.contracts.decision import NodeOutcome
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.booking import Booking
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.explain import best
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.explain.diagnosis import best
+from hetsched.engine.framework.cycle import Outcome, Scheduler
 from hetsched.placement.actions import GivenRoom
 from hetsched.placement.holds import MARK
 from hetsched.placement.lifecycle import State

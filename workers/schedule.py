@@ -26,7 +26,7 @@ from django.conf import settings
 
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.waits import Event, WaitsFor
-from hetsched.engine.policy import Policy
+from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading

@@ -20,8 +20,8 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.goldens import Golden
-from hetsched.engine.isa_strings import required_isa
+from hetsched.engine.framework.isa_strings import required_isa
+from hetsched.engine.simulation.golden_placements import Golden
 
 from .documents import Document, load_documents
 from .files import Source, parse_workload

@@ -101,9 +101,9 @@ _JSON = {"Content-Type": "application/json"}
 def _on_files(
     cluster: Sequence[str], files: Sequence[str], goal: Goal, target: float, most_moves: int, policy: str | None
 ) -> Advice:
-    from hetsched.engine.advice import advise as search
-    from hetsched.engine.policy import IMPLIED
-    from hetsched.engine.state import ClusterState
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.framework.policy import IMPLIED
+    from hetsched.engine.simulation.advice import advise as search
 
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:

@@ -31,7 +31,7 @@ from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.findings import Artefact, Gate, Level, Place
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.gate import judge, with_needs
+from hetsched.engine.simulation.ci_gate import judge, with_needs
 
 from .client import DEFAULT_SERVER, connect
 from .options import (
@@ -145,8 +145,8 @@ def _asked(
 
 
 def _offline(nodes: ClusterContent, asked: ClusterContent, pods: list[PodSpec], policy: str | None) -> WhatIfAnswer:
-    from hetsched.engine.state import ClusterState
-    from hetsched.engine.whatif import what_if
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.simulation.what_if import what_if
 
     (spec,), chosen = choose_policies([policy] if policy else [], nodes, msgspec.structs.replace(asked, pending=pods))
     state = ClusterState.of(nodes)

@@ -16,7 +16,7 @@ from hetsched.contracts.errors import InputError
 from .output import console
 
 if TYPE_CHECKING:
-    from hetsched.engine.registry import PluginInfo, Registry
+    from hetsched.engine.framework.registry import PluginInfo, Registry
 
 _MADE = "<!-- Written by `hetsched docs`; change the code instead. -->\n\n"
 
@@ -26,7 +26,7 @@ def docs(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a page is out of date.")] = False,
 ) -> None:
     """Write the reference pages: plugins and the life of a pod."""
-    from hetsched.engine.registry import load_registry
+    from hetsched.engine.framework.registry import load_registry
 
     pages = reference_pages(load_registry())
     stale = [name for name, text in pages.items() if _read(out / name) != text]
@@ -68,7 +68,7 @@ def _described(registry: Registry) -> list[tuple[PluginInfo, dict[str, Any]]]:
 
 def plugin_page(info: PluginInfo, described: dict[str, Any]) -> str:
     """Return the page of one plugin: its rule as its file states it, its parameters, and who uses it."""
-    from hetsched.engine.policies import BUILTIN
+    from hetsched.engine.framework.builtin_policies import BUILTIN
 
     users = [name for name, policy in BUILTIN.items() if any(use.name == info.name for use in policy.plugins)]
     lines = [

@@ -78,7 +78,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
         Raises: InputError.
         """
-        from hetsched.engine.policies import BUILTIN
+        from hetsched.engine.framework.builtin_policies import BUILTIN
         from hetsched.lab.experiments.openb import POLICIES, Study
 
         if not self.lists:

@@ -31,7 +31,7 @@ from .output import note
 _OF_BOTH = ("running", "pod_usages", "quotas", "budgets")
 
 if TYPE_CHECKING:
-    from hetsched.engine.policy import Policy
+    from hetsched.engine.framework.policy import Policy
 
 STDIN = "-"
 _MANIFESTS = (".yaml", ".yml", ".json", ".csv")
@@ -218,7 +218,7 @@ def choose_policies(
 
     Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or what is wrong with a policy's file.
     """
-    from hetsched.engine.policies import BUILTIN, DEFAULT
+    from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 
     known = BUILTIN | {spec.name: spec for spec in nodes.policies + asked.policies}
     if arguments:
@@ -266,8 +266,8 @@ def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: Sequen
 
     Raises: InputError.
     """
-    from hetsched.engine.policy import compile_policy
-    from hetsched.engine.registry import load_registry
+    from hetsched.engine.framework.policy import compile_policy
+    from hetsched.engine.framework.registry import load_registry
 
     registry = load_registry()
     if not preemption:

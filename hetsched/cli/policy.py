@@ -261,11 +261,11 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     from hetsched.adapters.goldens import parse_goldens
     from hetsched.contracts.cluster import ClusterContent
     from hetsched.contracts.golden import GoldenCheck
-    from hetsched.engine.cycle import Scheduler
-    from hetsched.engine.goldens import empty, judge
-    from hetsched.engine.policy import IMPLIED, compile_policy
-    from hetsched.engine.registry import load_registry
-    from hetsched.engine.state import ClusterState
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.framework.cycle import Scheduler
+    from hetsched.engine.framework.policy import IMPLIED, compile_policy
+    from hetsched.engine.framework.registry import load_registry
+    from hetsched.engine.simulation.golden_placements import empty, judge
 
     nodes = parse_cluster(read_sources(cluster, "--cluster")) if cluster else ClusterContent()
     if not nodes.nodes:

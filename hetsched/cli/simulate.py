@@ -50,7 +50,7 @@ def simulate(
     specs, pods = choose_policies(policy or [], nodes, asked)
     policies = [compile_choice(spec) for spec in specs]
 
-    from hetsched.engine.state import ClusterState
+    from hetsched.engine.cluster.state import ClusterState
     from hetsched.lab.replay import replay
     from hetsched.lab.report import Run
 

@@ -59,9 +59,9 @@ def whatif(
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     compiled = compile_choice(spec, preemption=not no_preempt)
 
-    from hetsched.engine.state import ClusterState
-    from hetsched.engine.supposing import check_drained, copies, with_nodes
-    from hetsched.engine.whatif import what_if
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
+    from hetsched.engine.simulation.what_if import what_if
 
     state = ClusterState.of(nodes)
     if added or copy_node:

@@ -25,7 +25,7 @@ from hetsched.contracts.facts import FactInQuarantine, noted
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.hints import differences
+from hetsched.engine.framework.queueing_hints import differences
 from hetsched.journal.audit import SYSTEM, record
 from hetsched.journal.publish import publish_many
 

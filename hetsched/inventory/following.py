@@ -21,7 +21,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
 from hetsched.contracts.waits import Event
-from hetsched.engine.hints import differences
+from hetsched.engine.framework.queueing_hints import differences
 from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.rows import insert
 

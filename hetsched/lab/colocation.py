@@ -26,9 +26,9 @@ import msgspec
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.admission import kubelet_containers
-from hetsched.engine.kubelet import Counts, Machine, verdict
-from hetsched.engine.zones import setup_of, zones_of
+from hetsched.engine.numa.kubelet_admission import kubelet_containers
+from hetsched.engine.numa.topology_manager import Counts, Machine, verdict
+from hetsched.engine.numa.zones import setup_of, zones_of
 
 Shares = tuple[float, ...]
 

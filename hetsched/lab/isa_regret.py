@@ -15,9 +15,9 @@ import random
 from hetsched.contracts.node_report import IsaReport, NodeReport
 from hetsched.contracts.units import MIB
 from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
 from hetsched.isa import match, parse
 
 NODES, NARROW_JOBS, WIDE_JOBS = 300, 2000, 400

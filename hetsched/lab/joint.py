@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine import nash
-from hetsched.engine.columns import Bools, Floats, Ints, Rows, Window
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.request import Request
-from hetsched.engine.scoring import INFEASIBLE
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Rows, Window
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.scoring import INFEASIBLE
 
 _LEAST_GROWTH = 1e-12
 

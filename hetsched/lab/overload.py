@@ -20,11 +20,11 @@ import msgspec
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec, Ties
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.fragments import published_mix, row_fragments
-from hetsched.engine.mix import Mix
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.gpu.fragmentation import published_mix, row_fragments
+from hetsched.engine.gpu.workload_mix import Mix
 
 from .arrival import gpu_demand_milli
 

@@ -16,13 +16,13 @@ from itertools import islice
 import msgspec
 
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.evictions import evictions
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.gpu.workload_mix import mix_of
+from hetsched.engine.simulation.evictions import evictions
 
 from .arrival import gpu_demand_milli
 

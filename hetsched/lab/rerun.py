@@ -23,16 +23,16 @@ import msgspec
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.balance import ClusterMetrics, cluster_metrics
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.evictions import evictions
-from hetsched.engine.explain import diagnose
-from hetsched.engine.gangs import together
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policy import Policy
-from hetsched.engine.scoring import INFEASIBLE
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.gangs import together
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.scoring import INFEASIBLE
+from hetsched.engine.gpu.workload_mix import mix_of
+from hetsched.engine.simulation.evictions import evictions
 
 Change = Literal["moved", "infeasible", "feasible"]
 

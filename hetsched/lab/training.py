@@ -20,13 +20,13 @@ import msgspec
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
-from hetsched.engine.booking import grant_card
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.zones import overcommitted
+from hetsched.engine.cluster.booking import grant_card
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.numa.zones import overcommitted
 
 from .colocation import (
     CostModel,

@@ -17,9 +17,9 @@ from hetsched.contracts.advice import Advice, Question
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.advice import advise
-from hetsched.engine.moving import Board
-from hetsched.engine.policy import Policy
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.simulation.advice import advise
+from hetsched.engine.simulation.moves import Board
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.parts import parts
 from hetsched.policies.effective import Chooser, active_specs

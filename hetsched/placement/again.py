@@ -12,7 +12,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import PolicyRef, Reason, Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.explain import diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.policies.models import PolicyRevision
 
 from .explain import announce_gang, scheduler_before

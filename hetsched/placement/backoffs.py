@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from hetsched.engine.avoiding import Avoided, Refused
+from hetsched.engine.cluster.avoided_nodes import Avoided, Refused
 from hetsched.inventory.models import Node
 from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared

@@ -16,7 +16,7 @@ from hetsched.adapters.documents import load_documents
 from hetsched.adapters.manifests import read_content
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.contracts.workload import PodSpec, Shape, is_ours
-from hetsched.engine.headroom import alone
+from hetsched.engine.simulation.headroom import alone
 
 from .lifecycle import State
 from .models import Pod

@@ -15,14 +15,14 @@ from django.db.models import Q
 from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import matrix
-from hetsched.engine.nearest import nearest_fit
-from hetsched.engine.policy import IMPLIED, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.tipping import tipping
-from hetsched.engine.whatif import expected_use
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.nearest_fit import nearest_fit
+from hetsched.engine.explain.tipping_points import tipping
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.what_if import expected_use
 from hetsched.policies.models import PolicyRevision
 
 from .backoffs import avoided

@@ -1,9 +1,9 @@
 """How many more copies of common shapes fit, now, in every pool of a cluster.
 
-Rule: the engine's own filters count on a copy of the warm state (`hetsched.engine.headroom`), under the cluster's
-policy. A table is kept until the cluster's revision moves on, and then for as long as makes the counting cost at most
-one part in twenty of a core, so it says when it was counted. Somebody who asks while it is counted gets the last one.
-Where nothing of a shape fits a pool, the most frequent first refusal of its nodes is told.
+Rule: the engine's own filters count on a copy of the warm state (`hetsched.engine.simulation.headroom`), under the
+cluster's policy. A table is kept until the cluster's revision moves on, and then for as long as makes the counting cost
+at most one part in twenty of a core, so it says when it was counted. Somebody who asks while it is counted gets the
+last one. Where nothing of a shape fits a pool, the most frequent first refusal of its nodes is told.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import first_refusals
-from hetsched.engine.headroom import Budget, Headroom
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import first_refusals
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.simulation.headroom import Budget, Headroom
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
 

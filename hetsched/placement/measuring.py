@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from hetsched.engine.balance import cluster_metrics
+from hetsched.engine.cluster.balance import cluster_metrics
 from hetsched.inventory.models import Cluster
 from hetsched.policies.models import Measure
 from hetsched.policies.planned import Measured

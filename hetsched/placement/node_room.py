@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.engine.node_room import NodeRoom, room_on
+from hetsched.engine.simulation.node_capacity import NodeRoom, room_on
 from hetsched.inventory.models import Cluster
 
 from .common_shapes import Common, common_shapes

@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.policy import Policy
+from hetsched.engine.framework.policy import Policy
 from hetsched.journal.parts import parts
 from hetsched.journal.prepared import Given, Prepared
 

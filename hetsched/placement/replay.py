@@ -23,9 +23,9 @@ from django.db.models import Q
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.policy import IMPLIED, Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.moment import one_moment
 from hetsched.journal.parts import parts

@@ -22,11 +22,11 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policy import IMPLIED, Policy, compile_policy
-from hetsched.engine.registry import Registry, load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import Spared
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.registry import Registry, load_registry
+from hetsched.engine.framework.status import Spared
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.prepared import Given, Prepared

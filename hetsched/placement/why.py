@@ -20,12 +20,12 @@ from hetsched.contracts.decision import Evicted, NearestFit, Reason, Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
-from hetsched.engine.blockers import blockers
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose
-from hetsched.engine.nearest import changes
-from hetsched.engine.policy import IMPLIED, compile_policy
-from hetsched.engine.registry import load_registry
+from hetsched.engine.explain.blockers import blockers
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.nearest_fit import changes
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.policies.effective import Chooser, active_specs
 
 from .lifecycle import FINISHED, HOLDING, QUEUED, State

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.state import ClusterState
-from hetsched.engine.zones import ZoneAtRisk, overcommitted
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.numa.zones import ZoneAtRisk, overcommitted
 from hetsched.inventory.models import Node
 
 from .models import Reservation

@@ -19,9 +19,9 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import MAX_WEIGHT, compile_policy
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import MAX_WEIGHT, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.audit import Actor, Program, record

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.admin import ReadOnlyAdmin, acting
 
 from . import agreed_admin  # noqa: F401 - registers golden placements, plans and previews

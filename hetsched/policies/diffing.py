@@ -13,7 +13,7 @@ import msgspec
 
 from hetsched.contracts.params import default_params
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.registry import Registry, load_registry
+from hetsched.engine.framework.registry import Registry, load_registry
 
 
 class SettingChange(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.engine.policy import MAX_WEIGHT
-from hetsched.engine.registry import Registry
+from hetsched.engine.framework.policy import MAX_WEIGHT
+from hetsched.engine.framework.registry import Registry
 
 from .actions import check
 from .models import NamespaceRule, Policy

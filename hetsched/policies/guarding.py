@@ -17,11 +17,11 @@ from django.db.models import Q, QuerySet
 
 from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, Judged
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.goldens import Golden, empty, judge
-from hetsched.engine.policy import IMPLIED, Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.golden_placements import Golden, empty, judge
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, Node
 

@@ -13,7 +13,7 @@ from django.test import Client
 
 from hetsched.access.tokens import create_token
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch, snapshot

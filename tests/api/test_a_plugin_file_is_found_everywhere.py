@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from hetsched.cli.docs import reference_pages
 from hetsched.engine import plugins
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from web.api.plugins import registry
 
 from .conftest import POD, Api
@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.registry import plugin
 
 
 class ShortNameParams(Params, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.policies.manifest import manifest_of
 from hetsched.policies.models import PolicyRevision
 

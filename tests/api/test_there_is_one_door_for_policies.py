@@ -22,11 +22,11 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.golden import Expectation
 from hetsched.contracts.observed import ObservedPolicy
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

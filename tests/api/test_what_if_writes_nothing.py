@@ -12,11 +12,11 @@ from django.db import connection
 
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.what_if import what_if
 from hetsched.placement.models import Decision
 
 from .conftest import POD, Api

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.policies.manifest import manifest_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.engine.explain import diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.inventory.actions import cordon
 from hetsched.placement.actions import release
 from hetsched.placement.explain import matrix_of, scheduler_before

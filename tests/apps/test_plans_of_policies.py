@@ -203,10 +203,10 @@ def test_what_is_refused_is_told_and_tried_again_after_a_while(cluster: Cluster)
 
 def _seed_for(node: str) -> int:
     """Return a seed that draws this one of two equal nodes for the pod default/p."""
-    from hetsched.engine.cycle import Scheduler
-    from hetsched.engine.policy import compile_policy
-    from hetsched.engine.registry import load_registry
-    from hetsched.engine.state import ClusterState
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.framework.cycle import Scheduler
+    from hetsched.engine.framework.policy import compile_policy
+    from hetsched.engine.framework.registry import load_registry
 
     for seed in range(100):
         spec = PolicySpec("mine", (PluginUse("resource-fit"),), Ties("random", seed))

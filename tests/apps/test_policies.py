@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.models import AuditEntry
 from hetsched.policies import actions
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from hetsched.contracts.policy import PolicySpec
 from hetsched.engine import plugins
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.forms import PolicyForm
 from hetsched.policies.models import Policy, PolicyRevision
@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.registry import plugin
 
 
 class ScratchParams(Params, frozen=True):

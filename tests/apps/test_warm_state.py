@@ -12,7 +12,7 @@ from hetsched.contracts.devices import DeviceId, Devices, ResourceClaim
 from hetsched.contracts.observed import Changes
 from hetsched.contracts.storage import PersistentVolume, Storage, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, DeviceUse
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import follow
 from hetsched.placement.invariants import check_invariants

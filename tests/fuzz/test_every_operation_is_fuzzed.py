@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import ignored_auth, negative_data_reject
 from hetsched.access.roles import MAY, Action, Role
 from hetsched.access.tokens import create_token
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import snapshot
 from hetsched.placement.actions import import_cluster, submit

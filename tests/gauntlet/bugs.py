@@ -112,7 +112,7 @@ BUGS = (
     ),
     Bug(
         "K14", "gangs that cannot be whole keep what they have", "koordinator-sh/koordinator#872",
-        "hetsched/engine/cycle.py",
+        "hetsched/engine/framework/cycle.py",
         "        while self.room.to_undo:\n            self._take_back(self.room.to_undo.popleft())\n",
         "        self.room.to_undo.clear()\n",
         "tests/unit/engine/test_gangs_are_placed_whole_or_not_at_all.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
@@ -125,7 +125,7 @@ BUGS = (
     ),
     Bug(
         "K16", "a share is put on a card that is full", "koordinator-sh/koordinator#3173",
-        "hetsched/engine/cards.py",
+        "hetsched/engine/gpu/eligibility.py",
         '        enough: Bools = nodes.load("card_milli_free") >= self.demand.milli\n',
         '        enough: Bools = nodes.load("card_milli_free") > 0\n',
         "tests/unit/engine/test_gpu_fit.py",

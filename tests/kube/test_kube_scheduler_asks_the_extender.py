@@ -24,11 +24,11 @@ from hetsched.adapters.kube.resources import LEASES, NODE_GPUS, NODES, PODS, TOP
 from hetsched.adapters.manifests import read_content
 from hetsched.adapters.pods import Names, PodReader
 from hetsched.contracts.allocation import Allocation
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN, DEFAULT
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from tests.kube import extended, kinds, mixed_fleet
 from tests.kube.control_plane import ControlPlane, free_port
 from tests.kube.kubelet import Kubelet

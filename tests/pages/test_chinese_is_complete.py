@@ -15,7 +15,7 @@ from pathlib import Path
 from django.test import Client
 from django.utils.translation.template import templatize
 
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
 from hetsched.policies.actions import activate, save_draft, set_namespace_rule
 from hetsched.policies.models import Policy, PolicyRevision

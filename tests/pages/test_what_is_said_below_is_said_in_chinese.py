@@ -17,8 +17,8 @@ from django.urls import reverse
 from django.utils import translation
 
 from hetsched.contracts.params import params_schema
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.registry import load_registry
 from web.pages.told import SENTENCES, catalogue, told
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -180,7 +180,7 @@ def let_preempt() -> int:
     import msgspec
 
     from hetsched.contracts.policy import PluginUse
-    from hetsched.engine.policies import BUILTIN, DEFAULT
+    from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
     from hetsched.journal.audit import SYSTEM
     from hetsched.policies.actions import activate, save_draft
 

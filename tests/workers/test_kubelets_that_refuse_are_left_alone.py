@@ -14,7 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.avoiding import Avoided
+from hetsched.engine.cluster.avoided_nodes import Avoided
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import figures, tally

@@ -9,11 +9,11 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.lease import leading
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node

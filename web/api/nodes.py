@@ -18,8 +18,8 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.engine.balance import node_balance
-from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.cluster.balance import node_balance
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.backoffs import kept_off

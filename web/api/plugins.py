@@ -10,7 +10,7 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.engine.registry import Registry, load_registry
+from hetsched.engine.framework.registry import Registry, load_registry
 
 from .documents import Document, Rows, page_of
 from .paging import LIST_QUERIES, page_of_sorted

@@ -33,13 +33,13 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Outcome
-from hetsched.engine.policies import BUILTIN, DEFAULT
-from hetsched.engine.policy import IMPLIED, compile_policy, policy_from_plain
-from hetsched.engine.policy import Policy as Compiled
-from hetsched.engine.state import ClusterState
-from hetsched.engine.supposing import check_drained, copies, with_nodes
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.policy import IMPLIED, compile_policy, policy_from_plain
+from hetsched.engine.framework.policy import Policy as Compiled
+from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
+from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.parts import parts
 from hetsched.placement.actions.imaging import with_known

@@ -20,7 +20,7 @@ from hetsched.access.subject import subject_of
 from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
-from hetsched.engine.movable import MESSAGES
+from hetsched.engine.simulation.movable_pods import MESSAGES
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.models import Cluster

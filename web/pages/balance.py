@@ -18,10 +18,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.times import seconds
-from hetsched.engine.balance import node_balance
-from hetsched.engine.columns import USAGE_RESOURCES, Bools
-from hetsched.engine.samples import STALE_SECONDS
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.balance import node_balance
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools
+from hetsched.engine.cluster.samples import STALE_SECONDS
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.snapshot import warm
 from web.api.metrics import load_sources

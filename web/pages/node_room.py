@@ -1,7 +1,7 @@
 """What still fits on a node: copies of the shapes that people ask for most, and what runs out first.
 
-Rule: the engine's own filters count (`hetsched.engine.node_room`). The first sentence is about the shape that is asked
-for most among those that fit.
+Rule: the engine's own filters count (`hetsched.engine.simulation.node_capacity`). The first sentence is about the shape
+that is asked for most among those that fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.node_room import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
+from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
 from hetsched.inventory.models import Node
 from hetsched.placement.node_room import ShapeRoom, rooms_on
 

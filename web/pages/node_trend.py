@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from django.db.models import Q
 
-from hetsched.engine.columns import USAGE_RESOURCES
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 

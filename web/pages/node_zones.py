@@ -14,7 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
-from hetsched.engine.avoiding import MOVED_AWAY
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.inventory.models import Node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation

@@ -19,7 +19,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import DNS_LABEL
 from hetsched.placement.models import Decision
 from hetsched.policies.documents import TOPIC

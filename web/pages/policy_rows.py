@@ -16,7 +16,7 @@ from django.utils.translation import pgettext
 
 from hetsched.contracts.params import default_params, params_schema
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.registry import PluginInfo, Registry
+from hetsched.engine.framework.registry import PluginInfo, Registry
 
 _KINDS = {"boolean": "switch", "integer": "integer", "number": "number", "string": "text"}
 _UNITS = {"seconds": "s", "percent": "%", "mib": "MiB", "millis": "ms", "bytes": "B", "hours": "h"}

@@ -11,7 +11,7 @@ from typing import Any
 from hetsched.contracts.decision import NodeOutcome, funnel
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import in_words
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision

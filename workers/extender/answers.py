@@ -22,7 +22,7 @@ from hetsched.adapters.kube.extender import (
     read_pod,
 )
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.extending import Fitting, fitting, leaving, priorities
+from hetsched.engine.framework.extender import Fitting, fitting, leaving, priorities
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 

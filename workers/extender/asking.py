@@ -19,7 +19,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, is_ours
-from hetsched.engine.cycle import Scheduler
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster

@@ -24,8 +24,8 @@ from hetsched.adapters.kube.resources import PODS
 from hetsched.adapters.pods import PodReader
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.engine.explain import best
-from hetsched.engine.extending import fitting
+from hetsched.engine.explain.diagnosis import best
+from hetsched.engine.framework.extender import fitting
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked

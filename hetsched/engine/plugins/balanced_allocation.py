@@ -20,12 +20,12 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine import nash
-from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
 
 
 class BalancedAllocationParams(Params, frozen=True):

@@ -22,11 +22,11 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY
-from hetsched.engine.columns import Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
 
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Score = Annotated[int, msgspec.Meta(ge=0, le=10)]

@@ -19,13 +19,13 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.engine.columns import Bools, Floats, Window
-from hetsched.engine.node_class import gpu_nodes, is_gpu_pod
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import Bools, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.node_class import gpu_nodes, is_gpu_pod
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 GPU_NODE = Refusal("ClassSplit", "the node has cards and the pod asks for none")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetsched.engine.columns import Floats, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.rivals import Pair
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.gpu.openb_baselines import Pair
 
 
 @plugin("dot-product", summary="Prefer the node whose free capacity is least in line with the pod (as published).")

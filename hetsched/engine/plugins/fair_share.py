@@ -18,9 +18,9 @@ import msgspec
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.registry import plugin
-from hetsched.engine.shares import Shares, filled
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.shares import Shares, filled
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
 
 _Weight = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 

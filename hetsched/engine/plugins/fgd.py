@@ -11,12 +11,12 @@ F = 0: int(100 * sigmoid(0.3)) = int(57.44) = 57; on the first it leaves 700 and
 
 from __future__ import annotations
 
-from hetsched.engine.columns import Floats, Window
-from hetsched.engine.fragments import Trial, fragmented, published_mix
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.fragmentation import Trial, fragmented, published_mix
 
 
 @plugin("fgd", summary="Place each pod where it fragments the GPUs least for the workload (FGD, as published).")

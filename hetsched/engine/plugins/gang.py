@@ -33,14 +33,14 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import GangMember, PodSpec
-from hetsched.engine.explain import Diagnosis
-from hetsched.engine.gangs import Roll, gang_key, room_for, short_of
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
-from hetsched.engine.waiting import PermitRoom
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import Diagnosis
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.gangs import Roll, gang_key, room_for, short_of
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
+from hetsched.engine.framework.waiting_pods import PermitRoom
 
 _NAME = "gang"
 _TOP_REASONS = 3

@@ -12,8 +12,8 @@ tie-breaks differ and the latest can interleave two groups of one second.
 from __future__ import annotations
 
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.registry import plugin
 
 
 @plugin("gang-sort", summary="Higher priority first, gangs side by side, then submission order.", reads=Reads.STATIC)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from hetsched.contracts.workload import Shape
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.rivals import free_milli, largest_milli
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.openb_baselines import free_milli, largest_milli
 
 _SHARED = -1
 

@@ -27,14 +27,14 @@ import numpy as np
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.engine.booking import grant_card
-from hetsched.engine.cards import CardDemand
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Bools, Window
-from hetsched.engine.links import best_linked
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.booking import grant_card
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.gpu.eligibility import CardDemand
+from hetsched.engine.gpu.links import best_linked
 
 NO_CARDS = Refusal("GpuNone", "the node has no GPU card")
 MODEL = Refusal("GpuModelMismatch", "too few cards of an accepted model or vendor", missing=("gpu-model",))

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Window
-from hetsched.engine.fragments import POINTS_PER_GPU, Trial, expected_rests, fragmented, whole_mix
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, Trial, expected_rests, fragmented, whole_mix
 
 
 class GpuGradientParams(Params, frozen=True):

@@ -26,12 +26,12 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Window
-from hetsched.engine.fragments import POINTS_PER_GPU, normalized
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
 
 _RESOURCES = (CPU, MEMORY)  # always the first two rows
 _CPU_ROW = 0

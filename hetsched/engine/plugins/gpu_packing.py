@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetsched.engine.cards import CardDemand
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.eligibility import CardDemand
 
 
 @plugin("gpu-packing", summary="Shared cards first, then used nodes, then fresh ones (as published).")

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetsched.engine.cards import CardDemand
-from hetsched.engine.columns import WHOLE_CARD_MILLI, Bools, Floats, Window
-from hetsched.engine.fragments import POINTS_PER_GPU, normalized
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.eligibility import CardDemand
+from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
 
 
 def prices_of(state: ClusterState) -> Floats | None:

@@ -13,13 +13,13 @@ import numpy as np
 
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import HostPort
-from hetsched.engine.columns import Bools, Window
-from hetsched.engine.neighbours import ANY_ADDRESS
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import Bools, Window
+from hetsched.engine.cluster.pod_terms import ANY_ADDRESS
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 
 @plugin(

@@ -29,13 +29,13 @@ from hetsched.contracts.cards import CardFacts, facts_of
 from hetsched.contracts.node_report import GpuCard
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.cards import CardDemand
-from hetsched.engine.columns import Floats, Window
-from hetsched.engine.node_class import gpu_node_ratio, gpu_nodes, is_gpu_pod
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.node_class import gpu_node_ratio, gpu_nodes, is_gpu_pod
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.gpu.eligibility import CardDemand
 
 _GIB = 2**30
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]

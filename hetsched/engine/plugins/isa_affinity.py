@@ -20,12 +20,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from hetsched.engine.columns import Bools, Floats, Ints, Vocabulary, Window
-from hetsched.engine.isa_fit import SECOND, IsaParams, run_on, same_isa
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import ALONE, SKIP, Alone, Skip
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Vocabulary, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.isa_fit import SECOND, IsaParams, run_on, same_isa
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import ALONE, SKIP, Alone, Skip
 
 
 class IsaAffinityParams(IsaParams, frozen=True):

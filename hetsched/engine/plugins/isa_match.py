@@ -5,10 +5,11 @@ Rule: a node fits natively when closure(required) is a subset of closure(offered
 it fits by emulation when the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node
 offers the requirement. What comes first scores 100: native, or with `passes: qemu-first` emulated. A node whose ISA
 nobody stated is unknown, not "no": it is refused, and never makes the pod *never fits*; so is what lies beyond a lower
-bound (`complete` false). `hetsched.engine.isa_fit` has the rule in full, and what `mode: paper` compares instead.
-Where the platforms of the pod's images are known, they narrow the nodes besides (`hetsched.engine.image_fit`); where an
-index could not be read, `unknownImage` decides: refuse the pod until it can be, or warn and go by the rest.
-Nodes share few distinct ISA strings, so the lattice is asked once per distinct offer, and a node's answer is a look-up.
+bound (`complete` false). `hetsched.engine.framework.isa_fit` has the rule in full, and what `mode: paper` compares
+instead. Where the platforms of the pod's images are known, they narrow the nodes besides
+(`hetsched.engine.framework.image_fit`); where an index could not be read, `unknownImage` decides: refuse the pod until
+it can be, or warn and go by the rest. Nodes share few distinct ISA strings, so the lattice is asked once per distinct
+offer, and a node's answer is a look-up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
 """
 
@@ -24,14 +25,14 @@ from hetsched.contracts.allocation import Allocation, IsaGrant
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import IsaDemand
-from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.image_fit import UNKNOWN_IMAGE
-from hetsched.engine.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.image_fit import UNKNOWN_IMAGE
+from hetsched.engine.framework.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 ANY = Allocation(isa=IsaGrant("any"))
 

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine import nash
-from hetsched.engine.columns import Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
+from hetsched.engine.cluster.columns import Floats, Ints, Window
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
 
 _Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
 

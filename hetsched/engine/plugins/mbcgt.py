@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine import nash
-from hetsched.engine.columns import Bools, Floats, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.columns import Bools, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
 
 
 class MbcgtParams(Params, frozen=True):

@@ -19,12 +19,12 @@ import numpy as np
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
-from hetsched.engine import nash
-from hetsched.engine.columns import USAGE_RESOURCES, Bools, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 
 class MeasuredFitParams(Params, frozen=True):

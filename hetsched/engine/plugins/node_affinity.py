@@ -14,12 +14,8 @@ import numpy as np
 
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import Expression, NodeTerm
-from hetsched.engine.columns import Bools, Floats, Window
-from hetsched.engine.normalize import by_largest
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.selectors import (
+from hetsched.engine.cluster.columns import Bools, Floats, Window
+from hetsched.engine.cluster.selectors import (
     NODE_NAME,
     expression_text,
     nodes_named,
@@ -28,8 +24,12 @@ from hetsched.engine.selectors import (
     nodes_with,
     required_nodes,
 )
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.normalization import by_largest
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 
 @plugin(

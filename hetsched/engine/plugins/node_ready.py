@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterator
 
 from hetsched.contracts.node_report import Taint
 from hetsched.contracts.waits import Event
-from hetsched.engine.columns import Bools, Window
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.status import Refusal
-from hetsched.engine.tolerations import tolerates
+from hetsched.engine.cluster.columns import Bools, Window
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import Refusal
+from hetsched.engine.framework.tolerations import tolerates
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 NOT_READY = Refusal("NodeNotReady", "the node is not Ready")

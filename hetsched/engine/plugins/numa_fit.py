@@ -25,15 +25,15 @@ from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
 from hetsched.contracts.waits import Event
-from hetsched.engine.admission import Admission
-from hetsched.engine.columns import UNKNOWN, Bools, Ints, Window
-from hetsched.engine.kubelet import TOPOLOGY_AFFINITY_ERROR
-from hetsched.engine.pinning import pinned, shared
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
-from hetsched.engine.zone_demand import MEMO, Share, ZoneDemand
+from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.numa.cpu_grants import pinned, shared
+from hetsched.engine.numa.kubelet_admission import Admission
+from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
+from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
 TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", "the node's NUMA zones are unknown", unknown=True)
 MEMORY_UNKNOWN = Refusal("ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True)

@@ -22,14 +22,14 @@ import numpy as np
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import PodTerm
-from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.neighbours import beside, per_domain
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
-from hetsched.engine.tallies import Matcher
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
+from hetsched.engine.cluster.pod_terms import beside, per_domain
+from hetsched.engine.cluster.selector_counts import Matcher
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
 

@@ -26,11 +26,11 @@ from hetsched.contracts.node_report import POWER_STATES
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.contracts.wishes import EXPECTED_WATTS
-from hetsched.engine.columns import UNKNOWN, Bools, Floats, Ints, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import UNKNOWN, Bools, Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _TAKES_NOTHING = [1 + POWER_STATES.index(state) for state in ("off", "maintenance")]
 _SAVING, _CAPPED = (1 + POWER_STATES.index(state) for state in ("saving", "capped"))

@@ -22,13 +22,13 @@ import msgspec
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import PodSpec, is_ours
-from hetsched.engine.attempt import Attempt
-from hetsched.engine.booking import Booking
-from hetsched.engine.preemption import Rule, Search
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import Eviction
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.post_filter import Attempt
+from hetsched.engine.framework.preemption import Rule, Search
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import Eviction
 
 
 class PreemptionParams(Params, frozen=True):

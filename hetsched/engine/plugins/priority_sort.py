@@ -7,8 +7,8 @@ Source: kube-scheduler's PrioritySort plugin.
 from __future__ import annotations
 
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.registry import plugin
 
 
 @plugin("priority-sort", summary="Higher priority first, then submission order.", reads=Reads.STATIC)

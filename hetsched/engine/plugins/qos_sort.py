@@ -8,8 +8,8 @@ both ways for two Guaranteed pods and was no order.
 from __future__ import annotations
 
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.registry import plugin
 
 _RANK = {"Guaranteed": 0, "Burstable": 1}
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 
 @plugin(

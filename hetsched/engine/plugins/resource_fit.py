@@ -14,11 +14,11 @@ import numpy as np
 
 from hetsched.contracts.units import GPU_RESOURCES, format_amount
 from hetsched.contracts.waits import Event
-from hetsched.engine.columns import Bools, Ints, Rows, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
+from hetsched.engine.cluster.columns import Bools, Ints, Rows, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 
 @plugin(

@@ -14,14 +14,14 @@ import numpy as np
 
 from hetsched.contracts.node_report import Taint
 from hetsched.contracts.waits import Event
-from hetsched.engine.columns import Bools, Floats, Window
-from hetsched.engine.normalize import by_largest
-from hetsched.engine.points import Reads
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
-from hetsched.engine.tolerations import SOFT_EFFECT, repelling, tolerated_sets, tolerates
+from hetsched.engine.cluster.columns import Bools, Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Reads
+from hetsched.engine.framework.normalization import by_largest
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.framework.tolerations import SOFT_EFFECT, repelling, tolerated_sets, tolerates
 
 
 @plugin(

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine.columns import Floats, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
 
 _Share = Annotated[float, msgspec.Meta(ge=0, le=100)]
 

@@ -23,15 +23,15 @@ import numpy as np
 from hetsched.contracts.labels import selects
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import SpreadConstraint
-from hetsched.engine.columns import Bools, Floats, Ints, Window
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.selectors import required_nodes
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
-from hetsched.engine.tallies import Matcher
-from hetsched.engine.tolerations import tolerated_sets
+from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
+from hetsched.engine.cluster.selector_counts import Matcher
+from hetsched.engine.cluster.selectors import required_nodes
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.framework.tolerations import tolerated_sets
 
 HOSTNAME = "kubernetes.io/hostname"
 _NO_LABEL = -1.0

@@ -19,13 +19,13 @@ from hetsched.contracts.allocation import EMPTY, Allocation, VolumeGrant
 from hetsched.contracts.storage import PersistentVolume
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
-from hetsched.engine.columns import UNLIMITED, Bools, Ints, Window
-from hetsched.engine.points import Scope
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal, Skip
-from hetsched.engine.volumes import Attachment, Waiting, choose, nodes_made, nodes_of_volume, nodes_selected
+from hetsched.engine.cluster.columns import UNLIMITED, Bools, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.cluster.volumes import Attachment, Waiting, choose, nodes_made, nodes_of_volume, nodes_selected
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 Refused = tuple[Refusal, Bools]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetsched.engine.columns import Floats, Window
-from hetsched.engine.registry import plugin
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Skip
-from hetsched.engine.zone_demand import MEMO, ZoneDemand
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.registry import plugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.numa.zone_demand import MEMO, ZoneDemand
 
 
 @plugin("zone-count", summary="Prefer nodes on which the pod needs fewer NUMA zones.")

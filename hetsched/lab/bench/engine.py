@@ -19,12 +19,12 @@ from typing import NamedTuple
 import msgspec
 
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.policies import BUILTIN, DEFAULT
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 
 from . import fleet
 from .measure import Checks, Progress, Row, Scenario, machine, row

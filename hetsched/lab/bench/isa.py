@@ -16,11 +16,11 @@ import numpy as np
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
-from hetsched.engine.columns import Bools
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.columns import Bools
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.framework.request import Request
 from hetsched.isa import Isa, match, parse
 
 from . import fleet

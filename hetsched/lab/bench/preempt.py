@@ -21,13 +21,13 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.units import CPU, MEMORY, MIB, PODS
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.booking import Booking
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN, DEFAULT
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.removable import SUM_OFFSET, importance, start_of
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.framework.victims import SUM_OFFSET, importance, start_of
 
 from .measure import Checks, Progress, Row, Scenario, machine, row
 

@@ -11,12 +11,12 @@ import time
 
 import msgspec
 
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN, DEFAULT
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.what_if import what_if
 
 from . import fleet
 from .measure import Checks, Progress, Scenario, machine, row

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from hetsched.contracts.node_report import GpuCard, NodeReport
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import bar_chart
 

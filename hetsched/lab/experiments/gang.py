@@ -22,12 +22,12 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.units import CPU, MEMORY, PODS
 from hetsched.contracts.workload import GangMember, PodSpec, Shape
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.gangs import gang_key
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import Series, line_chart
 

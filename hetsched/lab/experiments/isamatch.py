@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.isa_cluster import GROUPS, TASKS, Group, cluster, node, pod, tasks
 from hetsched.lab.isa_regret import regret

@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine import nash
-from hetsched.engine.balance import cluster_balance
-from hetsched.engine.columns import USAGE_RESOURCES
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.balance import cluster_balance
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework import nash
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab import joint
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.four_resources import nodes, pods

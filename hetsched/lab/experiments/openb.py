@@ -19,10 +19,10 @@ import msgspec
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.gpu.workload_mix import mix_of
 from hetsched.lab.arrival import arrival_stream, gpu_capacity_milli
 from hetsched.lab.overload import Load, TieRule, fill, shuffled, tied
 from hetsched.lab.plots import Series, bar_chart, line_chart

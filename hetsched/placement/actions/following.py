@@ -31,7 +31,7 @@ from hetsched.adapters.images.facts import without_facts
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.workload import PodSpec, is_ours
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.doubting import doubt_patches
 from hetsched.inventory.following import follow_nodes, forget_gone

@@ -23,8 +23,8 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event
-from hetsched.engine.avoiding import MOVED_AWAY
-from hetsched.engine.moving import Moved
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
+from hetsched.engine.simulation.moves import Moved
 from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.following import in_step
 from hetsched.inventory.ledger import Conflict, advance

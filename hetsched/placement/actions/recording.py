@@ -27,7 +27,7 @@ from django.db import IntegrityError, connection, transaction
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.waits import WaitsFor, bits_of
-from hetsched.engine.hints import for_anything
+from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM

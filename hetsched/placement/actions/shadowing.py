@@ -27,8 +27,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from hetsched.contracts.observed import ObservedPod
-from hetsched.engine.comparing import Comparison, compare
-from hetsched.engine.cycle import Scheduler
+from hetsched.engine.explain.comparison import Comparison, compare
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal import figures, tally
 from hetsched.policies.effective import active_specs

@@ -24,8 +24,8 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.inventory.actions import (
     cluster_topic,
     create_cluster,

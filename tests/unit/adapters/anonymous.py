@@ -6,11 +6,11 @@ from typing import Any
 
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.policy import PolicySpec
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.what_if import what_if
 
 REGISTRY = load_registry()
 HETSCHED = BUILTIN["hetsched"]

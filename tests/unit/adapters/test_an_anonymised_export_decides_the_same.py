@@ -21,11 +21,11 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, PodSpec, PodTerm
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
 from tests.builders import a_node, a_pod, matching
 from tests.unit.adapters.anonymous import REGISTRY, decided
 from tests.unit.adapters.drawn_objects import CLUSTERS, Plain

@@ -9,7 +9,7 @@ from hetsched.adapters.manifests import read_content
 from hetsched.adapters.simulator import demo_cluster
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import Usage
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node, a_pod
 from tests.unit.adapters.drawn_objects import CLUSTERS, Plain
 from tests.unit.adapters.reading import content, pod_text

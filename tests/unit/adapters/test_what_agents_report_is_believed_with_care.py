@@ -25,7 +25,7 @@ from hetsched.contracts.agent_report import (
     MigDevice,
 )
 from hetsched.contracts.node_report import CardLink, GpuCard, NumaZone, Usage
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node
 from tests.unit.engine.fleet import cluster
 

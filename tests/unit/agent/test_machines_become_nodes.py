@@ -11,7 +11,7 @@ from hetsched.agent.machine import read_machine
 from hetsched.agent.tree import Tree
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.node_report import NodeReport
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node
 from tests.unit.agent import trees
 from tests.unit.agent.trees import machine, names, put

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.cli.docs import reference_pages
-from hetsched.engine.registry import PluginInfo, load_registry
+from hetsched.engine.framework.registry import PluginInfo, load_registry
 
 REGISTRY = load_registry()
 PAGES = reference_pages(REGISTRY)

@@ -12,8 +12,8 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import FieldChange, NearestFit
 from hetsched.contracts.wishes import ARCH, QEMU
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.relaxed_rules import neighbours_text
-from hetsched.engine.selectors import expression_text
+from hetsched.engine.cluster.selectors import expression_text
+from hetsched.engine.explain.rule_relaxations import neighbours_text
 
 Plain = dict[str, Any]
 _ITEM = re.compile(r"spec\.topologySpreadConstraints\[([0-9]+)\]\.(maxSkew|whenUnsatisfiable)")

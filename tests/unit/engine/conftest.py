@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from hetsched.engine import plugins
-from hetsched.engine.registry import Registry, load_registry
+from hetsched.engine.framework.registry import Registry, load_registry
 
 
 @pytest.fixture

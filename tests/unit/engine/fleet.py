@@ -14,12 +14,12 @@ import numpy as np
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import ActivePlugin, Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import ActivePlugin, Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.framework.status import SKIP, Refusal
 from tests.builders import NodeBuilder, PodBuilder
 
 REGISTRY = load_registry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node, a_pod
 
 NODES = [a_node("n1").build(), a_node("n2").build()]

@@ -10,11 +10,11 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import NodeReport, Taint, Usage
 from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, in_words
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose
-from hetsched.engine.hints import differences
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.queueing_hints import differences
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import REGISTRY, built, policy_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
 from hetsched.contracts.decision import Evicted, Verdict, WhatIfAnswer
-from hetsched.engine.policy import Policy
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.simulation.what_if import what_if
 from hetsched.lab.replay import replay
 from tests.builders import PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of

@@ -9,9 +9,9 @@ import pytest
 from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Question
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.advice import advise
-from hetsched.engine.freeing import PRUNING_TRIES
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.simulation.advice import advise
+from hetsched.engine.simulation.minimal_moves import PRUNING_TRIES
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 

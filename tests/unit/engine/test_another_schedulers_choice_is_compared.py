@@ -7,10 +7,10 @@ from hypothesis import given, settings
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.comparing import compare
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import matrix
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.comparison import compare
+from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import policy_of, scheduler

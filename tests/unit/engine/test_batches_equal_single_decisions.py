@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from hetsched.contracts.policy import Ties
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from tests.builders import a_node, a_pod
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import matrix
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import score as evaluated
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import CardLink, GpuCard
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.links import MOST_SETS, Table, best_linked, link_table
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.gpu.links import MOST_SETS, Table, best_linked, link_table
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of
 

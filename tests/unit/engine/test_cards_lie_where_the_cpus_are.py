@@ -8,8 +8,8 @@ import pytest
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

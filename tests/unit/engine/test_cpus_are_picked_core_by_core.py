@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.cpus import ALWAYS, Core, Rank, busy_hours, cores_of, pick, strain
+from hetsched.engine.numa.cpu_selection import ALWAYS, Core, Rank, busy_hours, cores_of, pick, strain
 
 # Siblings i and i + 4, as most two-thread machines number them.
 FOUR_CORES = cores_of(range(8), "0,4;1,5;2,6;3,7")

@@ -10,12 +10,12 @@ import yaml
 from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.decision import Verdict
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 
 DRIVER = "gpu.example.com"
 API = "resource.k8s.io/v1"

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine import state, tallies
-from hetsched.engine.scoring import INFEASIBLE
+from hetsched.engine.cluster import selector_counts, state
+from hetsched.engine.framework.scoring import INFEASIBLE
 from tests.unit.engine.draws import NAMESPACES, fleets, pod_lists
 from tests.unit.engine.fleet import scheduler
 from tests.unit.engine.oracle import Oracle
@@ -26,7 +26,7 @@ def test_also_when_logs_and_journals_start_anew(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "_LOG_LIMIT", 3)
-        patch.setattr(tallies, "_MOST_ENTRIES", 4)
+        patch.setattr(selector_counts, "_MOST_ENTRIES", 4)
         live(fleet, pods, data)
 
 

@@ -10,12 +10,12 @@ import pytest
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose, matrix
-from hetsched.engine.points import POINTS, Reads, Scope
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import Registry, plugin
-from hetsched.engine.status import ALLOW, SKIP, Eviction, Refusal, Wait
+from hetsched.engine.explain.diagnosis import diagnose, matrix
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.extension_points import POINTS, Reads, Scope
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import Registry, plugin
+from hetsched.engine.framework.status import ALLOW, SKIP, Eviction, Refusal, Wait
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, Node, Pod, cluster
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.formulas import TERMS
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.compiled.formulas import TERMS
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from tests.builders import a_node, a_pod
 
 GATES = (
@@ -158,9 +158,9 @@ def test_rules_of_booked_pods_concern_only_whom_they_mean() -> None:
 def test_few_pods_need_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.delitem(sys.modules, "hetsched.engine.kernel", raising=False)
+    monkeypatch.delitem(sys.modules, "hetsched.engine.compiled.kernel", raising=False)
     policy = compile_policy(PolicySpec("p", (*GATES, PluginUse("least-allocated"))), load_registry())
     state = ClusterState([a_node("n").build()])
     BatchScheduler(Scheduler(state, policy), expected=50).schedule([a_pod("p").build()])
-    assert "hetsched.engine.kernel" not in sys.modules
+    assert "hetsched.engine.compiled.kernel" not in sys.modules
     assert msgspec.json.encode(list(state.bookings)) == b'["default/p"]'

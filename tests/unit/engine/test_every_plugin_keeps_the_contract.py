@@ -14,13 +14,13 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.params import check_params, default_params, params_schema
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.columns import Bools, Rows, Window
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policy import ActivePlugin
-from hetsched.engine.registry import PluginInfo
-from hetsched.engine.request import Request
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP, Refusal
+from hetsched.engine.cluster.columns import Bools, Rows, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import ActivePlugin
+from hetsched.engine.framework.registry import PluginInfo
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Refusal
+from hetsched.engine.gpu.workload_mix import mix_of
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import REGISTRY, active, policy_of
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import ContainerDemand
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.pinning import pairings
-from hetsched.engine.whatif import what_if
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.numa.cpu_grants import pairings
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

@@ -6,7 +6,7 @@ import msgspec
 
 from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.expected_use import LEAST_PODS, Learnt, basis_of, learn, p95
+from hetsched.engine.cluster.expected_use import LEAST_PODS, Learnt, basis_of, learn, p95
 from tests.builders import PodBuilder, a_pod
 
 WEB = "Deployment/web"

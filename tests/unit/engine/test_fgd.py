@@ -6,8 +6,8 @@ import pytest
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.mix import mix_of
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.gpu.workload_mix import mix_of
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import active, built, cluster, policy_of
 

@@ -11,11 +11,11 @@ from hetsched.contracts.cards import model_accepted
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.balance import gpu_fragments
-from hetsched.engine.columns import Window
-from hetsched.engine.fragments import demand_mix, expected_rests, published_mix, row_fragments
-from hetsched.engine.mix import Mix, mix_of
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.balance import gpu_fragments
+from hetsched.engine.cluster.columns import Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.gpu.fragmentation import demand_mix, expected_rests, published_mix, row_fragments
+from hetsched.engine.gpu.workload_mix import Mix, mix_of
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, cluster

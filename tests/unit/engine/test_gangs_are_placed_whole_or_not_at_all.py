@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import GangMember, PodSpec
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose
-from hetsched.engine.gangs import gang_key
-from hetsched.engine.policy import Policy
-from hetsched.engine.whatif import what_if
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of, scheduler
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.explain import matrix
-from hetsched.engine.whatif import what_if
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

@@ -7,9 +7,9 @@ import pytest
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.decision import Verdict
-from hetsched.engine.explain import diagnose
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.status import Refusal
 from hetsched.engine.plugins.gpu_fit import BUSY
-from hetsched.engine.status import Refusal
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import Node, active, ask, built, cluster, policy_of, scheduler
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.headroom import Budget, Copies, Headroom, alone
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.simulation.headroom import Budget, Copies, Headroom, alone
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import scheduler

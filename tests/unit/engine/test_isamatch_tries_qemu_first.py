@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hetsched.contracts.decision import Verdict
-from hetsched.engine.cycle import Outcome
-from hetsched.engine.explain import diagnose
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Outcome
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine import state as ledger
-from hetsched.engine import tallies
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.scoring import INFEASIBLE, Evaluator
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster import selector_counts
+from hetsched.engine.cluster import state as ledger
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.scoring import INFEASIBLE, Evaluator
+from hetsched.engine.gpu.workload_mix import mix_of
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, policy_of, rebuilt, scheduler
@@ -79,7 +79,7 @@ def test_also_when_counts_of_pods_start_anew(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tallies, "_MOST_ENTRIES", 3)
+        patch.setattr(selector_counts, "_MOST_ENTRIES", 3)
         live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hetsched.contracts.cluster import ClusterContent, PodUsage
 from hetsched.contracts.units import CPU
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.pinning import pairings
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.numa.cpu_grants import pairings
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.engine import batch, kernel, machine_code
+from hetsched.engine.compiled import batch, kernel, machine_code
 
 
 def no_place(**options: Any) -> Callable[[Any], Any]:

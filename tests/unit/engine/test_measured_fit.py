@@ -1,7 +1,7 @@
 """The measured-fit plugin: nothing is loaded beyond what it measurably has."""
 
-from hetsched.engine.explain import diagnose
-from hetsched.engine.status import SKIP
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.status import SKIP
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 

@@ -9,8 +9,8 @@ import pytest
 from hetsched.contracts.decision import FieldChange, NearestFit
 from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.nearest import Budget, nearest_fit
-from hetsched.engine.policy import Policy
+from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
+from hetsched.engine.framework.policy import Policy
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, built, policy_of, scheduler
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hetsched.contracts.decision import NearestFit
 from hetsched.contracts.node_report import GpuCard, NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.nearest import MOST_ANSWERS, nearest_fit
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.nearest_fit import MOST_ANSWERS, nearest_fit
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
 from tests.unit.engine.changes import applied, read
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, rarely
 from tests.unit.engine.fleet import HOSTNAME, REGISTRY, ZONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetsched.contracts.decision import NearestFit
-from hetsched.engine.whatif import what_if
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of
 

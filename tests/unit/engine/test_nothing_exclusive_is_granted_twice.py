@@ -11,12 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.node_report import CardLink, NodeReport, PowerReport, Usage
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.state import ClusterState
-from hetsched.engine.zones import overcommitted
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.numa.zones import overcommitted
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY
 

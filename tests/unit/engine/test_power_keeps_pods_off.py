@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.node_report import PowerReport
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import active, ask, policy_of, score
 

@@ -10,10 +10,10 @@ import pytest
 
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.booking import Booking
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.removable import Removable
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.victims import Removable
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 

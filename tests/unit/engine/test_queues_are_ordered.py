@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policy import Policy
-from hetsched.engine.shares import Shares
+from hetsched.engine.cluster.shares import Shares
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of, scheduler
 

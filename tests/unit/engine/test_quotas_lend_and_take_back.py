@@ -6,10 +6,10 @@ import pytest
 
 from hetsched.contracts.cluster import ElasticQuota
 from hetsched.contracts.decision import Verdict
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, rebuilt
 

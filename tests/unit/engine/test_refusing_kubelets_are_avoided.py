@@ -6,13 +6,13 @@ import pytest
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.avoiding import Avoided, Refused
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import IMPLIED, compile_policy
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.avoided_nodes import Avoided, Refused
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, cluster
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.engine.registry import load_registry
+from hetsched.engine.framework.registry import load_registry
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 

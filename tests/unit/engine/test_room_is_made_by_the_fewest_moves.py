@@ -10,11 +10,11 @@ import pytest
 from hetsched.contracts.advice import AdviceVerdict, Goal, Question
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.advice import advise
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.movable import units_of
-from hetsched.engine.moving import Board
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.simulation.advice import advise
+from hetsched.engine.simulation.movable_pods import units_of
+from hetsched.engine.simulation.moves import Board
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.labels import fits, selects
 from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm
-from hetsched.engine.selectors import nodes_named, nodes_of_term, nodes_of_terms, nodes_with
+from hetsched.engine.cluster.selectors import nodes_named, nodes_of_term, nodes_of_terms, nodes_with
 from tests.builders import a_node
 from tests.unit.engine.fleet import cluster
 

@@ -16,7 +16,7 @@ from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.node_report import NumaReport, NumaZone
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import ContainerDemand
-from hetsched.engine.cycle import Scheduler
+from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.brute_force import Held, Machine, Truth, Wish, Zone
 from tests.unit.engine.fleet import built, policy_of, scheduler

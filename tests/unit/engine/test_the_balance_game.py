@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.units import DISK_MBPS, NETWORK_MBPS
-from hetsched.engine.nash import log_product, utility
+from hetsched.engine.framework.nash import log_product, utility
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler, score
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.explain import best, matrix
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.explain.diagnosis import best, matrix
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import scheduler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.kubelet import (
+from hetsched.engine.numa.topology_manager import (
     TOPOLOGY_AFFINITY_ERROR,
     UNEXPECTED_ADMISSION_ERROR,
     Container,

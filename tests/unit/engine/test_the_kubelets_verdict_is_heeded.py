@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.decision import Verdict
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import diagnose
-from hetsched.engine.kubelet import Container, Machine, verdict
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.numa.topology_manager import Container, Machine, verdict
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 

@@ -15,10 +15,10 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.cluster import ElasticQuota
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.columns import USAGE_RESOURCES
-from hetsched.engine.expected_use import Experience, Learnt
-from hetsched.engine.state import ClusterState
-from hetsched.engine.tallies import Matcher
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
+from hetsched.engine.cluster.expected_use import Experience, Learnt
+from hetsched.engine.cluster.selector_counts import Matcher
+from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, cluster, rebuilt

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.whatif import what_if
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.gpu.workload_mix import mix_of
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, built, cluster
 

@@ -11,10 +11,10 @@ from types import ModuleType
 import pytest
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.points import POINTS
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import PluginError, Registry, load_registry
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.extension_points import POINTS
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import PluginError, Registry, load_registry
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import cluster
 
@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.params import Params
-from hetsched.engine.registry import plugin
+from hetsched.engine.framework.registry import plugin
 
 
 class GreenParams(Params, frozen=True):
@@ -83,7 +83,7 @@ def test_all_built_in_plugins_are_listed_in_name_order() -> None:
     assert len(registry) == len(registry.describe())
 
 
-HEAD = "from hetsched.engine.registry import plugin\n"
+HEAD = "from hetsched.engine.framework.registry import plugin\n"
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_installed_packages_bring_plugins_by_entry_point(monkeypatch: pytest.Mon
     exec(HEAD + "@plugin('foreign', summary='x')\nclass P:\n    def sort_key(self, pod): ...", module.__dict__)
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     entry = importlib.metadata.EntryPoint("foreign", "elsewhere", "hetsched.plugins")
-    monkeypatch.setattr("hetsched.engine.registry.entry_points", lambda group: (entry,))
+    monkeypatch.setattr("hetsched.engine.framework.registry.entry_points", lambda group: (entry,))
     assert load_registry()["foreign"].source == "elsewhere"
 
 
 def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("lost", "nowhere_to_be_found", "hetsched.plugins")
-    monkeypatch.setattr("hetsched.engine.registry.entry_points", lambda group: (entry,))
+    monkeypatch.setattr("hetsched.engine.framework.registry.entry_points", lambda group: (entry,))
     with pytest.raises(PluginError, match="nowhere_to_be_found cannot be loaded"):
         load_registry()

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.decision import Tipping
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.tipping import tipping
-from hetsched.engine.whatif import what_if
+from hetsched.engine.explain.tipping_points import tipping
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, built, cluster, policy_of, scheduler
 

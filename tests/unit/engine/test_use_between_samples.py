@@ -11,14 +11,14 @@ from hetsched.contracts.cluster import ClusterContent, PodUsage
 from hetsched.contracts.node_report import NodeReport, Usage
 from hetsched.contracts.units import CPU, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.balance import cluster_balance
-from hetsched.engine.batch import BatchScheduler
-from hetsched.engine.columns import USAGE_RESOURCES
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.balance import cluster_balance
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, cluster, policy_of, rebuilt
 

@@ -10,14 +10,14 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, LabelSelector, NodeTerm, PodSpec
-from hetsched.engine.cycle import Outcome, Scheduler
-from hetsched.engine.explain import Diagnosis, diagnose
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.status import SKIP
 from hetsched.engine.plugins.volumes import Volumes
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.state import ClusterState
-from hetsched.engine.status import SKIP
-from hetsched.engine.whatif import what_if
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, ZONE, policy_of
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.explain import matrix
-from hetsched.engine.extending import MOST_PRIORITY, UNKNOWN_NODE, fitting, leaving, priorities
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.extender import MOST_PRIORITY, UNKNOWN_NODE, fitting, leaving, priorities
 from tests.builders import PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import policy_of, scheduler

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hetsched.contracts.decision import Verdict, WhatIfAnswer
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.state import ClusterState
-from hetsched.engine.whatif import what_if
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import Pod, built, cluster, policy_of, scheduler

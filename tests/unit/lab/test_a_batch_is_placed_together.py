@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.balance import cluster_balance, node_balance
-from hetsched.engine.nash import log_product
+from hetsched.engine.cluster.balance import cluster_balance, node_balance
+from hetsched.engine.framework.nash import log_product
 from hetsched.lab.joint import Problem, exact, greedy, improved, is_plain, problem_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, scheduler

@@ -1,7 +1,7 @@
 """Benchmarks: the fleet is repeatable, rows sum up correctly, the rival and the oracle decide alike."""
 
-from hetsched.engine.columns import Window
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.columns import Window
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.isa import parse
 from hetsched.lab.bench import fleet
 from hetsched.lab.bench.isa import requirements

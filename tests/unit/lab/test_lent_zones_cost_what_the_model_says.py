@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.engine.kubelet import TOPOLOGY_AFFINITY_ERROR
+from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
 from hetsched.lab.colocation import (
     CostModel,
     Held,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hetsched.contracts.policy import Ties
-from hetsched.engine.mix import mix_of
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.gpu.workload_mix import mix_of
 from hetsched.lab.overload import Load, fill, shuffled, tied
 from tests.builders import a_node, a_pod
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.replay import replay
 from tests.builders import a_node, a_pod
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import Policy, compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.replay import replay
 from tests.builders import a_node, a_pod
 

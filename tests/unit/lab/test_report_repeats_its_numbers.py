@@ -5,7 +5,7 @@ import io
 
 import msgspec
 
-from hetsched.engine.balance import ClusterMetrics
+from hetsched.engine.cluster.balance import ClusterMetrics
 from hetsched.lab.replay import PodPlacement, Replay, Sample
 from hetsched.lab.report import Run, data_table, report_files
 

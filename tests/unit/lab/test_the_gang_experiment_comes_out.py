@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.lab.experiments import gang
 from hetsched.lab.experiments.gang import GANG, Fleet, Large, slots_held
 from hetsched.lab.experiments.outcome import Experiment

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import Policy, compile_policy
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.lab.experiments import ihep
 from hetsched.lab.experiments.ihep import card_scores, every_order, mismatched, mixed_cards, place
 from tests.unit.engine.fleet import REGISTRY, policy_of

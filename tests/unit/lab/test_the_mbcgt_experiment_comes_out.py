@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.cycle import Scheduler
-from hetsched.engine.policies import BUILTIN
-from hetsched.engine.policy import compile_policy
-from hetsched.engine.registry import load_registry
-from hetsched.engine.state import ClusterState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.experiments import mbcgt
 from hetsched.lab.experiments.outcome import Experiment
 from hetsched.lab.four_resources import nodes, pods

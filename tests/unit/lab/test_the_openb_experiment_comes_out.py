@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.engine.policies import BUILTIN
+from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.lab.experiments import openb
 from hetsched.lab.experiments.openb import Published, Study
 from tests.builders import a_node, a_pod

@@ -10,7 +10,7 @@ import msgspec
 
 from hetsched.contracts.node_report import NumaZone
 from hetsched.contracts.units import CPU, format_amount
-from hetsched.engine.zones import ZoneAtRisk
+from hetsched.engine.numa.zones import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 from web.api.documents import Document

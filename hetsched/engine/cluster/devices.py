@@ -1,0 +1,259 @@
+"""Which devices claims of pods have or may get.
+
+Problem: two pods decided one after the other must not both count on one device, before anybody has written it.
+Rule: a device is taken when a claim has it, by whomever, or a booked pod was promised it. A claim is
+    allocated   its pod goes where its devices are;
+    promised    another booked pod was given devices for it, and the cluster does not know yet: others wait;
+    open        on each node, devices are looked for, request by request, in the order of names, the first alternative
+                that leads to an end; what a constraint says must hold of all its devices together;
+    refused     anything else: `settle` says why.
+A selector that cannot be told of a device that the ones before it let through refuses the claim: nobody guesses. The
+search gives up after `MOST_STEPS` on a node, and says so.
+Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
+Invariants: what is promised follows from the bookings alone; a cluster without claims pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hetsched.contracts.allocation import DeviceGrant
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.devices import (
+    MOST_RESULTS,
+    Device,
+    DeviceId,
+    DeviceRequest,
+    DeviceWish,
+    ResourceClaim,
+    SameAttribute,
+)
+from hetsched.contracts.devices import Devices as Known
+from hetsched.contracts.workload import DeviceUse, PodSpec
+from hetsched.engine.framework.status import Refusal
+
+if TYPE_CHECKING:
+    from .booking import Booking
+
+MOST_STEPS = 20_000
+MOST_USERS = 256  # pods that one claim may be reserved for, by the API
+
+
+class Devices:
+    """The ledger's devices: what there is, and what booked pods were promised."""
+
+    __slots__ = ("_at", "_everywhere", "_found", "digest", "given", "known", "promised")
+
+    def __init__(self, known: Known | None = None) -> None:
+        self.known = known or Known()
+        self.promised: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
+        self.given: dict[DeviceId, str] = {}  # device -> the claim it was promised to
+        self._index()
+
+    def _index(self) -> None:
+        self.digest = blake2b(msgspec.json.encode(self.known, order="sorted"), digest_size=12).digest()
+        self._at: dict[str, list[int]] = {}
+        self._everywhere: list[int] = []
+        for place, device in enumerate(self.known.devices):
+            (self._at.setdefault(device.node, []) if device.node else self._everywhere).append(place)
+        self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
+
+    def add(self, more: Known) -> None:
+        """Take in claims and classes that come with pods; what is known stays as it is."""
+        known = self.known
+        devices = known.devices or more.devices
+        same = devices == more.devices
+        self.known = Known(
+            devices,
+            {**more.classes, **known.classes},
+            {**more.claims, **known.claims},
+            {**(more.verdicts if same else {}), **known.verdicts},
+            known.incomplete or more.incomplete,
+        )
+        self._index()
+
+    def copy(self) -> Devices:
+        other = object.__new__(Devices)
+        other.known, other.digest, other.given = self.known, self.digest, dict(self.given)
+        other.promised = {claim: dict(pods) for claim, pods in self.promised.items()}
+        other._at, other._everywhere, other._found = self._at, self._everywhere, self._found
+        return other
+
+    # -- bookings --------------------------------------------------------------------------------------------------
+
+    def charge(self, booking: Booking, sign: int) -> None:
+        """Count the devices of a pod that is booked (`sign` 1) or goes (-1)."""
+        for grant in booking.allocation.devices:
+            key = f"{booking.pod.namespace}/{grant.claim}"
+            pods = self.promised.setdefault(key, {})
+            if sign > 0:
+                pods[booking.pod.key] = booking.row
+                self.given[grant.device] = key
+            else:
+                pods.pop(booking.pod.key, None)
+                self.given.pop(grant.device, None)
+            if not pods:
+                self.promised.pop(key)
+
+    # -- what pods ask for -----------------------------------------------------------------------------------------
+
+    def settle(self, pod: PodSpec, use: DeviceUse) -> ResourceClaim | Refusal:
+        """Return a claim that may be used, allocated or open, or why it cannot be."""
+        claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
+        if claim is None:
+            named = f"claim {use.claim}" if use.claim else f"the claim for {use.name}"
+            return _refused("ResourceClaimMissing", f"{named} is not there yet", use.claim or use.name)
+        if claim.deleting:
+            return _refused("ResourceClaimDeleting", f"claim {claim.name} is being deleted", claim.name)
+        if claim.unsupported:
+            field = f"ResourceClaim {claim.name}: {claim.unsupported}"
+            message = f"{field} is not supported"
+            return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
+        if claim.allocated is not None:
+            if pod.uid not in claim.users and len(claim.users) >= MOST_USERS:
+                return _refused("ResourceClaimFull", f"claim {claim.name} has {MOST_USERS} pods already", claim.name)
+            return claim
+        if self.promised.get(claim.key):
+            return _refused("ResourceClaimBusy", f"claim {claim.name} is being allocated for another pod", claim.name)
+        return self._told(claim) or claim
+
+    def _told(self, claim: ResourceClaim) -> Refusal | None:
+        """Return what cannot be told of an open claim: a class that is not there, a selector without an answer."""
+        for request in claim.requests:
+            for wish in request.wishes:
+                if wish.device_class not in self.known.classes:
+                    message = f"claim {claim.name} asks for device class {wish.device_class}, which is not there"
+                    return _refused("DeviceClassMissing", message, wish.device_class)
+                _, unknown, reason = self.matching(wish)
+                if unknown:
+                    one = self.known.devices[min(unknown)].id
+                    message = f"claim {claim.name}: a selector of request {request.name} is unknown for device {one}"
+                    return _refused("DeviceSelectorUnknown", f"{message}: {reason}", request.name)
+        return None
+
+    def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
+        """Return the places of devices that a wish means, and those of which it cannot be told, and why."""
+        found = self._found.get(wish)
+        if found is None:
+            left, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
+            for selector in (*self.known.classes.get(wish.device_class, ()), *wish.selectors):
+                verdict = self.known.verdicts.get(selector)
+                if verdict is None:
+                    unknown, reason = unknown | left, reason or "it was not evaluated"
+                    break
+                unclear = left & frozenset(verdict.unknown)
+                unknown, reason = unknown | unclear, reason or (verdict.reason if unclear else "")
+                left &= frozenset(verdict.true)
+            found = self._found[wish] = left, unknown, reason
+        return found
+
+    def nodes(self) -> Iterator[str]:
+        """Yield the nodes that have devices of their own."""
+        return iter(self._at)
+
+    @property
+    def has_reachable(self) -> bool:
+        """Tell whether some device can be reached from every node."""
+        return bool(self._everywhere)
+
+    def taken(self) -> set[DeviceId]:
+        """Return every device that a claim has or was promised."""
+        held = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
+        return held | self.given.keys()
+
+    def allocate(self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId]) -> list[DeviceGrant] | str:
+        """Return devices for all open claims of a pod on a node, or in a word why there are none."""
+        return _Search(self, [*self._at.get(node, ()), *self._everywhere], taken).run(claims)
+
+
+class _Search:
+    """The search for one pod on one node: depth first, over the requests of all its claims."""
+
+    def __init__(self, ledger: Devices, places: Sequence[int], taken: set[DeviceId]) -> None:
+        self._ledger = ledger
+        self._places = sorted(places, key=lambda place: ledger.known.devices[place].id)
+        self._taken = taken
+        self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, its name in results, device
+        self._used: set[DeviceId] = set()
+        self._steps = 0
+
+    def run(self, claims: Sequence[ResourceClaim]) -> list[DeviceGrant] | str:
+        requests = [(claim, request) for claim in claims for request in claim.requests]
+        if self._request(requests, 0):
+            return [DeviceGrant(claim.name, claim.uid, name, device.id) for claim, _, name, device in self._chosen]
+        return "search" if self._steps > MOST_STEPS else "few"
+
+    def _request(self, requests: list[tuple[ResourceClaim, DeviceRequest]], at: int) -> bool:
+        if at == len(requests):
+            return True
+        claim, request = requests[at]
+        for wish in request.wishes:
+            found = self._candidates(wish)
+            if found is None:
+                continue
+            count = len(found) if wish.all else wish.count
+            name = f"{request.name}/{wish.name}" if wish.name else request.name
+            if self._pick(found, 0, count, (claim, request.name, name), requests, at):
+                return True
+        return False
+
+    def _candidates(self, wish: DeviceWish) -> list[Device] | None:
+        """Return the free devices that a wish means; None where they cannot be enough."""
+        means, devices = self._ledger.matching(wish)[0], self._ledger.known.devices
+        there = [devices[place] for place in self._places if place in means]
+        free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
+        if wish.all:
+            whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._ledger.known.incomplete
+            return free if whole else None
+        return free if len(free) >= wish.count else None
+
+    def _pick(
+        self,
+        among: list[Device],
+        since: int,
+        left: int,
+        where: tuple[ResourceClaim, str, str],
+        requests: list[tuple[ResourceClaim, DeviceRequest]],
+        at: int,
+    ) -> bool:
+        """Choose `left` more devices from a place on, then go on with the next request."""
+        if left == 0:
+            return self._request(requests, at + 1)
+        claim, request, name = where
+        for place in range(since, len(among) - left + 1):
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                return False
+            device = among[place]
+            if not self._suits(claim, request, device):
+                continue
+            self._chosen.append((claim, request, name, device))
+            self._used.add(device.id)
+            if self._pick(among, place + 1, left - 1, where, requests, at):
+                return True
+            self._chosen.pop()
+            self._used.discard(device.id)
+        return False
+
+    def _suits(self, claim: ResourceClaim, request: str, device: Device) -> bool:
+        """Tell whether a device goes together with those chosen for the same claim."""
+        return all(self._same(rule, claim, request, device) for rule in claim.constraints)
+
+    def _same(self, rule: SameAttribute, claim: ResourceClaim, request: str, device: Device) -> bool:
+        if rule.requests and request not in rule.requests:
+            return True
+        value = device.attributes.get(rule.attribute)
+        others = (
+            other.attributes.get(rule.attribute)
+            for one, chosen, _, other in self._chosen
+            if one is claim and (not rule.requests or chosen in rule.requests)
+        )
+        return value is not None and all(type(other) is type(value) and other == value for other in others)
+
+
+def _refused(code: str, message: str, *missing: str) -> Refusal:
+    return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)

@@ -1,0 +1,137 @@
+"""What booked pods demand of their neighbours.
+
+Problem: a rule between pods concerns every pod of the cluster; asking each of them again for every decision would cost
+more than all the rest.
+Rule: rules that booked pods state are counted per distinct rule and row as pods come and go, so a cluster without such
+rules pays nothing for them. Pods are neighbours when their nodes have the same value of a topology label.
+Invariants: every count equals a fresh scan of the bookings; the namespaces of a state never change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from hetsched.contracts.workload import PodSpec
+
+from .columns import Bools, Ints, Rows
+from .selector_counts import Matcher, Tallies
+
+if TYPE_CHECKING:
+    from .booking import Booking
+    from .state import ClusterState
+
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
+_KEPT_ANSWERS = 4096
+
+Holders = dict[int, int]  # row -> booked pods there
+K = TypeVar("K")
+
+
+class Rule(NamedTuple):
+    """A term as booked pods state it."""
+
+    topology_key: str
+    matcher: Matcher
+    weight: int
+
+
+class Neighbours:
+    """The rules between pods that booked pods state.
+
+    `repelling` are required anti-affinity terms, `attracting` required affinity, `preferring` the preferred terms of
+    either kind (weight below 0: rather not), `ports` the host ports in use, by (protocol, port) and address.
+    """
+
+    def __init__(self) -> None:
+        self.repelling: dict[Rule, Holders] = {}
+        self.attracting: dict[Rule, Holders] = {}
+        self.preferring: dict[Rule, Holders] = {}
+        self.ports: dict[tuple[str, int], dict[str, Holders]] = {}
+        self._tallies = Tallies()
+        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[Rule]] = {}
+
+    def charge(self, booking: Booking, sign: int) -> None:
+        """Count the rules of a pod that comes (`sign` 1) or goes (-1)."""
+        shape, namespace, row = booking.pod.shape, booking.pod.namespace, booking.row
+        for terms, held in (
+            (shape.anti_affinity, self.repelling),
+            (shape.affinity, self.attracting),
+            (shape.preferred_affinity, self.preferring),
+        ):
+            for term in terms:
+                rule = Rule(term.topology_key, Matcher.of(term, namespace), term.weight)
+                if _count(held, rule, row, sign):
+                    self._meaning.clear()
+        for port in shape.host_ports:
+            addresses = self.ports.setdefault((port.protocol, port.port), {})
+            _count(addresses, port.ip or ANY_ADDRESS, row, sign)
+
+    def meaning(self, rules: dict[Rule, Holders], pod: PodSpec, state: ClusterState) -> list[Rule]:
+        """Return which of `rules`, one of this object's own, mean `pod`."""
+        key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
+        found = self._meaning.get(key)
+        if found is None:
+            if len(self._meaning) >= _KEPT_ANSWERS:
+                self._meaning.clear()
+            found = [rule for rule in rules if rule.matcher.matches(pod, state.namespaces)]
+            self._meaning[key] = found
+        return found
+
+    def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
+        """Return (N,) how many pods booked on each node every one of `matchers` means; not to be written to."""
+        if self._tallies.overgrown:
+            self._tallies = Tallies()
+        return self._tallies.matching(state, matchers)
+
+    def log_restarted(self) -> None:
+        """Drop the counts that the ledger's log can no longer bring up to date."""
+        self._tallies = Tallies()
+
+    def copy(self, state: ClusterState) -> Neighbours:
+        """Return the rules of `state` for a copy of it whose log starts empty."""
+        other = Neighbours()
+        for ours, theirs in (
+            (self.repelling, other.repelling),
+            (self.attracting, other.attracting),
+            (self.preferring, other.preferring),
+        ):
+            theirs.update((rule, dict(rows)) for rule, rows in ours.items())
+        for port, addresses in self.ports.items():
+            other.ports[port] = {address: dict(rows) for address, rows in addresses.items()}
+        other._tallies = self._tallies.copy(state)
+        return other
+
+
+def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
+    """Add to one count; tell whether `key` came or went."""
+    rows = held.setdefault(key, {})
+    came = not rows
+    rows[row] = rows.get(row, 0) + sign
+    if not rows[row]:
+        del rows[row]
+        if not rows:
+            del held[key]
+            return True
+    return came
+
+
+def beside(state: ClusterState, topology_key: str, rows: Rows) -> Bools:
+    """Return (N,) which nodes are in the same domain of a topology label as one of `rows`."""
+    ids, values = state.label(topology_key)
+    domains = np.zeros(len(values) + 1, np.bool_)
+    domains[ids[rows]] = True
+    domains[-1] = False  # id -1: nodes without the label are in no domain, not in one with each other
+    inside: Bools = domains[ids]
+    return inside
+
+
+def per_domain(state: ClusterState, topology_key: str, counts: Ints) -> Ints:
+    """Return (N,) the sum of `counts` (N,) over each node's domain, 0 for nodes without the topology label."""
+    ids, values = state.label(topology_key)
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.add.at(sums, ids, counts)
+    sums[-1] = 0
+    totals: Ints = sums[ids]
+    return totals

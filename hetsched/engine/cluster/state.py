@@ -1,0 +1,401 @@
+"""The ledger: what every node has, what every pod on it holds.
+
+Problem: a decision must see all earlier ones at once, and a failed one must leave no trace.
+Rule: `assume` books a pod, `forget` takes exactly that back; both write one load column and append the row to `log`,
+so a cached evaluation knows which rows to look at again. Cards and zones that a running pod does not name are chosen
+when it is booked: the lowest cards with room, the zones that a kubelet that pins would take. The inventory changes only
+by `apply_report` or by building anew, which raises `epoch` and drops everything that was cached about facts.
+Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
+node-name order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
+from hetsched.contracts.cards import cards_of, resting_cards
+from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
+from hetsched.contracts.devices import Devices as KnownDevices
+from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.storage import Storage
+from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.engine.framework.gangs import Gangs
+from hetsched.engine.framework.request import CompiledShape, Request
+from hetsched.engine.framework.status import Spared
+from hetsched.engine.gpu.links import Table
+from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
+from hetsched.engine.numa.kubelet_admission import predicted
+from hetsched.engine.numa.zones import KUBELET, Setup, Zones, zones_of
+
+from .avoided_nodes import Avoided
+from .booking import Booking, charge_amounts, grant_card
+from .columns import (
+    Columns,
+    Ints,
+    Layout,
+    Vocabulary,
+    Window,
+)
+from .devices import Devices
+from .digests import Digests
+from .expected_use import Experience, learn
+from .node_columns import emptied, resource_names, widened, write_facts
+from .pod_terms import Neighbours
+from .quotas import Quotas
+from .samples import Samples, report_now
+from .volumes import Volumes
+
+_COMPILED_LIMIT = 20_000
+_LOG_LIMIT = 1_000_000
+
+T = TypeVar("T")
+
+
+class ClusterState:
+    """The one mutable object of the engine: columns, bookings and the log of changed rows."""
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeReport],
+        running: Iterable[PodSpec] = (),
+        namespaces: dict[str, dict[str, str]] | None = None,
+        *,
+        storage: Storage | None = None,
+        devices: KnownDevices | None = None,
+        quotas: Iterable[ElasticQuota] = (),
+        budgets: Iterable[DisruptionBudget] = (),
+        experience: Experience | None = None,
+    ) -> None:
+        self.reports = sorted(nodes, key=lambda report: report.name)
+        self.namespaces = dict(namespaces or {})
+        self.row_of = {report.name: row for row, report in enumerate(self.reports)}
+        self.cards: list[tuple[GpuCard, ...]] = [cards_of(report) for report in self.reports]
+        self.offers: Vocabulary[IsaReport] = Vocabulary()
+        self.taint_sets: Vocabulary[tuple[Taint, ...]] = Vocabulary()
+        self.models: Vocabulary[str] = Vocabulary([""])
+        self.vendors: Vocabulary[str] = Vocabulary([""])
+        self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
+        self.resources: Vocabulary[str] = Vocabulary(resource_names(self.reports))
+        self.bookings: dict[str, Booking] = {}
+        self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
+        self.neighbours = Neighbours()
+        self.gangs = Gangs()
+        self.quotas = Quotas(quotas)
+        self.volumes = Volumes(storage)
+        self.devices = Devices(devices)
+        self.budgets = tuple(budgets)
+        self.spared = Spared()
+        self.experience = experience or Experience()
+        self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never changed
+        self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
+        self.zones = Zones()
+        self.links: dict[int, Table] = {}  # by row; nodes that state none are left out
+        self.orphans: list[PodSpec] = []
+        self.log: list[int] = []
+        self.epoch = 0
+        self._digests = Digests()
+        self.mix, self.mix_is_told = Mix(), False
+        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
+        self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
+        self._compiled: dict[Shape, CompiledShape] = {}
+        self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
+        self._lay_out()
+        # Pods that say which cards they hold come first: the others take what is left, lowest index first.
+        for pod in sorted(running, key=lambda pod: (pod.allocation is None, pod.created_at, pod.key)):
+            row = self.row_of.get(pod.node_name)
+            if row is None:
+                self.orphans.append(pod)
+            else:
+                self.assume(self.compile(pod), row, pod.allocation or EMPTY)
+        self.samples = Samples.of(self)
+        self.columns.field("power_placed")[:] = 0  # what runs is in the headroom that nodes report
+
+    @classmethod
+    def of(
+        cls,
+        content: ClusterContent,
+        *,
+        nodes: Iterable[NodeReport] | None = None,
+        running: Iterable[PodSpec] | None = None,
+    ) -> ClusterState:
+        """Build the state of a content; `nodes` and `running` take the place of its own."""
+        return cls(
+            content.nodes if nodes is None else nodes,
+            content.running if running is None else running,
+            content.namespaces,
+            storage=content.storage,
+            devices=content.devices,
+            quotas=content.quotas,
+            budgets=content.budgets,
+            experience=learn(content.pod_usages),
+        )
+
+    # -- inventory -----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        resting = (resting_cards(report) for report in self.reports)
+        most_cards = max((card.index + 1 for cards in (*self.cards, *resting) for card in cards), default=0)
+        most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
+        power = int(any(report.power is not None for report in self.reports))
+        layout = Layout(len(self.resources), most_cards, most_zones, power)
+        self.columns = Columns([report.name for report in self.reports], layout)
+        for row in range(len(self.reports)):
+            write_facts(self, row)
+        self.all_rows = Window(self.columns)
+
+    def apply_report(self, report: NodeReport) -> None:
+        """Take in a changed report of a known node whose resources and cards fit the present layout."""
+        row = self.row_of[report.name]
+        sampled = report.usage != self.reports[row].usage
+        if report.power != self.reports[row].power:
+            self.columns.field("power_placed")[:, row] = 0
+        self.reports[row] = report
+        self.cards[row] = cards_of(report)
+        write_facts(self, row)
+        if sampled:
+            self.samples.take(self, row)
+        self._digests.keep_over(self)  # rows that changed are in the log
+        self._facts_changed()
+        self.log.append(row)
+
+    def report_now(self, row: int) -> NodeReport:
+        """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
+        return report_now(self, row)
+
+    def stale(self) -> list[str]:
+        """Return the nodes whose samples are too old to count."""
+        return self.samples.stale(self)
+
+    def _facts_changed(self) -> None:
+        self.epoch += 1
+        self._labels.clear()
+        self._compiled.clear()
+        self._compiled_by_id.clear()
+
+    def redefine(self, content: ClusterContent) -> None:
+        """Take in other volumes, devices and budgets, with what is booked; all other names are as they were."""
+        self.budgets = tuple(content.budgets)
+        if content.storage != self.volumes.storage:
+            self.volumes = Volumes(content.storage)
+            for booking in self.bookings.values():
+                if booking.compiled.shape.claims:
+                    self.volumes.charge(booking, 1)
+        if content.devices != self.devices.known:
+            self.devices = Devices(content.devices)
+            for booking in self.bookings.values():
+                self.devices.charge(booking, 1)
+        self._facts_changed()
+
+    def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
+        """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
+        if more:
+            self.volumes.add(more)
+        if devices:
+            self.devices.add(devices)
+        if more or devices:
+            self._facts_changed()
+
+    def use_mix(self, mix: Mix) -> None:
+        """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
+        self.mix_is_told = True
+        if mix != self.mix:
+            self.mix = mix
+            self._digests.keep_over(self)
+            self.epoch += 1
+
+    def booked_mix(self) -> Mix:
+        """Return the mix of what is booked, the same for equal bookings whatever their history."""
+        return mix_of_shapes(booking.compiled.shape for booking in self.bookings.values())
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` computes of the inventory and the mix, computed once as long as neither changes."""
+        epoch, known = self._once
+        if epoch != self.epoch:
+            epoch, known = self._once = (self.epoch, {})
+        if key not in known:
+            known[key] = make()
+        found: T = known[key]
+        return found
+
+    def fits_layout(self, report: NodeReport) -> bool:
+        """Tell whether `apply_report` can take this report in, or the state must be built anew."""
+        layout = self.columns.layout
+        return (
+            report.name in self.row_of
+            and all(resource in self.resources.index for resource in report.allocatable)
+            and all(card.index < layout.cards for card in (*cards_of(report), *resting_cards(report)))
+            and len(zones_of(report)) <= layout.zones
+            and (report.power is None or layout.power > 0)
+        )
+
+    def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
+        """Return the value ids (N,) of one node label, -1 where absent, and what the ids mean."""
+        found = self._labels.get(key)
+        if found is None:
+            values: Vocabulary[str] = Vocabulary()
+            ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]
+            found = self._labels[key] = (np.array(ids, np.int64), values)
+        return found
+
+    # -- bookings ------------------------------------------------------------------------------------------------
+
+    def compile(self, pod: PodSpec) -> Request:
+        """Compile a pod with the use that experience expects of it, reusing the work of earlier pods of its shape."""
+        if self.experience:
+            pod = self.experience.applied(pod)
+        shape = pod.shape
+        known = self._compiled_by_id.get(id(shape))
+        if known is not None and known[0] is shape:
+            return Request(pod, known[1])
+        compiled = self._compiled.get(shape)
+        if compiled is None:
+            new = [name for name, _ in shape.requests if name not in self.resources.index]
+            if new:
+                self._add_resources(new)
+            if len(self._compiled_by_id) > _COMPILED_LIMIT:
+                self._compiled.clear()
+                self._compiled_by_id.clear()
+            compiled = self._compiled[shape] = CompiledShape(shape, self)
+        self._compiled_by_id[id(shape)] = (shape, compiled)
+        return Request(pod, compiled)
+
+    def _add_resources(self, names: list[str]) -> None:
+        """Widen the blocks by resources that no node has; bookings keep their amounts."""
+        old = self.columns
+        for name in names:
+            self.resources.id(name)
+        layout = Layout(len(self.resources), old.layout.cards, old.layout.zones, old.layout.power)
+        self.columns = widened(old, layout)
+        self.all_rows = Window(self.columns)
+        self._facts_changed()
+        for booking in self.bookings.values():
+            booking.compiled = CompiledShape(booking.compiled.shape, self)
+
+    def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
+        """Book `request` on a row, completing what it holds there."""
+        if request.shape.gpu is not None and not allocation.gpus:
+            cards = self._lowest_cards(request.shape, row)
+            allocation = msgspec.structs.replace(allocation, gpus=cards)
+        if request.compiled.kubelet_pins:
+            allocation = self._with_predicted(request.shape, row, allocation)
+        booking = Booking(request.pod, request.compiled, row, allocation)
+        key = request.pod.key
+        if key in self.bookings:
+            raise ValueError(f"{key} is booked already")
+        self._charge(booking, 1)
+        self.bookings[key] = self.on_row[row][key] = booking
+        return booking
+
+    def forget(self, key: str) -> Booking | None:
+        """Take a booking back; a pod that is not booked is left alone."""
+        booking = self.bookings.pop(key, None)
+        if booking is not None:
+            del self.on_row[booking.row][key]
+            self._charge(booking, -1)
+        return booking
+
+    def restore(self, booking: Booking) -> None:
+        """Book again, exactly as it was, what `forget` returned."""
+        key = booking.pod.key
+        if key in self.bookings:
+            raise ValueError(f"{key} is booked already")
+        self._charge(booking, 1)
+        self.bookings[key] = self.on_row[booking.row][key] = booking
+
+    def _charge(self, booking: Booking, sign: int) -> None:
+        charge_amounts(booking, sign, self.columns, self.zones)
+        if booking.compiled.has_rules:
+            self.neighbours.charge(booking, sign)
+        if booking.compiled.shape.claims:
+            self.volumes.charge(booking, sign)
+        if booking.allocation.devices:
+            self.devices.charge(booking, sign)
+        self._charge_group(booking.pod, sign)
+        self.log.append(booking.row)
+        self._bound_log()
+
+    def _charge_group(self, pod: PodSpec, sign: int) -> None:
+        """Count a pod for its gang and its namespace."""
+        if pod.gang is not None:
+            self.gangs.charge(pod, sign)
+        if self.quotas.limits:
+            self.quotas.charge(pod, sign)
+
+    def adopt(self, keys: list[str], booked: list[Booking]) -> None:
+        """Take in bookings by their new keys, in order, that the compiled loop has already charged to the columns.
+
+        None of them is a member of a gang: the loop does not place any.
+        """
+        self.bookings.update(zip(keys, booked, strict=True))
+        for key, booking in zip(keys, booked, strict=True):
+            self.on_row[booking.row][key] = booking
+        if self.quotas.limits:
+            for booking in booked:
+                self.quotas.charge(booking.pod, 1)
+        self.log.extend([booking.row for booking in booked])
+        self._bound_log()
+
+    def _bound_log(self) -> None:
+        if len(self.log) > _LOG_LIMIT:
+            # Nobody's evaluation can be brought up to date from a log this old: start a new epoch instead.
+            self.log.clear()
+            self.neighbours.log_restarted()
+            self._facts_changed()
+
+    def _lowest_cards(self, shape: Shape, row: int) -> tuple[CardGrant, ...]:
+        demand = shape.gpu
+        assert demand is not None
+        milli_free = self.columns.field("card_milli_free")[:, row]
+        held: list[CardGrant] = []
+        for card in self.cards[row]:
+            if len(held) < demand.count and milli_free[card.index] >= demand.milli:
+                held.append(grant_card(card, demand.milli, demand.memory_mib))
+        return tuple(held)
+
+    def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
+        """Add the zones that the row's kubelet will take, where it pins and nobody says what it took."""
+        said = allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET
+        if said or not self.setups.values[self.columns.field("topology_setup")[row]].pins:
+            return allocation
+        return msgspec.structs.replace(allocation, predicted=predicted(self, row, shape), cpu_policy=KUBELET)
+
+    # -- whole-state operations ----------------------------------------------------------------------------------
+
+    def emptied(self) -> Window:
+        """Return all rows as they would be with every pod gone; see `inventory.emptied`."""
+        return Window(emptied(self))
+
+    def fork(self) -> ClusterState:
+        """Return an independent copy: what happens to it never shows here."""
+        other = object.__new__(ClusterState)
+        other.__dict__.update(self.__dict__)
+        other.columns = self.columns.copy()
+        other.all_rows = Window(other.columns)
+        other.reports, other.cards = list(self.reports), list(self.cards)
+        other.samples = self.samples.copy()
+        other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
+        other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
+        other.neighbours = self.neighbours.copy(self)
+        other.gangs = self.gangs.copy()
+        other.quotas = self.quotas.copy()
+        other.volumes = self.volumes.copy()
+        other.devices = self.devices.copy()
+        other.derived = {}
+        other.zones, other.links = self.zones.copy(), dict(self.links)
+        other.resources = Vocabulary(self.resources.values)
+        other.taint_sets = Vocabulary(self.taint_sets.values)
+        other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
+        other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
+        other._digests = self._digests.copy(self)
+        other.log, other._labels, other._once = [], {}, (-1, {})
+        other._compiled, other._compiled_by_id = {}, {}
+        return other
+
+    def digest(self) -> str:
+        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
+        return self._digests.of(self)

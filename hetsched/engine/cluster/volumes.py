@@ -1,0 +1,286 @@
+"""Which volumes the claims of pods have or may get, and what is attached where.
+
+Problem: two pods decided one after the other must not both count on the same volume, before anybody has written it.
+Rule: a claim is
+    bound        it has a volume, or a booked pod chose one for it;
+    waiting      its class waits for a pod's node: a free volume that suits it is chosen, the smallest first, and where
+                 there is none the class makes one, on nodes of its allowed topologies;
+    refused      anything else: `settle` says why.
+A volume suits a claim of its class that asks for no more bytes, for modes that it has, and whose selector means it; one
+that names a claim suits that claim alone. Claims of one pod take volumes in the order of size, as kube-scheduler does.
+What a claim attaches is its volume's driver and handle, or its own name at the driver that will make it.
+Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits plugins; component-helpers/storage/volume.
+Invariants: what is chosen and attached follows from the bookings alone; a cluster without claims pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.labels import selects
+from hetsched.contracts.storage import (
+    BETA_ZONES,
+    MIGRATED_SOURCES,
+    PersistentVolume,
+    Storage,
+    StorageClass,
+    VolumeClaim,
+)
+from hetsched.contracts.workload import ClaimUse, Expression, PodSpec
+from hetsched.engine.framework.status import Refusal
+
+from .columns import Bools
+from .selectors import nodes_named, nodes_of_terms, nodes_with
+
+if TYPE_CHECKING:
+    from .booking import Booking
+    from .state import ClusterState
+
+ONE_POD = "ReadWriteOncePod"
+
+K = TypeVar("K")
+J = TypeVar("J")
+V = TypeVar("V")
+Attachment = tuple[str, str]  # a driver, and what it attaches
+
+
+class Waiting(NamedTuple):
+    """A claim that waits for its pod's node: the volumes it could take, smallest first, and who makes it one."""
+
+    claim: VolumeClaim
+    volumes: tuple[PersistentVolume, ...]
+    made_by: StorageClass | None
+
+
+class Volumes:
+    """The ledger's storage: what there is, who uses which claim, and what was chosen and is attached."""
+
+    __slots__ = ("attached", "chosen", "digest", "storage", "taken", "users")
+
+    def __init__(self, storage: Storage | None = None) -> None:
+        self.storage = storage or Storage()
+        self.digest = _digest(self.storage)
+        self.users: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
+        self.chosen: dict[str, dict[str, str]] = {}  # claim -> pods -> the volume they chose, the same for all
+        self.taken: dict[str, str] = {}  # volume -> the claim it was chosen for
+        self.attached: dict[Attachment, dict[int, int]] = {}  # row -> pods
+
+    def add(self, more: Storage) -> None:
+        """Take in storage that comes with pods; what is known, or used by what is booked, stays as it is."""
+        claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
+        self.storage = self.storage.beside(Storage(more.volumes, claims, more.classes))
+        self.digest = _digest(self.storage)
+
+    def copy(self) -> Volumes:
+        other = object.__new__(Volumes)
+        other.storage, other.digest, other.taken = self.storage, self.digest, dict(self.taken)
+        other.users = {claim: dict(pods) for claim, pods in self.users.items()}
+        other.chosen = {claim: dict(pods) for claim, pods in self.chosen.items()}
+        other.attached = {what: dict(rows) for what, rows in self.attached.items()}
+        return other
+
+    # -- what pods ask for -----------------------------------------------------------------------------------------
+
+    def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
+        """Return a claim of a pod, the pod's own template where nobody made it yet, None where there is none."""
+        found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
+        if found is None and use.template is not None:
+            return VolumeClaim(pod.namespace, use.name, use.template)
+        return found
+
+    def volume_of(self, claim: VolumeClaim) -> str:
+        """Return the volume that a claim has or that was chosen for it, empty where there is none."""
+        return claim.volume or next(iter(self.chosen.get(claim.key, {}).values()), "")
+
+    def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | Waiting | Refusal:
+        """Return the volume that a claim has, or what it could get, or why it cannot be used."""
+        claim = self.claim(pod, use)
+        if claim is None:
+            return _refused("VolumeClaimMissing", f"there is no claim {use.name}", use.name)
+        if claim.deleting:
+            return _refused("VolumeClaimDeleting", f"claim {use.name} is being deleted", use.name)
+        if claim.lost:
+            return _refused("VolumeLost", f"claim {use.name} has lost its volume", use.name)
+        name = self.volume_of(claim)
+        if name:
+            volume = self.storage.volumes.get(name)
+            if volume is None:
+                message = f"claim {use.name} is bound to volume {name}, which is not there"
+                return _refused("VolumeMissing", message, name)
+            if volume.source in MIGRATED_SOURCES:
+                field = f"PersistentVolume {name}: spec.{volume.source}"
+                message = f"{field} influences scheduling in a way that is not supported"
+                return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
+            return volume
+        return self._waiting(use, claim)
+
+    def _waiting(self, use: ClaimUse, claim: VolumeClaim) -> Waiting | Refusal:
+        wanted = self._class_name(claim)
+        if not wanted:
+            return _refused("VolumeNotBound", f"claim {use.name} is not bound to a volume yet", use.name)
+        kind = self.storage.classes.get(wanted)
+        if kind is None:
+            message = f"claim {use.name} is of storage class {wanted}, which is not there"
+            return _refused("StorageClassMissing", message, wanted)
+        if not kind.waits or claim.wanted:
+            return _refused("VolumeNotBound", f"claim {use.name} is not bound to a volume yet", use.name)
+        found = [v for v in self.storage.volumes.values() if v.storage_class == wanted and self._suits(v, claim)]
+        found.sort(key=lambda volume: (not volume.claim, volume.capacity_bytes, volume.name))
+        if found and found[0].claim:
+            return Waiting(claim, (found[0],), None)
+        makes = kind.makes and claim.asks.selector is None
+        return Waiting(claim, tuple(found), kind if makes else None)
+
+    def _class_name(self, claim: VolumeClaim) -> str:
+        if claim.asks.storage_class is not None:
+            return claim.asks.storage_class
+        return next((name for name, kind in sorted(self.storage.classes.items()) if kind.default), "")
+
+    def _suits(self, volume: PersistentVolume, claim: VolumeClaim) -> bool:
+        asks = claim.asks
+        if volume.gone or volume.source in MIGRATED_SOURCES or self.taken.get(volume.name, claim.key) != claim.key:
+            return False
+        if volume.claim and (volume.claim != claim.key or volume.claim_uid not in ("", claim.uid)):
+            return False
+        return (
+            volume.capacity_bytes >= asks.request_bytes
+            and volume.block == asks.block
+            and set(asks.modes) <= set(volume.modes)
+            and (asks.selector is None or selects(asks.selector, volume.labels))
+        )
+
+    def others_with(self, pod: PodSpec, use: ClaimUse) -> set[int]:
+        """Return the rows of other pods with a claim that one pod at a time may use; empty for other claims."""
+        claim = self.claim(pod, use)
+        if claim is None or ONE_POD not in claim.asks.modes:
+            return set()
+        return {row for key, row in self.users.get(claim.key, {}).items() if key != pod.key}
+
+    # -- bookings --------------------------------------------------------------------------------------------------
+
+    def charge(self, booking: Booking, sign: int) -> None:
+        """Count the claims of a pod that is booked (`sign` 1) or goes (-1)."""
+        pod, row = booking.pod, booking.row
+        granted = {grant.claim: grant.volume for grant in booking.allocation.volumes}
+        for use in pod.shape.claims:
+            key = f"{pod.namespace}/{use.name}"
+            if sign > 0:
+                self.users.setdefault(key, {})[pod.key] = row
+            else:
+                _drop(self.users, key, pod.key)
+            if use.name in granted:
+                self._choose(key, pod.key, granted[use.name], sign)
+        for what in set(self.attachments(pod, booking.allocation)):
+            rows = self.attached.setdefault(what, {})
+            rows[row] = rows.get(row, 0) + sign
+            if not rows[row]:
+                _drop(self.attached, what, row)
+
+    def _choose(self, claim: str, pod: str, volume: str, sign: int) -> None:
+        if sign > 0:
+            self.chosen.setdefault(claim, {})[pod] = volume
+            self.taken[volume] = claim
+        else:
+            _drop(self.chosen, claim, pod)
+            if claim not in self.chosen:
+                self.taken.pop(volume, None)
+
+    def attachments(self, pod: PodSpec, allocation: Allocation) -> Iterator[Attachment]:
+        """Yield what a pod that holds `allocation` has attached to its node."""
+        granted = {grant.claim: grant.volume for grant in allocation.volumes}
+        for use in pod.shape.claims:
+            claim = self.claim(pod, use)
+            if claim is None:
+                continue
+            volume = self.storage.volumes.get(claim.volume or granted.get(use.name, ""))
+            if volume is not None:
+                if volume.driver:
+                    yield volume.driver, volume.handle
+            elif (kind := self.storage.classes.get(self._class_name(claim))) is not None and kind.makes:
+                yield kind.provisioner, claim.key
+
+
+def _digest(storage: Storage) -> bytes:
+    return blake2b(msgspec.json.encode(storage, order="sorted"), digest_size=12).digest()
+
+
+def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:
+    """Take an entry out of a table of tables, and its table where that was the last one."""
+    held = table.get(key, {})
+    held.pop(inner, None)
+    if not held:
+        table.pop(key, None)
+
+
+def _refused(code: str, message: str, *missing: str) -> Refusal:
+    return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)
+
+
+# -- where volumes can be used ---------------------------------------------------------------------------------------
+
+
+def nodes_of_volume(state: ClusterState, volume: PersistentVolume) -> Bools:
+    """Return (N,) which nodes a volume can be used on: those of its affinity and of its zone and region."""
+
+    def find() -> Bools:
+        fits: Bools = np.ones(len(state.reports), np.bool_)
+        if volume.terms is not None:
+            fits &= nodes_of_terms(state, volume.terms)
+        if volume.zones:
+            fits &= _in_zones(state, volume.zones)
+        return fits
+
+    return state.once(("volume", volume.name), find)
+
+
+def _in_zones(state: ClusterState, zones: tuple[Expression, ...]) -> Bools:
+    """Return (N,) which nodes are where the labels of a volume say; one that says nothing of zones is anywhere."""
+    told: Bools = np.zeros(len(state.reports), np.bool_)
+    fits: Bools = np.ones(len(state.reports), np.bool_)
+    for key, beta in BETA_ZONES.items():
+        told |= (state.label(key)[0] >= 0) | (state.label(beta)[0] >= 0)
+    for zone in zones:
+        older = Expression(BETA_ZONES.get(zone.key, zone.key), zone.operator, zone.values)
+        fits &= nodes_with(state, zone) | nodes_with(state, older)
+    return fits | ~told
+
+
+def nodes_made(state: ClusterState, waiting: Waiting) -> Bools:
+    """Return (N,) on which nodes a volume could be made for a claim."""
+    nowhere: Bools = np.zeros(len(state.reports), np.bool_)
+    if waiting.made_by is None:
+        return nowhere
+    topologies = waiting.made_by.topologies
+    return nodes_of_terms(state, topologies) if topologies else ~nowhere
+
+
+def nodes_selected(state: ClusterState, claim: VolumeClaim) -> Bools | None:
+    """Return (N,) the node where a volume for a claim is being made, or will be for a booked pod; None: none yet."""
+    users = state.volumes.users.get(claim.key, {})
+    if claim.selected_node:
+        return nodes_named(state, Expression("metadata.name", "In", (claim.selected_node,)))
+    if not users or state.volumes.volume_of(claim):
+        return None
+    rows: Bools = np.zeros(len(state.reports), np.bool_)
+    rows[list(users.values())] = True
+    return rows
+
+
+def choose(state: ClusterState, claims: list[Waiting], row: int) -> dict[str, str] | None:
+    """Return the volume (empty: to be made) for each of a pod's waiting claims on a row; None where one gets none."""
+    found: dict[str, str] = {}
+    for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):
+        volumes = () if waiting.claim.selected_node and waiting.made_by else waiting.volumes
+        free = (v.name for v in volumes if v.name not in found.values() and nodes_of_volume(state, v)[row])
+        name = next(free, None)
+        if name is None and not nodes_made(state, waiting)[row]:
+            return None
+        found[waiting.claim.name] = name or ""
+    return found

@@ -1,0 +1,319 @@
+"""Schedule many pods: through the compiled loop where it knows every formula, else through the cycle.
+
+Problem: one policy, one order, two paths; nobody may be able to tell from the result which path ran.
+Rule: pods are taken in the order given. A run of neighbouring pods that the loop can place is placed by one call; any
+other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
+and nothing else of the policy concerns the pod: no rule that a booked pod states, no gang, no quota. A pod that fits
+nowhere though others could leave for it (PostFilter) ends the run too and is handed to the cycle.
+Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
+from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
+from hetsched.engine.cluster.booking import Booking, grant_card
+from hetsched.engine.cluster.columns import UNKNOWN, Ints
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import ActivePlugin
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import Refusal
+
+# numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
+_RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"}
+# From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
+# _SHORT pods is not worth a call of it.
+_WORTH_LOADING = 10_000
+_WORTH_COMPILING = 200_000
+_SHORT = 4
+_MOST_SHAPES = 100_000
+_MOST_KNOWN = 400_000
+_LOG_ROOM = 1_000_000
+_HIGHEST = 2**63 - 1
+
+
+class BatchScheduler:
+    """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches.
+
+    `expected`: how many pods will come in all batches together; where it is few, they go through the cycle, which needs
+    no machine code. `shortest`: how many pods in a row are handed to the loop.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
+        self.scheduler = scheduler
+        self._shortest = shortest
+        policy = scheduler.policy
+        possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        self._possible = possible and _worth_it(expected)
+        self._learnt: _Learnt | None = None
+
+    def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
+        """Decide and book `pods` in the order given."""
+        outcomes: list[Outcome] = []
+        keys = [pod.key for pod in pods]
+        if self._possible and self._bookable(keys):
+            while len(outcomes) < len(pods):
+                self._until_facts_change(pods[len(outcomes) :], keys[len(outcomes) :], outcomes)
+        else:
+            outcomes.extend(map(self.scheduler.schedule, pods))
+        return outcomes
+
+    def _bookable(self, keys: list[str]) -> bool:
+        distinct = set(keys)
+        return len(distinct) == len(keys) and self.scheduler.state.bookings.keys().isdisjoint(distinct)
+
+    def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
+        """Decide until all is done, or what was learnt of shapes no longer holds."""
+        state = self.scheduler.state
+        learnt = self._current()
+        expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
+        positions = learnt.positions(expecting)
+        if positions is None:
+            return  # a new resource widened the columns
+        stops = learnt.stops(pods)
+        ends = [*np.flatnonzero(positions < 0).tolist(), len(pods)]
+        start = 0
+        while start < len(pods):
+            end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
+            if end - start >= self._shortest:
+                run = slice(start, end)
+                decided = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
+                outcomes += decided
+                start += len(decided)
+                end = start + 1  # the pod that ended the run
+            for pod in pods[start : max(end, start + 1)]:
+                outcomes.append(self.scheduler.schedule(pod))
+                start += 1
+                if state.epoch != learnt.plans.epoch:
+                    return
+
+    def _unconcerned(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
+        """Return where the run from `start` meets a pod that a rule of a booked pod means, at most `end`."""
+        state = self.scheduler.state
+        rules = state.neighbours
+        stated = [group for group in (rules.repelling, rules.attracting, rules.preferring) if group]
+        if not stated:
+            return end
+        meant = (i for i in range(start, end) if any(rules.meaning(group, pods[i], state) for group in stated))
+        return next(meant, end)
+
+    def _current(self) -> _Learnt:
+        learnt, state = self._learnt, self.scheduler.state
+        if learnt is None or learnt.plans.epoch != state.epoch or learnt.overgrown:
+            learnt = self._learnt = _Learnt(self.scheduler)
+        return learnt
+
+
+class _Learnt:
+    """What is known on one epoch of the state: shapes, and parts of allocations that many pods share."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        from . import kernel, plans  # machine code: loaded where a batch is worth it
+
+        self._kernel = kernel
+        self.scheduler = scheduler
+        self.plans = plans.Plans(scheduler.state, scheduler.policy, scheduler.evaluator)
+        self._position: dict[int, int] = {}
+        self._of_compiled: dict[int, int] = {}
+        self._shapes: list[Shape] = []  # held, so that their ids stay theirs
+        self._isa_ids: Ints = np.zeros(0, np.int64)
+        self._isa: dict[IsaDemand | None, int] = {}
+        self._parts: dict[int, Allocation] = {}
+        self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
+        self._log: Ints = np.zeros(0, np.int64)
+        self._logged = 0
+        self._synced = len(scheduler.state.log)
+        self._quota = any(plugin.name == "quota" for plugin in scheduler.policy.plugins)
+        self._post_filters = {plugin.name for plugin in scheduler.policy.post_filters}
+        self._lowest = min((b.pod.priority for b in scheduler.state.bookings.values()), default=_HIGHEST)
+        self._choosing = [plugin.instance.concerns for plugin in scheduler.policy.plugins if _chooses(plugin)]
+        self._reserving_isa = next((p.instance for p in scheduler.policy.reserves if p.name == "isa-match"), None)
+
+    @property
+    def overgrown(self) -> bool:
+        return self.plans.full or len(self.plans.requests) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
+
+    # -- shapes --------------------------------------------------------------------------------------------------
+
+    def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
+        """Return (P,) the positions of the pods' shapes, -1 for those that the loop cannot place.
+
+        None: compiling a pod changed the layout, so that nothing learnt holds any more.
+        """
+        known, before = self._position, len(self.plans.requests)
+        missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and pod.ready}
+        if missing and not self._learn(list(missing.values())):
+            return None
+        found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
+        found[[i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]] = -1
+        if self._quota and self.scheduler.state.quotas.limits:
+            governs = self.scheduler.state.quotas.governs
+            found[[i for i, pod in enumerate(pods) if governs(pod)]] = -1
+        avoided = self.scheduler.state.avoided
+        if avoided:
+            found[[i for i, pod in enumerate(pods) if pod.owner in avoided]] = -1
+        for concerns in self._choosing:
+            found[[i for i, pod in enumerate(pods) if concerns(pod)]] = -1
+        plans = self.plans
+        kinds = plans.shapes.kind
+        if kinds.size:
+            found[kinds[found] < 0] = -1
+        counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
+        counts[:before] *= 2  # met in an earlier batch
+        for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
+            plans.keep(position)
+        return found
+
+    def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
+        """Return (P,) which pods are for the cycle where they fit nowhere, because others could leave for them."""
+        if not self._post_filters <= {"preemption"}:
+            return np.ones(len(pods), np.bool_)
+        if not self._post_filters:
+            return np.zeros(len(pods), np.bool_)
+        self._note_priorities(self.scheduler.state.log[self._synced :])
+        lowest = self._lowest = min(self._lowest, *[pod.priority for pod in pods])
+        return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
+
+    def _note_priorities(self, rows: Iterable[int]) -> None:
+        """Look at pods that others booked; that a low one went again is not noticed, and does no harm."""
+        on_row = self.scheduler.state.on_row
+        for row in set(rows):
+            self._lowest = min([self._lowest, *[booking.pod.priority for booking in on_row[row].values()]])
+
+    def _learn(self, pods: list[PodSpec]) -> bool:
+        state, plans = self.scheduler.state, self.plans
+        requests = [state.compile(pod) for pod in pods]
+        if state.epoch != plans.epoch:
+            return False
+        fresh: dict[int, Request] = {}
+        for pod, request in zip(pods, requests, strict=True):
+            compiled = id(request.compiled)
+            if compiled not in self._of_compiled:
+                self._of_compiled[compiled] = len(plans.requests) + len(fresh)
+                fresh[compiled] = request
+            self._position[id(pod.shape)] = self._of_compiled[compiled]
+            self._shapes.append(pod.shape)
+        if fresh:
+            plans.learn(list(fresh.values()))
+            isa = [self._isa.setdefault(request.shape.isa, len(self._isa)) for request in fresh.values()]
+            self._isa_ids = np.concatenate([self._isa_ids, np.array(isa, np.int64)])
+        return True
+
+    # -- placing a run -------------------------------------------------------------------------------------------
+
+    def place(
+        self,
+        pods: Sequence[PodSpec],
+        expecting: Sequence[PodSpec],
+        keys: list[str],
+        positions: Ints,
+        stops: NDArray[np.bool_],
+    ) -> list[Outcome]:
+        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle.
+
+        `expecting` are the pods with the use that experience expects of them, as they are booked.
+        """
+        state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
+        self._sync_log(len(pods))
+        ties = policy.spec.ties
+        draws = _draws(ties.seed, keys) if ties.by == "random" else np.zeros(0, np.uint64)
+        kernel = self._kernel
+        decided = kernel.Decided(np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64))
+        count, self._logged = kernel.place(
+            positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
+            plans.shapes, plans.kept, self._log, self._logged, decided,
+        )  # fmt: skip
+        positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
+        sums = np.array(plans.weight_sums)[plans.shapes.variant[positions]]
+        scores = np.divide(decided.total[:count], sums, out=np.zeros(count), where=sums != 0.0).tolist()
+        rows, names = row_of.tolist(), state.columns.names
+        allocations = self._allocations(positions, row_of, cards)
+        known, of_shape = plans.requests, positions.tolist()
+        outcomes = [
+            Outcome(pod, names[row], row, allocation, score) if row >= 0 else Outcome(pod)
+            for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
+        ]
+        booked = [
+            Booking(pod, known[position].compiled, row, allocation)
+            for pod, position, row, allocation in zip(expecting, of_shape, rows, allocations, strict=False)
+            if row >= 0
+        ]
+        state.adopt([key for key, row in zip(keys, rows, strict=False) if row >= 0], booked)
+        self._synced = len(state.log)
+        return outcomes
+
+    def _sync_log(self, room: int) -> None:
+        """Bring the loop's log up to date with what others changed, and make room for one row per pod."""
+        missed = self.scheduler.state.log[self._synced :]
+        if self._logged + len(missed) > _LOG_ROOM:
+            self._logged = 0
+            self.plans.kept.seen[:] = UNKNOWN
+            missed = []
+        needed = self._logged + len(missed) + room
+        if len(self._log) < needed:
+            self._log = np.concatenate([self._log, np.zeros(needed, np.int64)])
+        self._log[self._logged : self._logged + len(missed)] = missed
+        self._logged += len(missed)
+
+    def _allocations(self, positions: Ints, rows: Ints, cards: Ints) -> list[Allocation]:
+        """Return what each pod holds; how its instructions run is the same for all of one demand on one offer."""
+        state = self.scheduler.state
+        allocations = [EMPTY] * len(rows)
+        if self._reserving_isa is not None:
+            offers = len(state.offers)
+            codes = (self._isa_ids[positions] * offers + state.all_rows.static("isa_offer")[rows]).tolist()
+            for code in set(codes) - self._parts.keys():
+                first = codes.index(code)
+                self._parts[code] = self._isa_part(int(positions[first]), int(rows[first]))
+            allocations = [self._parts[code] for code in codes]
+        for i in np.flatnonzero(cards).tolist():
+            grants = self._cards(int(positions[i]), int(rows[i]), int(cards[i]))
+            allocations[i] = msgspec.structs.replace(allocations[i], gpus=grants)
+        return allocations
+
+    def _isa_part(self, position: int, row: int) -> Allocation:
+        assert self._reserving_isa is not None
+        part = self._reserving_isa.reserve(self.plans.requests[position], row, self.scheduler.state)
+        return EMPTY if part is None or isinstance(part, Refusal) else part
+
+    def _cards(self, position: int, row: int, bits: int) -> tuple[CardGrant, ...]:
+        shapes = self.plans.shapes
+        asked = shapes.card[position]
+        milli, memory = int(shapes.cards.milli[asked]), int(shapes.cards.memory[asked])
+        grants = []
+        for card in self.scheduler.state.cards[row]:
+            if bits >> card.index & 1:
+                key = (row, card.index, milli, memory)
+                grant = self._grants.get(key)
+                if grant is None:
+                    grant = self._grants[key] = grant_card(card, milli, memory)
+                grants.append(grant)
+        return tuple(grants)
+
+
+def _worth_it(expected: int) -> bool:
+    """Tell whether so many pods are worth the machine code: nothing once it is loaded, else about a second."""
+    if expected < _WORTH_LOADING and "hetsched.engine.compiled.kernel" not in sys.modules:
+        return False
+    from . import kernel
+
+    return kernel.KEPT or expected >= _WORTH_COMPILING
+
+
+def _chooses(plugin: ActivePlugin) -> bool:
+    """Tell whether a plugin says which pods concern it."""
+    return hasattr(plugin.instance, "concerns")
+
+
+def _draws(seed: int, keys: list[str]) -> NDArray[np.uint64]:
+    digests = (blake2b(f"{seed}/{key}".encode(), digest_size=8).digest() for key in keys)
+    return np.array([int.from_bytes(digest) for digest in digests], np.uint64)

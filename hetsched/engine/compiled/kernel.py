@@ -1,0 +1,308 @@
+"""The inner loop of placing pods, compiled: sweep, or look again at what changed, pick, book, next.
+
+Rule: a shape that comes again keeps its totals of all nodes, with the greatest of every block of 64; on its next pod
+only the rows that others changed since are computed anew, gathered side by side first, so that both ways run the same
+formulas (`terms`). The best row is the first of the first block that has the greatest total. A shape that is seen only
+once is swept and forgotten.
+Invariants: as in `terms`; -inf marks what is not feasible.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetsched.engine.cluster.columns import Floats, Ints
+
+from .machine_code import compiled, compiled_for_good, version
+from .terms import (
+    NOWHERE,
+    Cards,
+    Stretch,
+    add_score,
+    keep_out_full,
+    keep_out_without_cards,
+    take_cards,
+)
+
+BLOCK = 64
+# Columns that are used together stay in the first cache; not a power of two, so that they do not evict each other.
+_CHUNK = 504
+# Where fewer than one node in so many is a candidate, candidates are picked out instead of sweeping over all.
+_SPARSE = 3
+# Looking at a row again costs about this many times what it costs within a sweep.
+_SWEEP_SHARE = 6
+
+
+class Terms(NamedTuple):
+    """The score plugins that the loop knows, in policy order, which columns they read, and what each card is worth."""
+
+    weight: Floats
+    static: Ints
+    load: Ints
+    cards: bool  # whether the free milli of cards are read
+    card_worth: Floats  # (G, N)
+
+
+class Kinds(NamedTuple):
+    """Shapes that ask for the same resources: which ones, and which rows of their deltas are not 0. K kinds."""
+
+    needs_start: Ints  # (K + 1,)
+    needs: Ints  # resources that must fit
+    adds_start: Ints  # (K + 1,)
+    adds: Ints  # load rows
+
+
+class Shapes(NamedTuple):
+    """What the loop knows of every shape, by position and by the ids that shapes share.
+
+    Shapes: C shapes, L load rows, B bases, N nodes, V variants, T terms.
+    """
+
+    kind: Ints  # (C,) -1 where the loop cannot place the shape
+    base: Ints  # (C,)
+    variant: Ints  # (C,)
+    card: Ints  # (C,)
+    slot: Ints  # (C,) row of the kept totals, -1 for none
+    delta: Ints  # (C, L)
+    extra: Ints  # (C, 4)
+    bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
+    candidates: Ints  # (B,) how many nodes no STATIC filter refuses
+    code: Ints  # (V, T) formula, -1 where the plugin sits the shape out
+    given: Floats  # (V, T, GIVEN)
+    cards: Cards
+
+
+class Kept(NamedTuple):
+    """Totals of shapes that come again. Shapes: Q kept shapes, N rounded up to whole blocks."""
+
+    totals: Floats  # (Q, N)
+    greatest: Floats  # (Q, N / BLOCK)
+    seen: Ints  # (Q,) length of the log they are of, -1 for never
+
+
+class Decided(NamedTuple):
+    """What is written for each pod: its row or -1, its total, its cards as a bit set."""
+
+    row: Ints
+    total: Floats
+    cards: Ints
+
+
+@compiled
+def _greatest(values: Any) -> Any:
+    """Return the maximum; floats that are not NaN or -0.0 are ordered as their bits, once negative ones are flipped."""
+    bits = values.view(np.int64)
+    most = np.int64(-0x8000000000000000)
+    for i in range(len(bits)):
+        most = max(most, bits[i] ^ ((bits[i] >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)))
+    found = np.empty(1, np.int64)
+    found[0] = most ^ ((most >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return found.view(np.float64)[0]
+
+
+@compiled
+def _add_up(
+    shape: int,
+    total: Any,
+    usable: Any,
+    nodes: Any,
+    static: Any,
+    load: Any,
+    at: Any,
+    terms: Any,
+    kinds: Any,
+    shapes: Any,
+) -> None:
+    """Turn the static totals of a stretch into totals."""
+    kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
+    for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
+        keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
+    if shapes.cards.number[shapes.card[shape]] > 0:
+        keep_out_without_cards(total, usable, shapes.card[shape], nodes, at, shapes.cards)
+    cards = (usable, terms.card_worth, static, load)
+    variant = shapes.variant[shape]
+    for term in range(len(terms.weight)):
+        code = shapes.code[variant, term]
+        if code >= 0:
+            add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
+
+
+@compiled
+def _sweep(
+    shape: int, out: Any, every: Any, usable: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
+) -> None:
+    """Write the totals of all nodes into `out`."""
+    base = shapes.bases[shapes.base[shape]]
+    for first in range(0, len(base), _CHUNK):
+        last = min(first + _CHUNK, len(base))
+        out[first:last] = base[first:last]
+        nodes = Stretch(static, load, first, last, every[first:last])
+        _add_up(shape, out[first:last], usable, nodes, static, load, at, terms, kinds, shapes)
+
+
+@compiled
+def _look_again(
+    shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
+    static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
+) -> None:  # fmt: skip
+    """Bring kept totals up to date with the rows that changed."""
+    rows, total, usable, near_static, near_load = room
+    base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
+    done = 0
+    while done < len(changed):
+        count = 0
+        while done < len(changed) and count < _CHUNK:
+            row = changed[done]
+            rows[count], total[count] = row, base[row]
+            count += int(base[row] > NOWHERE)
+            done += 1
+        for k in range(len(terms.static)):
+            for i in range(count):
+                near_static[terms.static[k], i] = static[terms.static[k], rows[i]]
+        for k in range(len(terms.load)):
+            for i in range(count):
+                near_load[terms.load[k], i] = load[terms.load[k], rows[i]]
+        if shapes.extra[shape].any():
+            for k in range(at.measured, at.measured + 4):
+                for i in range(count):
+                    near_static[k, i] = static[k, rows[i]]
+        if terms.cards:
+            for i in range(count):
+                with_cards = static[at.cards_healthy, rows[i]] > 0
+                for k in range(at.card_milli_free, at.card_milli_free + at.cards):
+                    near_load[k, i] = load[k, rows[i]] if with_cards else 0
+        for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
+            resource = kinds.needs[k]
+            if resource > 1:
+                for i in range(count):
+                    near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
+                    near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
+        if shapes.cards.number[shapes.card[shape]] > 0:
+            for k in range(at.cards):
+                for i in range(count):
+                    near_static[at.card_model + k, i] = static[at.card_model + k, rows[i]]
+                    near_static[at.card_vendor + k, i] = static[at.card_vendor + k, rows[i]]
+                    near_static[at.card_memory + k, i] = static[at.card_memory + k, rows[i]]
+                    near_static[at.card_cores + k, i] = static[at.card_cores + k, rows[i]]
+                    near_load[at.card_milli_free + k, i] = load[at.card_milli_free + k, rows[i]]
+                    near_load[at.card_memory_free + k, i] = load[at.card_memory_free + k, rows[i]]
+        nodes = Stretch(near_static, near_load, 0, count, rows)
+        _add_up(shape, total[:count], usable, nodes, static, load, at, terms, kinds, shapes)
+        for i in range(count):
+            block = rows[i] // BLOCK
+            before = totals[rows[i]]
+            totals[rows[i]] = total[i]
+            if total[i] >= greatest[block]:
+                greatest[block] = total[i]
+            elif before == greatest[block]:
+                greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+
+
+@compiled
+def _first_best(totals: Any, greatest: Any) -> int:
+    """Return the first row with the greatest total."""
+    block = 0
+    for i in range(1, len(greatest)):
+        if greatest[i] > greatest[block]:
+            block = i
+    best, row = greatest[block], block * BLOCK
+    while totals[row] != best:
+        row += 1
+    return row
+
+
+@compiled
+def _drawn(totals: Any, best: float, draw: Any) -> int:
+    """Return the row that the draw picks among all rows with the greatest total."""
+    equal = 0
+    for row in range(len(totals)):
+        if totals[row] == best:
+            equal += 1
+    skip = draw % np.uint64(equal)
+    for row in range(len(totals)):
+        if totals[row] == best:
+            if skip == 0:
+                return row
+            skip -= np.uint64(1)
+    return -1
+
+
+@compiled
+def _place(
+    pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
+    log: Any, logged: int, decided: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Place pods one after the other; return how many were decided and the new length of the log.
+
+    Shapes: `pods` (P,) shape ids; `stops` (P,) True where a pod that fits nowhere ends the run undecided; `draws` (P,)
+    uint64, empty for ties by name; `log` int64 with room for P more rows.
+    """
+    nodes = load.shape[1]
+    every = np.arange(nodes)
+    fresh = np.empty((nodes + BLOCK - 1) // BLOCK * BLOCK)
+    fresh_greatest = np.empty(len(fresh) // BLOCK)
+    usable = np.zeros(_CHUNK, np.int64)
+    room = (
+        np.empty(_CHUNK, np.int64), np.empty(_CHUNK), usable,
+        np.empty((len(static), _CHUNK), np.int64), np.empty((len(load), _CHUNK), np.int64),
+    )  # fmt: skip
+    for p in range(len(pods)):
+        shape = pods[p]
+        slot = shapes.slot[shape]
+        totals, greatest, since = fresh, fresh_greatest, -1
+        if slot >= 0:
+            totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
+            kept.seen[slot] = logged
+        if since < 0:
+            totals[nodes:] = NOWHERE
+        if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
+            if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
+                totals[:] = NOWHERE
+                greatest[:] = NOWHERE
+                _look_again(shape, every, totals, greatest, room, static, load, at, terms, kinds, shapes)
+            else:
+                _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
+                for block in range(len(greatest)):
+                    greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+        elif since < logged:
+            changed = log[since:logged]
+            _look_again(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
+        row = _first_best(totals, greatest)
+        best = totals[row]
+        if best == NOWHERE:
+            if stops[p]:
+                return p, logged
+            decided.row[p] = -1
+            continue
+        if len(draws):
+            row = _drawn(totals[:nodes], best, draws[p])
+        decided.row[p], decided.total[p] = row, best
+        if shapes.cards.number[shapes.card[shape]] > 0:
+            only = np.zeros(1)
+            node = Stretch(static, load, row, row + 1, every[row : row + 1])
+            keep_out_without_cards(only, usable, shapes.card[shape], node, at, shapes.cards)
+            decided.cards[p] = take_cards(shapes.card[shape], row, usable[0], static, load, at, shapes.cards)
+        kind = shapes.kind[shape]
+        for k in range(kinds.adds_start[kind], kinds.adds_start[kind + 1]):
+            load[kinds.adds[k], row] += shapes.delta[shape, kinds.adds[k]]
+        for i in range(4):
+            load[at.used + i, row] += static[at.measured + i, row] * shapes.extra[shape, i]
+        log[logged] = row
+        logged += 1
+    return len(pods), logged
+
+
+def _made(version: str) -> tuple[Any, bool]:
+    def place(
+        pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
+        kept: Any, log: Any, logged: int, decided: Any,
+    ) -> Any:  # fmt: skip
+        assert version
+        return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
+
+    return compiled_for_good(place)
+
+
+place, KEPT = _made(version())

@@ -1,0 +1,362 @@
+"""What the compiled loop knows of a policy and of every shape, laid out as arrays.
+
+Rule: a shape is known when each plugin of the policy is one of
+    STATIC              its answers are kept by its static key, and become part of the shape's base totals
+    a term of the loop  `formulas.TERMS`, with parameters that the formula there covers
+    resource-fit, gpu-fit
+    between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
+    quota               for pods whose namespace has none
+    admission           for pods whose owner no kubelet refused
+    anything else       that sits the shape out (SKIP), or says which pods concern it (those are left to the cycle)
+and nothing is normalised. Every other shape is left to the cycle. Shapes share what is equal: a *kind* is a set of
+resources, a *base* the answers of STATIC plugins, a *variant* which terms score and what they are given.
+Invariants: a position once given means the same shape until the epoch changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.contracts.workload import GpuDemand
+from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Bools, Floats, Ints
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.request import CompiledShape, Request
+from hetsched.engine.framework.scoring import Evaluator
+from hetsched.engine.framework.status import ALONE, SKIP, Alone, Refusal, Skip
+from hetsched.engine.gpu.eligibility import CardDemand
+
+from .formulas import TERMS, card_worth
+from .kernel import BLOCK, Kept, Kinds, Shapes, Terms
+from .terms import GIVEN, NOWHERE, At, Cards
+
+# They have no say about a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
+# kubelet refused.
+_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices", "admission"}
+_MOST_KEPT = 1024
+_MOST_CARDS = 62
+_MOST_BASES_BYTES = 2**28
+
+
+class _StaticPart(NamedTuple):
+    """What the STATIC plugins say about all shapes with the same static keys."""
+
+    number: int
+    mask: Bools
+    scores: dict[str, Floats]
+    alone: str
+
+
+class Plans:
+    """Shapes learnt under one policy on one epoch of a state."""
+
+    def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator) -> None:
+        self.state = state
+        self.evaluator = evaluator
+        self.epoch = state.epoch
+        self.at = At(
+            **{name: state.columns.layout.start(name) for name in At._fields if name != "cards"},
+            cards=state.columns.layout.cards,
+        )
+        self.requests: list[Request] = []
+        self.weight_sums: list[float] = []
+        """By variant."""
+        self._nodes = len(state.reports)
+        taking_part = [plugin for plugin in policy.plugins if not hasattr(plugin.instance, "concerns")]
+        gates = [plugin for plugin in policy.gates if plugin in taking_part]
+        self._scores = [plugin for plugin in policy.scores if plugin in taking_part and plugin.name not in _BY_POD]
+        self._static_gates = [plugin for plugin in gates if plugin.static]
+        static = [plugin for plugin in taking_part if plugin in self._static_gates or plugin in self._scores]
+        self._static_keys = [getattr(p.instance, "static_key", _shape_of) for p in static if p.static]
+        names = {plugin.name: plugin for plugin in gates}
+        self._fits, self._gpu_fit = "resource-fit" in names, names.get("gpu-fit")
+        known = _BY_POD | {"resource-fit", "gpu-fit"}
+        self._load_gates = [plugin for plugin in gates if not plugin.static and plugin.name not in known]
+        # A filter or a score that looks at the load in a way of its own must sit the shape out.
+        self._strangers = [p for p in self._scores if not p.static and p.name not in TERMS]
+        self._possible = all(
+            plugin.info.scope is not Scope.CLUSTER and plugin.serves(point)
+            for plugins, point in ((self._load_gates, "pre-filter"), (self._strangers, "pre-score"))
+            for plugin in plugins
+        )
+        self._terms = [plugin for plugin in self._scores if plugin.name in TERMS]
+        self._term_keys = [TERMS[plugin.name].key for plugin in self._terms]
+        self._parts: dict[tuple[Any, ...], _StaticPart | None] = {}
+        self._base_ids: dict[tuple[int, int, str], int] = {}
+        self._kind_ids: dict[bytes, int] = {}
+        self._kinds: list[tuple[Ints, Ints]] = []
+        self._variant_ids: dict[tuple[Hashable, ...], int] = {}
+        self._card_ids: dict[GpuDemand | None, int] = {}
+        self.terms = self._laid_out()
+        self.kinds = Kinds(*(np.zeros(1, np.int64) for _ in range(4)))
+        self.shapes = self._no_shapes()
+        self._card_id(None)
+        width = -(-self._nodes // BLOCK)
+        seen = np.full(_MOST_KEPT, UNKNOWN, np.int64)
+        self.kept = Kept(np.empty((_MOST_KEPT, width * BLOCK)), np.empty((_MOST_KEPT, width)), seen)
+        self._kept = self._bases = 0
+
+    @property
+    def full(self) -> bool:
+        """Tell whether too many different bases are kept to learn more."""
+        return self._bases == len(self.shapes.bases)
+
+    def _laid_out(self) -> Terms:
+        layout = self.state.columns.layout
+        static, load = [0, 1], [self.at.requested, self.at.requested + 1]
+        fields = {field for plugin in self._terms for field in TERMS[plugin.name].fields}
+        for field in fields - {"card_milli_free"}:
+            if field == "allocatable":
+                index = self.state.resources.index
+                static += [self.at.allocatable + index[name] for name in USAGE_RESOURCES if name in index]
+            else:
+                rows, cuts = (static, layout.static) if field in layout.static else (load, layout.load)
+                cut = cuts[field]
+                rows.extend(range(cut.start, cut.stop) if isinstance(cut, slice) else (cut,))
+        return Terms(
+            np.array([plugin.weight for plugin in self._terms], np.float64),
+            np.unique(np.array(static, np.int64)),
+            np.unique(np.array(load, np.int64)),
+            "card_milli_free" in fields,
+            card_worth(self._terms, self.state),
+        )
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def learn(self, fresh: Sequence[Request]) -> None:
+        """Give new shapes their positions, in order; those that the loop cannot place have kind -1."""
+        first, last = len(self.requests), len(self.requests) + len(fresh)
+        self.requests += fresh
+        self._grow(last)
+        shapes = self.shapes
+        shapes.delta[first:last] = [request.compiled.delta for request in fresh]
+        touched = np.packbits(shapes.delta[first:last] != 0, axis=1).tobytes()
+        width = len(touched) // len(fresh)
+        described: list[tuple[int, int, int, int]] = []
+        for number, request in enumerate(fresh):
+            kind = touched[number * width : (number + 1) * width]
+            described.append(self._describe(request, kind))
+            if request.compiled.expected_extra is not None:
+                shapes.extra[first + number] = request.compiled.expected_extra
+        ids = shapes.kind, shapes.base, shapes.variant, shapes.card
+        for array, column in zip(ids, zip(*described, strict=True), strict=True):
+            array[first:last] = column
+        self._lay_kinds()
+
+    def _describe(self, request: Request, touched: bytes) -> tuple[int, int, int, int]:
+        """Return the ids of a shape's kind, base, variant and cards; kind -1 where the loop cannot place it."""
+        shape, state, compiled = request.shape, self.state, request.compiled
+        left_to_the_cycle = (UNKNOWN, 0, 0, 0)
+        if (
+            compiled.has_rules
+            or shape.spread
+            or shape.claims
+            or shape.devices
+            or shape.numa is not None
+            or not self._possible
+            or self.full
+        ):
+            return left_to_the_cycle
+        if compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
+            return left_to_the_cycle  # booking it also books what the kubelet will take
+        if shape.gpu is not None and self._needs_choice(shape.gpu):
+            return left_to_the_cycle
+        key = tuple([static_key(request) for static_key in self._static_keys])
+        part = self._parts.get(key, _UNASKED)
+        if part is _UNASKED:
+            part = self._parts[key] = self._ask_static(request)
+        if part is None or any(plugin.instance.pre_filter(request, state) is not SKIP for plugin in self._load_gates):
+            return left_to_the_cycle
+        variant = self._variant(request, part)
+        if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._strangers):
+            return left_to_the_cycle
+        card = 0
+        if shape.gpu is not None and self._gpu_fit is not None and shape.gpu.count > 0:
+            card = self._card_id(shape.gpu)
+        return self._kind(touched, compiled), self._base(part, card), variant, card
+
+    def _needs_choice(self, gpu: GpuDemand) -> bool:
+        """Tell whether which cards a pod gets depends on more than the cards: how they are linked."""
+        return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
+
+    def _ask_static(self, request: Request) -> _StaticPart | None:
+        """Ask the STATIC plugins once for all shapes with these keys; None: the loop cannot use the answer."""
+        state = self.state
+        mask: Bools = np.ones(self._nodes, np.bool_)
+        scores: dict[str, Floats] = {}
+        for plugin in self._static_gates:
+            answer = plugin.instance.pre_filter(request, state) if plugin.serves("pre-filter") else None
+            if isinstance(answer, Refusal):
+                return None
+            if answer is SKIP:
+                continue
+            if answer is not None:
+                narrowed: Bools = np.zeros(self._nodes, np.bool_)
+                narrowed[answer] = True
+                mask &= narrowed
+            if plugin.serves("filter"):
+                mask &= self.evaluator.static_filter(request, plugin)
+        for plugin in self._scores:
+            if not plugin.static:
+                continue
+            verdict: None | Skip | Alone = None
+            if plugin.serves("pre-score"):
+                verdict = plugin.instance.pre_score(request, state)
+            if verdict is SKIP:
+                continue
+            if plugin.serves("normalize-score"):
+                return None
+            scores[plugin.name] = self.evaluator.static_score(request, plugin)
+            if verdict is ALONE:
+                return _StaticPart(len(self._parts), mask, {plugin.name: scores[plugin.name]}, plugin.name)
+        return _StaticPart(len(self._parts), mask, scores, "")
+
+    def _base(self, part: _StaticPart, card: int) -> int:
+        """Return the id of the static totals; nodes that have too few cards at all are out beforehand."""
+        cards = int(self.shapes.cards.number[card])
+        key = (part.number, cards, part.alone)
+        found = self._base_ids.get(key)
+        if found is None:
+            total: Floats = np.zeros(self._nodes)
+            for plugin in self._scores:
+                if plugin.name in part.scores:
+                    total += plugin.weight * part.scores[plugin.name]
+            mask = part.mask
+            if cards:
+                mask = mask & (self.state.all_rows.static("cards_healthy") >= cards)
+            found = self._base_ids[key] = self._bases
+            self._bases += 1
+            self.shapes.candidates[found] = np.count_nonzero(mask)
+            self.shapes.bases[found] = np.where(mask, total, NOWHERE)
+        return found
+
+    def _variant(self, request: Request, part: _StaticPart) -> int:
+        """Return the id of which terms score the shape and what they are given, -1 where a formula has no say."""
+        shape = request.shape
+        key: tuple[Hashable, ...] = (part.alone, *part.scores, *[term_key(shape) for term_key in self._term_keys])
+        found = self._variant_ids.get(key)
+        if found is None:
+            found = self._variant_ids[key] = self._new_variant(request, part)
+        return found
+
+    def _new_variant(self, request: Request, part: _StaticPart) -> int:
+        codes = np.full(len(self._terms), UNKNOWN, np.int64)
+        numbers = np.zeros((len(self._terms), GIVEN))
+        weight_sum, term = 0.0, -1
+        for plugin in self._scores:
+            known = TERMS.get(plugin.name)
+            term += known is not None
+            if part.alone and plugin.name != part.alone:
+                continue
+            if known is not None:
+                given = known.given(plugin.instance, request, self.state, self._gpu_fit)
+                if given is None:
+                    return UNKNOWN
+                if given is SKIP:
+                    continue
+                codes[term], numbers[term, : len(given[1])] = given
+            elif plugin.name not in part.scores:
+                continue
+            weight_sum += plugin.weight
+        found = len(self.weight_sums)
+        self.weight_sums.append(weight_sum)
+        code, given_numbers = _grown(self.shapes.code, found + 1), _grown(self.shapes.given, found + 1)
+        code[found], given_numbers[found] = codes, numbers
+        self.shapes = self.shapes._replace(code=code, given=given_numbers)
+        return found
+
+    def _card_id(self, gpu: GpuDemand | None) -> int:
+        """Return the id of what is asked of cards, 0 for nothing."""
+        found = self._card_ids.get(gpu)
+        if found is None:
+            found = self._card_ids[gpu] = len(self._card_ids)
+            cards = Cards(*(_grown(array, found + 1) for array in self.shapes.cards))
+            self.shapes = self.shapes._replace(cards=cards)
+            if gpu is not None and self._gpu_fit is not None:
+                wanted = CardDemand(gpu, self.state, self._gpu_fit.instance.params.check)
+                demand = wanted.demand
+                cards.number[found], cards.milli[found] = demand.count, demand.milli
+                cards.memory[found], cards.cores[found] = demand.memory_mib, demand.cores
+                cards.vendor[found], cards.choosy[found] = wanted.vendor, wanted.models is not None
+                cards.models[found] = True if wanted.models is None else wanted.models
+        return found
+
+    def _kind(self, touched: bytes, compiled: CompiledShape) -> int:
+        found = self._kind_ids.get(touched)
+        if found is None:
+            found = self._kind_ids[touched] = len(self._kinds)
+            left = {self.state.resources.index[name] for name in GPU_RESOURCES} if self._gpu_fit is not None else set()
+            needs = [row for row in compiled.needs_rows.tolist() if self._fits and row not in left]
+            self._kinds.append((np.array(needs, np.int64), np.flatnonzero(compiled.delta)))
+        return found
+
+    def _lay_kinds(self) -> None:
+        if len(self.kinds.needs_start) == len(self._kinds) + 1:
+            return
+        columns: list[Ints] = []
+        for part in (0, 1):
+            rows = [kind[part] for kind in self._kinds]
+            columns += [np.cumsum([0, *map(len, rows)]), np.concatenate(rows)]
+        self.kinds = Kinds(*(column.astype(np.int64) for column in columns))
+
+    # -- kept totals ---------------------------------------------------------------------------------------------
+
+    def keep(self, position: int) -> None:
+        """Keep the totals of a shape that comes again, while there is room."""
+        if self.shapes.slot[position] != UNKNOWN or self._kept == _MOST_KEPT:
+            return
+        self.shapes.slot[position] = self._kept
+        self._kept += 1
+
+    # -- room ----------------------------------------------------------------------------------------------------
+
+    def _no_shapes(self) -> Shapes:
+        none, terms = np.zeros(0, np.int64), len(self._terms)
+        most_bases = max(64, _MOST_BASES_BYTES // (8 * max(self._nodes, 1)))
+        accepted = np.zeros((0, len(self.state.models)), np.bool_)
+        return Shapes(
+            kind=none,
+            base=none,
+            variant=none,
+            card=none,
+            slot=none,
+            delta=np.zeros((0, self.state.columns.layout.load_rows), np.int64),
+            extra=np.zeros((0, 4), np.int64),
+            # Rows that are never written to take address space, not memory; so do those of the kept totals.
+            bases=np.empty((most_bases, self._nodes)),
+            candidates=np.zeros(most_bases, np.int64),
+            code=np.zeros((0, terms), np.int64),
+            given=np.zeros((0, terms, GIVEN)),
+            cards=Cards(none, none, none, none, none, np.zeros(0, np.bool_), accepted),
+        )
+
+    def _grow(self, count: int) -> None:
+        """Make room for `count` shapes."""
+        before = len(self.shapes.kind)
+        if count > before:
+            names = ("kind", "base", "variant", "card", "slot", "delta", "extra")
+            wider: dict[str, Any] = {name: _grown(getattr(self.shapes, name), count) for name in names}
+            self.shapes = self.shapes._replace(**wider)
+            self.shapes.kind[before:] = self.shapes.slot[before:] = UNKNOWN
+
+
+_UNASKED = _StaticPart(UNKNOWN, np.zeros(0, np.bool_), {}, "")
+
+
+def _shape_of(request: Request) -> Any:
+    return request.shape
+
+
+def _grown(array: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return the array with room for at least `count` rows; half as many again are added, so that growing is rare."""
+    if count <= len(array):
+        return array
+    wider = np.zeros((max(count, len(array) * 3 // 2, 16), *array.shape[1:]), array.dtype)
+    wider[: len(array)] = array
+    return wider

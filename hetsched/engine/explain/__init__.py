@@ -1,0 +1,1 @@
+"""Explanations of decisions: diagnosis, nearest fit, tipping points and comparison."""

@@ -1,0 +1,70 @@
+"""Another scheduler's choice beside our own.
+
+Rule: the same pod is scored on the same state by our policy; `score` is the total divided by the sum of the score
+weights, as everywhere. What is compared is the node that we would book, not the one that scores best but cannot give
+what the pod needs.
+    regret = score of our node - score of theirs, in points of the policy;  rank = 1 + nodes that score more than theirs
+Where a filter of ours refuses their node there is no regret, but a reason.
+Invariant: the state is left as it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.decision import NodeOutcome, Reason
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.scoring import INFEASIBLE
+
+from .diagnosis import best, misconfigured, of_node
+
+_DIGITS = 6
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One pod: `chosen` is our node, empty where we find none; `top` are our best nodes, `theirs` is the other's."""
+
+    chosen: str
+    feasible: int
+    theirs: NodeOutcome | None
+    top: tuple[NodeOutcome, ...] = ()
+    our_score: float | None = None
+    their_score: float | None = None
+    rank: int | None = None
+    refusal: Reason | None = None
+
+    @property
+    def regret(self) -> float | None:
+        """How many points theirs is behind."""
+        if self.our_score is None or self.their_score is None:
+            return None
+        return round(self.our_score - self.their_score, _DIGITS)
+
+
+def compare(scheduler: Scheduler, pod: PodSpec, node: str, *, top_nodes: int = 3) -> Comparison:
+    """Say what we would have done with a pod that somebody put on `node`, a node of the state."""
+    if pod.problems:
+        return Comparison("", 0, None, refusal=misconfigured(pod).reasons[0])
+    row = scheduler.state.row_of[node]
+    request = scheduler.state.compile(pod)
+    evaluation, total = scheduler.evaluator.evaluate(request)
+    feasible = int((total > INFEASIBLE).sum())
+    weights = evaluation.weight_sum + request.cluster_weight
+    theirs = of_node(scheduler, pod, row)
+    refusal, their_score, rank = theirs.refused, None, None
+    if theirs.feasible:
+        short = scheduler.refusal_to_reserve(request, row)
+        if short is not None:
+            refusal = Reason(short.code, "reserve", 1, short.message, short.missing, short.field)
+        else:
+            their_score = round(float(total[row]) / weights if weights else 0.0, _DIGITS)
+            rank = 1 + int(np.count_nonzero(total > total[row]))
+    top = best(scheduler, pod, top_nodes)
+    outcome = scheduler.schedule(pod, preempts=False) if feasible else None
+    chosen = outcome.node or "" if outcome is not None else ""
+    our_score = round(outcome.score, _DIGITS) if outcome is not None and chosen else None
+    if outcome is not None:
+        scheduler.undo(outcome)
+    return Comparison(chosen, feasible, theirs, top, our_score, their_score, rank, refusal)

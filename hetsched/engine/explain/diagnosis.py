@@ -1,0 +1,362 @@
+"""Why this node, why not that one.
+
+Problem: a refusal without numbers is useless; "0/48 nodes are available" has to say which rule took how many, what
+was missing, and whether waiting can help at all.
+Rule: every node is charged to the first filter, in policy order, that refuses it. The verdict is
+    misconfigured  the pod's own request is wrong;
+    never-fits     no node could take it even empty: all pods gone, nodes Ready and uncordoned, condition taints off,
+                   rules between pods taken as satisfiable;
+    not-now        otherwise. A node refused only because a fact is unknown counts as one that could.
+Explanations run the very filters and scores that decided, as full sweeps, outside the hot path. What the pod waits for
+follows from who refused first on each node: before those change their answer, none of these nodes opens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.decision import NearestFit, NodeOutcome, PluginScore, Reason, Unplaced, Verdict
+from hetsched.contracts.waits import WaitsFor
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
+from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.policy import ActivePlugin
+from hetsched.engine.framework.queueing_hints import for_its_gates, waits_for
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
+from hetsched.engine.framework.status import SKIP, Refusal
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.framework.cycle import Scheduler
+
+
+_HEADS = {
+    Verdict.MISCONFIGURED: "{pod} is misconfigured",
+    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty",
+    Verdict.NOT_NOW: "{pod} does not fit now",
+}
+
+# What the summary names; of more than these one less is named, and the others are counted.
+_MOST_REASONS = 5
+
+# Up to here looking for the maximum again is faster than sorting.
+_FEW = 8
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel"):
+    """One step of the funnel: how many nodes were left before and after one filter."""
+
+    plugin: str
+    before: int
+    after: int
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """The whole answer for one unplaced pod; `resolvable` are the rows that fewer pods could open.
+
+    `waits_for` is what may open a node, empty where nothing will.
+    """
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    funnel: tuple[Step, ...]
+    summary: str
+    resolvable: tuple[int, ...] = ()
+    waits_for: tuple[WaitsFor, ...] = ()
+
+    def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
+        return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)
+
+
+class _Sweep:
+    """All filters over one window: who refused which rows, and why."""
+
+    def __init__(self, scheduler: Scheduler, request: Request, nodes: Window, *, hypothetical: bool) -> None:
+        self.left: Bools = np.ones(nodes.n, np.bool_)
+        self.definite: Bools = np.zeros(nodes.n, np.bool_)
+        self.resolvable: Bools = np.ones(nodes.n, np.bool_)
+        self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
+        self.funnel: list[Step] = []
+        for plugin in scheduler.policy.gates:
+            if hypothetical and plugin.info.scope is Scope.CLUSTER:
+                continue
+            before = int(self.left.sum())
+            for refusal, rows in _refusals(scheduler, plugin, request, nodes):
+                if not refusal.unknown:
+                    self.definite |= rows
+                if not refusal.resolvable:
+                    self.resolvable &= ~rows
+                charged = rows & self.left
+                if charged.any():
+                    self.first.append((plugin, refusal, charged))
+            for charging, _, charged in self.first:
+                if charging is plugin:
+                    self.left &= ~charged
+            self.funnel.append(Step(plugin.name, before, int(self.left.sum())))
+
+    def near(self, rows: Bools) -> frozenset[tuple[str, str, str]]:
+        """Return which reasons (plugin, code, message) keep the pod off one of these rows."""
+        return frozenset(
+            (plugin.name, refusal.code, refusal.message) for plugin, refusal, mask in self.first if (mask & rows).any()
+        )
+
+    def reasons(self) -> tuple[Reason, ...]:
+        counted: dict[tuple[str, Refusal], int] = {}
+        for plugin, refusal, rows in self.first:
+            counted[plugin.name, refusal] = counted.get((plugin.name, refusal), 0) + int(rows.sum())
+        steps = {step.plugin: step for step in self.funnel}
+        return tuple(_reason(name, refusal, nodes, steps[name]) for (name, refusal), nodes in counted.items())
+
+
+def _refusals(
+    scheduler: Scheduler, plugin: ActivePlugin, request: Request, nodes: Window
+) -> list[tuple[Refusal, Bools]]:
+    if plugin.serves("pre-filter"):
+        answer = plugin.instance.pre_filter(request, scheduler.state)
+        if answer is SKIP:
+            return []
+        if isinstance(answer, Refusal):
+            return [(answer, np.ones(nodes.n, np.bool_))]
+        if answer is not None:
+            narrowed = np.ones(nodes.n, np.bool_)
+            narrowed[answer] = False
+            return [(Refusal("NarrowedOut", f"{plugin.name} leaves this node out"), narrowed)]
+    if not plugin.serves("filter"):
+        return []
+    return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
+
+
+def _reason(plugin: str, refusal: Refusal, nodes: int, step: Step) -> Reason:
+    return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field, step.before, step.after)
+
+
+def misconfigured(pod: PodSpec) -> Diagnosis:
+    """Explain a pod whose own request is wrong."""
+    reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
+    first = pod.problems[0]
+    head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
+    told = first.message if first.field in first.message else f"{first.field}: {first.message}"
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {told}")
+
+
+def gated(pod: PodSpec) -> Diagnosis:
+    """Explain a pod that somebody holds back."""
+    names = ", ".join(pod.gates)
+    message = f"it has the scheduling gate{'s' if len(pod.gates) > 1 else ''} {names}"
+    reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
+    summary = f"{_HEADS[Verdict.NOT_NOW].format(pod=pod.key)}: {message}"
+    return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
+
+
+def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
+    """Explain why no node was feasible for `pod` on the scheduler's present state."""
+    if pod.problems:
+        return misconfigured(pod)
+    if pod.gates:
+        return gated(pod)
+    state = scheduler.state
+    request = state.compile(pod)
+    whole = _about_the_pod(scheduler, request)
+    if whole is not None:
+        return whole
+    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
+    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    never = bool(empty.definite.all())
+    verdict = Verdict.NEVER_FITS if never else Verdict.NOT_NOW
+    sweep = empty if never else now
+    rows = tuple(np.flatnonzero(now.resolvable & ~now.left & ~empty.definite).tolist())
+    reasons = sweep.reasons()
+    near = sweep.near(~empty.definite)
+    named = None if never else {plugin for plugin, _, _ in near}
+    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()), named=named)
+    sentence = _sentence(pod, verdict, reasons, len(state.reports), near)
+    return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits)
+
+
+def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
+    """Return the answer of a plugin that refuses the pod as a whole, so that no node need be looked at."""
+    nodes = len(scheduler.state.reports)
+    for plugin in scheduler.policy.pre_filters:
+        if plugin.info.scope is Scope.CLUSTER:
+            answer = plugin.instance.pre_filter(request, scheduler.state)
+            if isinstance(answer, Refusal) and answer.verdict is not None:
+                reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
+                head = _HEADS[answer.verdict].format(pod=request.pod.key)
+                waits = waits_for(scheduler, request, (reason,), answer.verdict)
+                return Diagnosis(
+                    answer.verdict, (reason, *answer.because), (), f"{head}: {answer.message}", waits_for=waits
+                )
+    return None
+
+
+def _sentence(
+    pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int, near: frozenset[tuple[str, str, str]]
+) -> str:
+    """Say how many nodes each reason keeps; of many reasons those of nodes that could take it (`near`) come first."""
+    head = _HEADS[verdict].format(pod=pod.key)
+    if not nodes:
+        return f"{head}: the cluster has no nodes"
+    told = list(reasons)
+    if len(told) > _MOST_REASONS:
+        told.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
+        del told[_MOST_REASONS - 1 :]
+    parts = [f"{r.nodes} {r.message}" for r in sorted(told, key=lambda reason: -reason.nodes)]
+    others = [r.nodes for r in reasons if r not in told]
+    if others:
+        parts.append(f"{sum(others)} for {len(others)} other reasons")
+    return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")
+
+
+def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
+    """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
+
+    The state is left as it is: ask before the pod is booked, or on a fork.
+    """
+    if not pod.ready:
+        return ()
+    state, names = scheduler.state, scheduler.state.columns.names
+    request = state.compile(pod)
+    _, total = scheduler.evaluator.evaluate(request)
+    feasible = total > INFEASIBLE
+    columns = score_columns(scheduler, request, feasible) if feasible.any() else []
+    # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
+    order = np.argsort(-total, kind="stable")[:limit]
+    refused = {} if limit is not None and limit <= int(feasible.sum()) else _first_refusal(scheduler, request)
+    rows: list[NodeOutcome] = []
+    for rank, row in enumerate(order.tolist(), start=1):
+        if not feasible[row]:
+            rows.append(NodeOutcome(names[row], pod.key, False, refused.get(row), (), None, None))
+            continue
+        scores = _scores(columns, row)
+        rows.append(NodeOutcome(names[row], pod.key, True, None, scores, float(total[row]), rank))
+    return tuple(rows)
+
+
+def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
+    """Return the `limit` best feasible nodes with their scores, as `matrix` would, at the cost of a few rows."""
+    if not pod.ready or limit < 1:
+        return ()
+    state = scheduler.state
+    request = state.compile(pod)
+    evaluation, total = scheduler.evaluator.evaluate(request)
+    rows = _best_rows(total, limit)
+    if not rows.size:
+        return ()
+    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, rows)
+    return tuple(
+        NodeOutcome(
+            state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
+        )
+        for position, row in enumerate(rows.tolist())
+    )
+
+
+def of_node(scheduler: Scheduler, pod: PodSpec, row: int) -> NodeOutcome:
+    """Return the row of one node as `matrix` would, without its rank."""
+    state = scheduler.state
+    request = state.compile(pod)
+    evaluation, total = scheduler.evaluator.evaluate(request)
+    name = state.columns.names[row]
+    if total[row] == INFEASIBLE:
+        return NodeOutcome(name, pod.key, False, _first_refusal(scheduler, request).get(row), (), None, None)
+    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, np.array([row], np.intp))
+    return NodeOutcome(name, pod.key, True, None, _scores(columns, 0), float(total[row]), None)
+
+
+def _best_rows(total: Floats, limit: int) -> Rows:
+    """Return the feasible rows with the highest totals, best first, equal ones by name."""
+    if limit > _FEW:
+        rows: Rows = np.argsort(-total, kind="stable")[:limit]
+        return rows[total[rows] > INFEASIBLE]
+    left, found = total.copy(), []
+    for _ in range(min(limit, len(total))):
+        row = int(left.argmax())
+        if left[row] == INFEASIBLE:
+            break
+        left[row] = INFEASIBLE
+        found.append(row)
+    return np.array(found, np.intp)
+
+
+Column = tuple[ActivePlugin, Floats, Floats]
+
+
+def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
+    return tuple(
+        PluginScore(p.name, float(raw[position]), float(norm[position]), p.weight, p.weight * float(norm[position]))
+        for p, raw, norm in columns
+    )
+
+
+def score_columns(scheduler: Scheduler, request: Request, feasible: Bools) -> list[Column]:
+    """Return raw and normalised scores of the plugins that take part, over all rows."""
+    state = scheduler.state
+    return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
+
+
+def _columns(
+    plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
+) -> list[Column]:
+    """Score all rows or some by row-scoped plugins that are prepared, and by cluster-scoped ones."""
+    window = state.all_rows if rows is None else Window(state.columns, rows)
+    columns: list[Column] = []
+    for plugin in plugins:
+        among_rows = plugin.info.scope is Scope.CLUSTER
+        if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
+            continue
+        if plugin.serves("normalize-score") or among_rows:
+            raw = plugin.instance.score(request, state.all_rows)
+            normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
+            if rows is not None:
+                raw, normal = raw[rows], normal[rows]
+        else:
+            raw = normal = plugin.instance.score(request, window)
+        columns.append((plugin, raw, normal))
+    return columns
+
+
+def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
+    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False))
+
+
+def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
+    found: dict[int, Reason] = {}
+    for plugin, refusal, rows in sweep.first:
+        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
+        for row in np.flatnonzero(rows).tolist():
+            found.setdefault(row, reason)
+    return found
+
+
+def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
+    """Return the reasons of the nodes that are refused only because a fact is not known; no others are told."""
+    request = scheduler.state.compile(pod)
+    now = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    open_rows = ~now.left & ~now.definite
+    return tuple(
+        Reason(refusal.code, plugin.name, int((rows & open_rows).sum()), refusal.message)
+        for plugin, refusal, rows in now.first
+        if refusal.unknown and (rows & open_rows).any()
+    )
+
+
+def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason, Bools]]:
+    """Return the reasons for which filters refuse rows first, as things are now, with the rows (N,) of each."""
+    sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    return [
+        (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
+        for plugin, refusal, rows in sweep.first
+    ]
+
+
+def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
+    """Return, for each row that a filter refuses now, the first reason, and whether fewer pods could open the row."""
+    state = scheduler.state
+    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
+    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    opened = now.resolvable & ~empty.definite
+    return {row: (reason, bool(opened[row])) for row, reason in _first_reasons(now).items()}

@@ -1,0 +1,131 @@
+"""Instruction sets that would do instead: fewer extensions, a lower level, emulation, a build for another machine.
+
+Rule: a requirement is lowered to what a machine (or its emulator) has of it, and half a request is given up for every
+name that is missing there. Where some node emulates the native need, or has a cross toolchain for it, allowing that
+counts as one rule. A build for another architecture counts as the whole request, and is told where nothing else helps.
+A requirement that only follows from a node selector is changed there, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERNETES_ARCH, QEMU
+from hetsched.contracts.workload import IsaDemand, Shape
+from hetsched.engine.cluster.columns import Rows
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.isa_strings import offered_isa, required_isa
+from hetsched.isa import label_value, match, parse
+from hetsched.isa.lowering import covered_part
+
+from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
+from .rule_relaxations import MOST_OPTIONS
+
+_FIELDS = {"emulated": EMULATED_ISA, "cross": CROSS_ISA, "qemu": QEMU}
+_BASES = {"x86": "amd64", "arm": "arm64", "riscv": "rv64i"}
+_ANOTHER_BUILD = 2 * RULE_SIZE
+
+
+def instruction_sets(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
+    """Yield the instruction set as something that could be less, where the pod asks for one."""
+    if shape.isa is not None and shape.isa.source != KUBERNETES_ARCH:
+        yield _InstructionSet(state)
+
+
+class _InstructionSet:
+    """What the pod asks of instructions, by whichever of its fields."""
+
+    loosest: Apply = staticmethod(partial(msgspec.structs.replace, isa=None))
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        demand = shape.isa
+        if demand is None:
+            return
+        ids, counts = np.unique(self._state.columns.field("isa_offer")[rows], return_counts=True)
+        by_count = ids[np.argsort(-counts, kind="stable")].tolist()
+        offers = [self._state.offers.values[offer] for offer in by_count]
+        for steps in ((*_lowered(demand, offers), *_emulation(demand)), _other_builds(demand, offers)):
+            found = [step for step in _distinct(steps) if fits(step.apply(shape), rows).size]
+            if found:
+                yield from found
+                return
+
+
+def _distinct(steps: Iterable[Step]) -> list[Step]:
+    """Return the smallest of the steps with equal results, smallest first, a dozen at most."""
+    found: dict[tuple[str, str], Step] = {}
+    for step in sorted(steps, key=lambda step: step.size):
+        found.setdefault((step.field, step.to), step)
+    return list(found.values())[:MOST_OPTIONS]
+
+
+def _lowered(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[Step]:
+    for offer in offers:
+        native = () if offer.native is None else (offer.native,)
+        emulators = {"emulated": offer.emulated, "cross": offer.cross, "qemu": offer.emulated + offer.cross}
+        if demand.native:
+            yield from _lower("native", demand.native, native, demand)
+        for kind, offered in emulators.items():
+            asked: str = getattr(demand, kind)
+            if asked:
+                yield from _lower(kind, asked, offered if demand.native else native + offered, demand)
+
+
+def _lower(kind: str, asked: str, offers: Iterable[str], demand: IsaDemand) -> Iterator[Step]:
+    field = _native_field(demand) if kind == "native" else _FIELDS[kind]
+    required = required_isa(asked)
+    for text in offers:
+        offered = offered_isa(text)
+        lacking = match(required, offered).missing
+        part = covered_part(required, offered)
+        if lacking and part is not None:
+            to = _written(part, demand, kind)
+            if to is not None:
+                words = f"{field.rpartition('/')[2]} {asked} -> {to}"
+                yield Step(field, asked, to, words, RULE_SIZE * len(lacking), _stating(kind, to))
+
+
+def _emulation(demand: IsaDemand) -> Iterator[Step]:
+    if demand.native:
+        for kind, words in (("emulated", "allow emulation of"), ("cross", "allow a cross toolchain for")):
+            if not getattr(demand, kind):
+                step = f"{words} {demand.native}"
+                yield Step(_FIELDS[kind], "", demand.native, step, RULE_SIZE, _stating(kind, demand.native))
+
+
+def _other_builds(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[Step]:
+    if not demand.native:
+        return
+    asked, field = demand.native, _native_field(demand)
+    for offer in offers:
+        if offer.native is not None and offered_isa(offer.native).arch != required_isa(asked).arch:
+            to = _BASES[offered_isa(offer.native).arch]
+            words = f"{field.rpartition('/')[2]} {asked} -> {to}, another build"
+            yield Step(field, asked, to, words, _ANOTHER_BUILD, _stating("native", to))
+
+
+def _stating(kind: str, text: str) -> Apply:
+    return partial(_stated, kind=kind, text=text)
+
+
+def _stated(shape: Shape, kind: str, text: str) -> Shape:
+    assert shape.isa is not None
+    return msgspec.structs.replace(shape, isa=msgspec.structs.replace(shape.isa, **{kind: text}))
+
+
+def _native_field(demand: IsaDemand) -> str:
+    return ARCH if demand.source == f"label {ARCH}" else ISA
+
+
+def _written(text: str, demand: IsaDemand, kind: str) -> str | None:
+    """Write a requirement as its field takes it: a label has no `+` and at most 63 characters."""
+    in_label = kind == "qemu" or (kind == "native" and demand.source.startswith("label"))
+    return label_value(parse(text)) if in_label else text

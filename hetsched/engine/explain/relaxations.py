@@ -1,0 +1,243 @@
+"""Ways in which a request could ask for less: its numbers, and what they share with rules.
+
+Rule: a relaxation is one field of the request. `loosest` gives up all of it, so where not even that fits nothing of the
+field has to be tried; of what every pod uses some of (CPU, memory, storage, watts) the least amount stays. A number is
+searched for the value nearest to the asked one that fits: by halving where less is never harder to place, value by
+value where it can be (CPUs and cards that zones and kubelets align).
+The size of a change is the share of a number that is given up, and 1/2 for every rule that is dropped or added, since
+no number says what a rule is worth: half a request.
+Units: numbers are in the base units of the request; pods with several containers ask for less in the largest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, format_amount
+from hetsched.contracts.wishes import EXPECTED_USAGE, EXPECTED_WATTS, GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
+from hetsched.contracts.workload import ContainerDemand, GpuDemand, Shape
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Rows
+
+RULE_SIZE = 0.5
+# Values that are tried one by one; longer ranges are halved, which finds the nearest where less is never harder.
+_TRIED_ONE_BY_ONE = 64
+# What every pod uses some of: a request of zero would only hide that.
+_NEVER_NONE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
+
+Apply = Callable[[Shape], Shape]
+# Tells on which of some rows, or of all (None), a shape fits.
+Fits = Callable[[Shape, Rows | None], Rows]
+
+
+class Step(NamedTuple):
+    """One change of one field; `words` say it shortly, `apply` makes it on any shape that states the field."""
+
+    field: str
+    from_: str
+    to: str
+    words: str
+    size: float
+    apply: Apply
+
+
+class Relaxation(Protocol):
+    """One field of a request that could ask for less."""
+
+    loosest: Apply
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        """Yield changes of `shape` that fit somewhere; `rows` fit when all of the field is given up."""
+
+
+class Number:
+    """A number of the request and its least value; `most` is what it may rise to, where more is easier to place.
+
+    `even`: less is never harder to place. `last` is a value beyond `least` that means "not asked at all".
+    """
+
+    def __init__(
+        self,
+        field: str,
+        name: str,
+        put: Callable[[Shape, int], Shape],
+        asked: int,
+        limit: int,
+        *,
+        by: int = 1,
+        even: bool = True,
+        last: int | None = None,
+        show: Callable[[int], str] = str,
+        unit: str = "",
+    ) -> None:
+        self.field, self.name, self.unit = field, name, unit
+        self._put, self._show = put, show
+        self._asked, self._last, self._even = asked, last, even
+        self._by = by if limit > asked else -by
+        self._count = abs(limit - asked) // by
+        self.loosest: Apply = partial(self._set, value=limit if last is None else last)
+
+    def _set(self, shape: Shape, value: int) -> Shape:
+        return self._put(shape, value)
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        values = range(self._asked + self._by, self._asked + self._by * (self._count + 1), self._by)
+        if self._even or len(values) > _TRIED_ONE_BY_ONE:
+            found = self._halve(shape, fits, values, rows)
+        else:
+            found = next((value for value in values if fits(self._put(shape, value), None).size), None)
+        if found is None and self._last is not None and fits(self._put(shape, self._last), rows).size:
+            found = self._last
+        if found is not None:
+            yield self._step(found)
+
+    def _halve(self, shape: Shape, fits: Fits, values: Sequence[int], rows: Rows) -> int | None:
+        """Return the first of the values that fits, if those after it fit too."""
+        if not values or not fits(self._put(shape, values[-1]), rows).size:
+            return None
+        low, high = 0, len(values) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if fits(self._put(shape, values[middle]), rows).size:
+                high = middle
+            else:
+                low = middle + 1
+        return values[low]
+
+    def _step(self, value: int) -> Step:
+        asked, becomes = self._show(self._asked), self._show(value)
+        words = f"{self.name} {asked} -> {becomes}{self.unit}"
+        size = abs(value - self._asked) / max(self._asked, 1)
+        return Step(self.field, asked, becomes, words, size, partial(self._set, value=value))
+
+
+# -- the numbers of a shape ------------------------------------------------------------------------------------------
+
+
+def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Relaxation]:
+    """Yield the numbers that a shape asks for.
+
+    `zoned`: some node's zones or kubelet may look at whole CPUs. `declared`: the pod itself says what it will use.
+    """
+    pins = shape.numa is not None and shape.numa.cpu_policy != "none"
+    whole = (zoned or pins) and any(container.cpus for container in shape.containers)
+    for resource, asked in shape.requests:
+        if asked and resource != PODS and resource not in GPU_RESOURCES:
+            by_cpu = whole and resource == CPU
+            least = int(resource in _NEVER_NONE)
+            yield Number(
+                f"resources.requests.{resource}",
+                resource,
+                partial(_with_request, resource=resource),
+                asked,
+                asked % 1000 or min(asked, 1000) if by_cpu else least,
+                by=1000 if by_cpu else 1,
+                even=not by_cpu,
+                show=partial(format_amount, resource),
+            )
+    for resource, expected in shape.expected_usage if declared else ():
+        put = partial(_with_expected, resource=resource)
+        show = partial(_usage_text, shape, resource)
+        yield Number(EXPECTED_USAGE, f"expected {resource}", put, expected, 1, show=show)
+    if shape.gpu is not None:
+        yield from _card_numbers(shape.gpu, zoned=zoned)
+    if shape.expected_watts:
+        yield Number(EXPECTED_WATTS, "expected-watts", _with_watts, shape.expected_watts, 1, unit=" W")
+    for position, constraint in enumerate(shape.spread):
+        if constraint.hard:
+            field = f"spec.topologySpreadConstraints[{position}].maxSkew"
+            put = partial(_with_skew, position=position)
+            yield Number(field, f"maxSkew over {constraint.topology_key}", put, constraint.max_skew, _MOST_SKEW)
+
+
+_MOST_SKEW = 2**20
+
+
+def _card_numbers(gpu: GpuDemand, *, zoned: bool) -> Iterator[Relaxation]:
+    resource = f"{gpu.vendor}.com/gpu"
+    field = f"resources.limits.{resource}" if resource in GPU_RESOURCES else GPU_NUMBER[0]
+    if gpu.count > 1:
+        yield Number(field, "gpu-number", _with_cards, gpu.count, 1, even=not zoned)
+    if gpu.count == 1 and gpu.milli > 1:
+        yield Number(GPU_MILLI, "gpu-milli", partial(_with_gpu, fact="milli"), min(gpu.milli, WHOLE_CARD_MILLI), 1)
+    for key, fact, asked, unit in (
+        (GPU_MEMORY, "memory_mib", gpu.memory_mib, " MiB"),
+        (GPU_CORE, "cores", gpu.cores, ""),
+    ):
+        if asked:
+            name = key.rpartition("/")[2]
+            # An amount of 0 asks for none; a share of a card is then charged by its thousandths.
+            yield Number(key, name, partial(_with_gpu, fact=fact), asked, 1, last=0, unit=unit)
+
+
+def _with_gpu(shape: Shape, value: int, *, fact: str) -> Shape:
+    assert shape.gpu is not None
+    return msgspec.structs.replace(shape, gpu=msgspec.structs.replace(shape.gpu, **{fact: value}))
+
+
+def _with_expected(shape: Shape, value: int, *, resource: str) -> Shape:
+    usage = tuple((name, value if name == resource else amount) for name, amount in shape.expected_usage)
+    return msgspec.structs.replace(shape, expected_usage=usage)
+
+
+def _usage_text(shape: Shape, resource: str, value: int) -> str:
+    usage = _with_expected(shape, value, resource=resource).expected_usage
+    return msgspec.json.encode({name: format_amount(name, amount) for name, amount in usage}).decode()
+
+
+def _with_watts(shape: Shape, value: int) -> Shape:
+    return msgspec.structs.replace(shape, expected_watts=value)
+
+
+def _with_cards(shape: Shape, value: int) -> Shape:
+    assert shape.gpu is not None
+    fewer = shape.gpu.count - value
+    requests = tuple((r, value if r in GPU_RESOURCES and amount else amount) for r, amount in shape.requests)
+    return msgspec.structs.replace(
+        shape,
+        gpu=msgspec.structs.replace(shape.gpu, count=value),
+        requests=requests,
+        containers=_lessened(shape.containers, "cards", fewer),
+    )
+
+
+def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
+    asked = shape.request(resource)
+    changes: dict[str, object] = {
+        "requests": tuple(
+            (r, value if r == resource else amount) for r, amount in shape.requests if r != resource or value
+        )
+    }
+    if resource == CPU:
+        changes["nonzero_cpu_millis"] = max(shape.nonzero_cpu_millis - asked + value, 0)
+        containers = _lessened(shape.containers, "cpus", -(-(asked - value) // 1000))
+        changes["containers"] = containers
+        changes["guaranteed"] = shape.guaranteed and any(container.cpus for container in containers)
+    elif resource == MEMORY:
+        changes["nonzero_memory_bytes"] = max(shape.nonzero_memory_bytes - asked + value, 0)
+        changes["containers"] = _lessened(shape.containers, "memory_bytes", asked - value)
+    return msgspec.structs.replace(shape, **changes)
+
+
+def _lessened(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
+    """Take an amount from the largest container, then from the next; one that asks for nothing whole goes."""
+    left = {position: less for position in range(len(containers)) if containers[position].init}
+    remaining = less
+    order = sorted(range(len(containers)), key=lambda position: -int(getattr(containers[position], fact)))
+    changed = list(containers)
+    for position in order:
+        held = int(getattr(containers[position], fact))
+        taken = min(held, left.get(position, remaining))
+        if position not in left:
+            remaining -= taken
+        changed[position] = msgspec.structs.replace(containers[position], **{fact: held - taken})
+    return tuple(container for container in changed if container.cpus or container.cards)
+
+
+def _with_skew(shape: Shape, value: int, *, position: int) -> Shape:
+    spread = list(shape.spread)
+    spread[position] = msgspec.structs.replace(spread[position], max_skew=value)
+    return msgspec.structs.replace(shape, spread=tuple(spread))

@@ -1,0 +1,259 @@
+"""Rules of a request that could be dropped or widened: selectors, taints, neighbours, ports, zones, cards' models.
+
+Rule: `loosest` drops the whole field; where that fits, the options are tried: each entry alone, then the field as a
+whole. What can only be widened towards something that exists is read from the nodes that would then fit: their taints,
+the models of their cards. Taints that stand for a node's condition are no reason to tolerate anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.cards import model_tokens
+from hetsched.contracts.node_report import CONDITION_TAINTS, Taint
+from hetsched.contracts.wishes import AWARENESS, CPU_POLICY, GPU_MODEL, KUBERNETES_ARCH
+from hetsched.contracts.workload import HostPort, NodeTerm, NumaDemand, PodTerm, Shape, Toleration
+from hetsched.engine.cluster.columns import Rows
+from hetsched.engine.cluster.selectors import expression_text
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.tolerations import HARD_EFFECTS, tolerates
+from hetsched.engine.numa.zones import SHARING
+
+from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
+
+MOST_OPTIONS = 12
+
+Options = Callable[[Shape, Rows], Iterable[Step]]
+
+
+class Choice:
+    """A field without a number; `options` are its changes, given the nodes that fit without the field."""
+
+    def __init__(self, loosest: Apply, options: Options) -> None:
+        self.loosest = loosest
+        self._options = options
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        for number, step in enumerate(self._options(shape, rows)):
+            if number < MOST_OPTIONS and fits(step.apply(shape), rows).size:
+                yield step
+
+
+def rules(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
+    """Yield the rules that a shape states, or meets on the nodes of `state`."""
+    if shape.node_selector:
+        yield Choice(partial(_with_selector, kept=()), _selector_options)
+    if shape.node_terms is not None:
+        yield Choice(partial(_replaced, node_terms=None), _term_options)
+    yield Choice(partial(_replaced, tolerations=(Toleration(operator="Exists"),)), partial(_taint_options, state))
+    for name, field in (("affinity", "podAffinity"), ("anti_affinity", "podAntiAffinity")):
+        if getattr(shape, name):
+            nothing: dict[str, Any] = {name: ()}
+            yield Choice(partial(_replaced, **nothing), partial(_neighbour_options, name, f"spec.affinity.{field}"))
+    if any(constraint.hard for constraint in shape.spread):
+        yield Choice(partial(_soft, positions=frozenset(range(len(shape.spread)))), _spread_options)
+    if shape.host_ports:
+        yield Choice(partial(_replaced, host_ports=()), _port_options)
+    if shape.gpu is not None and shape.gpu.models:
+        yield _Models(state)
+    if state.columns.layout.zones or shape.numa is not None:
+        yield from _zone_choices(shape)
+
+
+def _replaced(shape: Shape, **changes: Any) -> Shape:
+    return msgspec.structs.replace(shape, **changes)
+
+
+def _drops(
+    field: str, words: str, entries: list[str], apply: Callable[[frozenset[int]], Apply], *, joined: str = ", "
+) -> Iterator[Step]:
+    """Yield each entry of a list dropped alone, then all of them."""
+    for position, text in enumerate(entries):
+        yield Step(field, text, "", f"drop {words} {text}", RULE_SIZE, apply(frozenset({position})))
+    if len(entries) > 1:
+        text = joined.join(entries)
+        yield Step(
+            field, text, "", f"drop {words} {text}", RULE_SIZE * len(entries), apply(frozenset(range(len(entries))))
+        )
+
+
+def _without(shape: Shape, *, name: str, positions: frozenset[int]) -> Shape:
+    kept = tuple(entry for position, entry in enumerate(getattr(shape, name)) if position not in positions)
+    return msgspec.structs.replace(shape, **{name: kept})
+
+
+# -- which nodes ----------------------------------------------------------------------------------------------------
+
+
+def _with_selector(shape: Shape, kept: tuple[tuple[str, str], ...]) -> Shape:
+    isa = shape.isa
+    if isa is not None and isa.source == KUBERNETES_ARCH and KUBERNETES_ARCH not in dict(kept):
+        isa = msgspec.structs.replace(isa, native="", source="")
+        isa = isa if isa.is_stated or isa.images else None
+    return msgspec.structs.replace(shape, node_selector=kept, isa=isa)
+
+
+def _selector_options(shape: Shape, rows: Rows) -> Iterator[Step]:
+    labels = shape.node_selector
+
+    def dropping(positions: frozenset[int]) -> Apply:
+        kept = tuple(label for position, label in enumerate(labels) if position not in positions)
+        return partial(_with_selector, kept=kept)
+
+    yield from _drops("spec.nodeSelector", "nodeSelector", [f"{key}={value}" for key, value in labels], dropping)
+
+
+def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
+    """Yield each requirement dropped from its term, then the whole required affinity."""
+    terms = shape.node_terms or ()
+    field = "spec.affinity.nodeAffinity"
+    if sum(len(term.expressions) + len(term.fields) for term in terms) > 1:
+        for position, term in enumerate(terms):
+            for expression in (*term.expressions, *term.fields):
+                left = NodeTerm(
+                    tuple(e for e in term.expressions if e is not expression),
+                    tuple(e for e in term.fields if e is not expression),
+                )
+                if left.expressions or left.fields:
+                    changed = (*terms[:position], left, *terms[position + 1 :])
+                    text = expression_text(expression)
+                    words = f"drop node affinity {text}"
+                    yield Step(field, text, "", words, RULE_SIZE, partial(_replaced, node_terms=changed))
+    text = " or ".join(
+        " and ".join(expression_text(e) for e in (*term.expressions, *term.fields)) or "nothing" for term in terms
+    )
+    count = max((len(term.expressions) + len(term.fields) for term in terms), default=1)
+    yield Step(field, text, "", f"drop node affinity {text}", RULE_SIZE * count, partial(_replaced, node_terms=None))
+
+
+def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
+    """Yield the tolerations that open the nodes with the fewest taints more, most nodes first."""
+    ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
+    nodes: dict[tuple[Taint, ...], int] = {}
+    for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):
+        hard = (taint for taint in state.taint_sets.values[taint_set] if taint.effect in HARD_EFFECTS)
+        met = tuple(dict.fromkeys(taint for taint in hard if not tolerates(shape.tolerations, taint)))
+        if met and not any(taint.key in CONDITION_TAINTS for taint in met):
+            nodes[met] = nodes.get(met, 0) + count
+    for met in sorted(nodes, key=lambda met: (len(met), -nodes[met], _taints_text(met))):
+        added = tuple(Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in met)
+        text, apply = _taints_text(met), partial(_tolerating, added=added)
+        yield Step("spec.tolerations", "", text, f"tolerate {text}", RULE_SIZE * len(met), apply)
+
+
+def _taints_text(taints: tuple[Taint, ...]) -> str:
+    return ", ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
+
+
+def _tolerating(shape: Shape, added: tuple[Toleration, ...]) -> Shape:
+    return msgspec.structs.replace(shape, tolerations=shape.tolerations + added)
+
+
+# -- which neighbours -----------------------------------------------------------------------------------------------
+
+
+def _neighbour_options(name: str, field: str, shape: Shape, rows: Rows) -> Iterator[Step]:
+    terms: tuple[PodTerm, ...] = getattr(shape, name)
+    yield from _drops(
+        field,
+        field.rpartition(".")[2],
+        [neighbours_text(term) for term in terms],
+        lambda positions: partial(_without, name=name, positions=positions),
+        joined="; ",
+    )
+
+
+def neighbours_text(term: PodTerm) -> str:
+    meant = () if term.selector is None else term.selector.expressions
+    pods = " and ".join(expression_text(expression) for expression in meant)
+    return f"{pods} over {term.topology_key}" if pods else f"over {term.topology_key}"
+
+
+def _spread_options(shape: Shape, rows: Rows) -> Iterator[Step]:
+    hard = [position for position, constraint in enumerate(shape.spread) if constraint.hard]
+    for position in hard:
+        field = f"spec.topologySpreadConstraints[{position}].whenUnsatisfiable"
+        words = f"spread over {shape.spread[position].topology_key} DoNotSchedule -> ScheduleAnyway"
+        apply = partial(_soft, positions=frozenset({position}))
+        yield Step(field, "DoNotSchedule", "ScheduleAnyway", words, RULE_SIZE, apply)
+
+
+def _soft(shape: Shape, positions: frozenset[int]) -> Shape:
+    spread = tuple(
+        msgspec.structs.replace(constraint, hard=False) if position in positions else constraint
+        for position, constraint in enumerate(shape.spread)
+    )
+    return msgspec.structs.replace(shape, spread=spread)
+
+
+def _port_options(shape: Shape, rows: Rows) -> Iterator[Step]:
+    def text(port: HostPort) -> str:
+        return f"{port.port}/{port.protocol}"
+
+    yield from _drops(
+        "spec.containers.ports.hostPort",
+        "host port",
+        [text(port) for port in shape.host_ports],
+        lambda positions: partial(_without, name="host_ports", positions=positions),
+    )
+
+
+# -- which cards and zones ------------------------------------------------------------------------------------------
+
+
+def _with_models(shape: Shape, models: tuple[str, ...]) -> Shape:
+    assert shape.gpu is not None
+    return msgspec.structs.replace(shape, gpu=msgspec.structs.replace(shape.gpu, models=models))
+
+
+class _Models:
+    """The models that are accepted; those that would do as well are told together."""
+
+    loosest: Apply = staticmethod(partial(_with_models, models=()))
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
+        assert shape.gpu is not None
+        asked = shape.gpu.models
+        ids, counts = np.unique(self._state.columns.field("card_model")[:, rows], return_counts=True)
+        models = self._state.models.values
+        found = sorted(zip((-counts).tolist(), (models[position] for position in ids.tolist()), strict=True))
+        would_do = [
+            model
+            for _, model in found[:MOST_OPTIONS]
+            if model_tokens(model) and "|" not in model and fits(_with_models(shape, (*asked, model)), rows).size
+        ]
+        text, to = "|".join(asked), "|".join((*asked, *would_do))
+        if would_do:
+            apply = partial(_with_models, models=(*asked, *would_do))
+            yield Step(GPU_MODEL, text, to, f"gpu-model {text} -> {to}", RULE_SIZE, apply)
+        elif fits(self.loosest(shape), rows).size:
+            yield Step(GPU_MODEL, text, "", f"drop gpu-model {text}", 2 * RULE_SIZE, self.loosest)
+
+
+def _zone_choices(shape: Shape) -> Iterator[Relaxation]:
+    wish = shape.numa or NumaDemand()
+    if wish.aware is not False:
+        asked = "" if wish.aware is None else "true"
+        words = "topology-awareness true -> false" if asked else "topology-awareness false"
+        yield _single(Step(AWARENESS[0], asked, "false", words, RULE_SIZE, partial(_with_numa, aware=False)))
+    if wish.cpu_policy not in SHARING:
+        for policy in ("numa", "none"):
+            words = f"cpu-policy {wish.cpu_policy} -> {policy}"
+            apply = partial(_with_numa, cpu_policy=policy)
+            yield _single(Step(CPU_POLICY[0], wish.cpu_policy, policy, words, RULE_SIZE, apply))
+
+
+def _with_numa(shape: Shape, **changes: Any) -> Shape:
+    return msgspec.structs.replace(shape, numa=msgspec.structs.replace(shape.numa or NumaDemand(), **changes))
+
+
+def _single(step: Step) -> Choice:
+    return Choice(step.apply, lambda shape, rows: (step,))

@@ -1,0 +1,74 @@
+"""Tipping points: the weight of a plugin at which another node would win.
+
+Rule: the total of node r is T(r) = sum over plugins p of w(p) * n(p, r), where the normalised scores n do not depend on
+weights. If only w(p) changes by d, then T changes by d * n(p, r), so node r overtakes the winner k at
+    d = (T(k) - T(r)) / (n(p, r) - n(p, k))
+above the present weight where r scores more than k on p, below it where it scores less. The tipping point on a side is
+the d nearest to 0; of several nodes that tie there, the one that wins beyond it is named: the steepest, then the first
+by name. Only points inside the range of weights (0 to 1000) are told.
+Invariant: with the weight a hair before the point the same node wins as now, with a hair beyond it the named one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hetsched.contracts.decision import Tipping, TippingPoint
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.columns import Floats
+from hetsched.engine.framework.policy import MAX_WEIGHT
+from hetsched.engine.framework.scoring import INFEASIBLE
+
+from .diagnosis import score_columns
+
+if TYPE_CHECKING:
+    from hetsched.engine.framework.cycle import Scheduler
+
+_DIGITS = 6
+# Totals are sums of a few products; closer than this two of them are equal but for rounding.
+_EQUAL = 1e-9
+
+
+def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
+    """Return by how much the best node wins and what would change that; None where no node is feasible.
+
+    The best is the first by name of those with the highest total. Ask before the pod is booked, or on a fork.
+    """
+    state = scheduler.state
+    request = state.compile(pod)
+    _, total = scheduler.evaluator.evaluate(request)
+    feasible = total > INFEASIBLE
+    if not pod.ready or not feasible.any():
+        return None
+    winner = int(total.argmax())
+    rows = np.flatnonzero(feasible)
+    rivals = rows[rows != winner]
+    names = state.columns.names
+    if not rivals.size:
+        return Tipping(pod.key, names[winner], None, None, ())
+    second = int(rivals[total[rivals].argmax()])
+    behind = total[winner] - total[rivals]
+    points: list[TippingPoint] = []
+    for plugin, _, normal in score_columns(scheduler, request, feasible):
+        for side, change, rival in _crossings(behind, normal[rivals] - normal[winner]):
+            at = round(plugin.weight + change, _DIGITS)
+            if 0 < at < MAX_WEIGHT:
+                points.append(TippingPoint(plugin.name, plugin.weight, at, side, names[rivals[rival]]))
+    margin = round(float(total[winner] - total[second]), _DIGITS)
+    return Tipping(pod.key, names[winner], names[second], margin, tuple(points))
+
+
+def _crossings(behind: Floats, steeper: Floats) -> Iterator[tuple[Literal["above", "below"], float, int]]:
+    """Yield for each side the change of weight at which a rival overtakes, and which one."""
+    for side, slope in (("above", steeper), ("below", -steeper)):
+        gaining = np.flatnonzero(slope > _EQUAL)
+        if not gaining.size:
+            continue
+        changes = behind[gaining] / slope[gaining]
+        nearest = float(changes.min())
+        tied = gaining[changes <= nearest + _EQUAL * max(1.0, nearest)]
+        rival = int(tied[slope[tied].argmax()])
+        yield ("above", nearest, rival) if side == "above" else ("below", -nearest, rival)

@@ -1,0 +1,1 @@
+"""The scheduling framework: extension points, registry, policies, the scheduling cycle, scoring, preemption."""

@@ -1,0 +1,297 @@
+"""One scheduling cycle, from a waiting pod to a booked node.
+
+Rule: the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score, NormalizeScore, pick,
+Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after Reserve runs Unreserve and
+forgets the booking; permit plugins then say who else must go, and those go in the same cycle. Equal totals go to the
+lowest node name, or to a draw that depends on the seed and the pod alone.
+Source: Kubernetes documentation, "Scheduling Framework".
+Invariants: a refused pod leaves the state as it was; same state, policy and pod give the same outcome.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.columns import Floats
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+
+from .policy import Policy
+from .post_filter import Attempt
+from .request import Request
+from .scoring import INFEASIBLE, Evaluator
+from .status import Eviction, Refusal, Wait
+from .waiting_pods import PermitRoom
+
+ANY_ISA = IsaGrant("any")
+NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed yet")
+
+
+class Outcome(msgspec.Struct, eq=False, gc=False):
+    """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit.
+
+    `request` is kept where a cycle made one. `eviction` names who could leave where no node fitted; where the
+    scheduler evicts, they are gone, `evicted` holds what they had, and the pod is placed.
+    """
+
+    pod: PodSpec
+    node: str | None = None
+    row: int = -1
+    allocation: Allocation = EMPTY
+    score: float = 0.0
+    held: bool = False
+    refusal: tuple[str, Refusal] | None = None
+    eviction: Eviction | None = None
+    evicted: tuple[Booking, ...] = ()
+    request: Request | None = None
+
+
+class Scheduler:
+    """Runs scheduling cycles, one after the other, on one state under one policy.
+
+    One that `evicts` takes the pods that a PostFilter step names off the state; another only names them.
+    """
+
+    def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
+        self.state = state
+        self.policy = policy
+        if policy.wants_mix and not state.mix_is_told:
+            state.use_mix(state.booked_mix())
+        self.evaluator = Evaluator(state, policy)
+        self.room = PermitRoom(state)
+        self.evicts = evicts
+
+    def schedule(self, pod: PodSpec, *, preempts: bool = True) -> Outcome:
+        """Decide where `pod` runs and book it there; one that is not ready is not tried.
+
+        Unless it `preempts`, nobody is asked who could leave for it.
+        """
+        outcome = Outcome(pod)
+        if not pod.ready:
+            return outcome
+        self.state.gangs.try_now(pod)
+        request = outcome.request = self.state.compile(pod)
+        if not self._place(outcome, request):
+            if preempts:
+                self._post_filter(outcome, request)
+            if outcome.eviction is not None and self.evicts:
+                self._evict(outcome, request, outcome.eviction)
+            if outcome.eviction is None:
+                self._missed(request)
+        return outcome
+
+    def _place(self, outcome: Outcome, request: Request) -> bool:
+        """Find a node and book the pod there, unless a permit refuses; return whether there was one."""
+        evaluation, total = self.evaluator.evaluate(request)
+        row = self.pick(request, total)
+        tried = total
+        while row >= 0:
+            reserved = self.reserve(request, row)
+            if not isinstance(reserved, Refusal):
+                break
+            if tried is total:
+                tried = total.copy()
+            tried[row] = INFEASIBLE
+            row = self.pick(request, tried)
+        else:
+            if evaluation.refusal is not None:
+                outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
+            return False
+        self._book(outcome, request, row, reserved)
+        weights = evaluation.weight_sum + request.cluster_weight
+        outcome.score = float(total[row]) / weights if weights else 0.0
+        return True
+
+    def pick(self, request: Request, total: Floats) -> int:
+        """Return the row with the highest total, -1 if none is feasible."""
+        if not total.size:
+            return -1
+        row = int(total.argmax())
+        best = total[row]
+        if best == INFEASIBLE:
+            return -1
+        ties = self.policy.spec.ties
+        if ties.by == "random":
+            equal = np.flatnonzero(total == best)
+            draw = blake2b(f"{ties.seed}/{request.pod.key}".encode(), digest_size=8).digest()
+            row = int(equal[int.from_bytes(draw) % len(equal)])
+        return row
+
+    def _post_filter(self, outcome: Outcome, request: Request) -> None:
+        """Ask, in order, which pods could leave; the first answer stands."""
+        if not self.policy.post_filters:
+            return
+        attempt = Attempt(self, request)
+        for plugin in self.policy.post_filters:
+            outcome.eviction = plugin.instance.post_filter(request, attempt, self.state)
+            if outcome.eviction is not None:
+                return
+
+    def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
+        """Take the victims off and place the pod; where it cannot start at once even so, they stay."""
+        bookings = self.state.bookings
+        if all(key in bookings and key not in self.room.held for key in eviction.victims):
+            outcome.evicted = tuple(bookings[key] for key in eviction.victims)
+            for key in eviction.victims:
+                self.state.forget(key)
+            outcome.refusal = None
+            if self._place(outcome, request) and outcome.node is not None and not outcome.held:
+                return
+            self._take_back(outcome)
+        outcome.eviction = None
+
+    def _missed(self, request: Request) -> None:
+        """Have those go who waited for this pod in vain."""
+        for plugin in self.policy.permits_for(request.pod):
+            missed = getattr(plugin.instance, "missed", None)
+            if missed is not None:
+                missed(request, self.room, partial(diagnose, self, request.pod))
+        self._undo_rejected()
+
+    def can_reserve(self, request: Request, row: int) -> bool:
+        """Tell whether the exact things that the pod would hold on a row can be had now."""
+        return self.refusal_to_reserve(request, row) is None
+
+    def refusal_to_reserve(self, request: Request, row: int) -> Refusal | None:
+        """Say why the exact things that the pod would hold on a row cannot be had now; None: they can."""
+        reserved = self.reserve(request, row)
+        if isinstance(reserved, Refusal):
+            return reserved
+        for plugin in self.policy.reserves:
+            plugin.instance.unreserve(request, row, self.state)
+        return None
+
+    def place_on(self, pod: PodSpec, row: int, kept: Allocation | None = None) -> Outcome:
+        """Book `pod` on a row that somebody else chose, if every filter lets it in and what it would hold can be had.
+
+        Nobody leaves for it, and no permit is asked: whoever chose the row starts the pod. It holds what was `kept`
+        for it, if something was.
+        """
+        outcome = Outcome(pod)
+        request = outcome.request = self.state.compile(pod)
+        evaluation, total = self.evaluator.evaluate(request)
+        if not pod.ready or total[row] == INFEASIBLE:
+            return outcome
+        reserved = self.reserve(request, row) if kept is None else kept
+        if isinstance(reserved, Refusal):
+            outcome.refusal = ("reserve", reserved)
+            return outcome
+        outcome.row, outcome.node = row, self.state.columns.names[row]
+        outcome.allocation = self.state.assume(request, row, reserved).allocation
+        weights = evaluation.weight_sum + request.cluster_weight
+        outcome.score = float(total[row]) / weights if weights else 0.0
+        return outcome
+
+    def reserve(self, request: Request, row: int) -> Allocation | Refusal:
+        """Say which exact things the pod would hold on a row, or why it cannot; book or unreserve what is returned."""
+        allocation = EMPTY
+        for position, plugin in enumerate(self.policy.reserves):
+            part = plugin.instance.reserve(request, row, self.state)
+            if isinstance(part, Refusal):
+                for earlier in self.policy.reserves[: position + 1]:
+                    earlier.instance.unreserve(request, row, self.state)
+                return part
+            if part is not None:
+                allocation = part if allocation is EMPTY else _merged(allocation, part)
+        return allocation
+
+    def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
+        outcome.row, outcome.node = row, self.state.columns.names[row]
+        outcome.allocation = self.state.assume(request, row, allocation).allocation
+        waits: dict[str, Wait] = {}
+        for plugin in self.policy.permits_for(outcome.pod):
+            answer = plugin.instance.permit(request, row, self.room)
+            if isinstance(answer, Refusal):
+                outcome.refusal = (plugin.name, answer)
+                self.undo(outcome)
+                return
+            if isinstance(answer, Wait):
+                waits[plugin.name] = answer
+        if waits:
+            outcome.held = True
+            self.room.hold(outcome, waits)
+
+    def settle(self) -> None:
+        """Take back what a permit still holds: the queue is over, so nobody comes whom it could wait for."""
+        for key, held in list(self.room.held.items()):
+            self.room.reject(key, (min(held.holders), NOBODY_ELSE))
+        self._undo_rejected()
+
+    def expire(self, now_seconds: float) -> None:
+        """Take back what waited too long by the caller's clock, and end the back-offs that are over."""
+        self.state.gangs.wake(now_seconds)
+        self.room.expire(now_seconds)
+        self._undo_rejected()
+
+    def undo(self, outcome: Outcome) -> None:
+        """Take a booking back, whatever came after it, and those that waited for it; a second call changes nothing.
+
+        Those who were evicted for it are back, so of several placements the last one is undone first.
+        """
+        self._take_back(outcome)
+        self._undo_rejected()
+
+    def _undo_rejected(self) -> None:
+        while self.room.to_undo:
+            self._take_back(self.room.to_undo.popleft())
+
+    def _take_back(self, outcome: Outcome) -> None:
+        if outcome.row < 0:
+            self._restore(outcome)
+            return
+        request = outcome.request or self.state.compile(outcome.pod)
+        for plugin in self.policy.reserves:
+            plugin.instance.unreserve(request, outcome.row, self.state)
+        self.state.forget(outcome.pod.key)
+        self._restore(outcome)
+        self.room.leave(outcome.pod.key)
+        outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
+        for plugin in self.policy.permits_for(outcome.pod):
+            withdrawn = getattr(plugin.instance, "withdrawn", None)
+            if withdrawn is not None:
+                withdrawn(outcome.request, self.room)
+
+    def _restore(self, outcome: Outcome) -> None:
+        """Book the victims again that left for a placement which is taken back."""
+        for booking in outcome.evicted:
+            self.state.restore(booking)
+        outcome.evicted = ()
+
+    def bind(self, outcome: Outcome) -> Refusal | None:
+        """Run the binding cycle of a booked pod; a refusal undoes the booking.
+
+        A policy without a Bind plugin leaves the writing to the caller, who then records the outcome itself.
+        """
+        if outcome.node is None or outcome.held:
+            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.held else 'not booked'}")
+        arguments = (outcome.pod, outcome.node, outcome.allocation)
+        steps = [(plugin, plugin.instance.pre_bind) for plugin in self.policy.pre_binds]
+        steps += [(plugin, plugin.instance.bind) for plugin in self.policy.binds]
+        for plugin, step in steps:
+            refusal: Refusal | None = step(*arguments)
+            if refusal is not None:
+                outcome.refusal = (plugin.name, refusal)
+                self.undo(outcome)
+                return refusal
+        for plugin in self.policy.post_binds:
+            plugin.instance.post_bind(*arguments)
+        return None
+
+
+def _merged(first: Allocation, second: Allocation) -> Allocation:
+    return msgspec.structs.replace(
+        first,
+        gpus=first.gpus + second.gpus,
+        zones=first.zones + second.zones,
+        volumes=first.volumes + second.volumes,
+        devices=first.devices + second.devices,
+        isa=second.isa or first.isa,
+        cpu_policy=second.cpu_policy or first.cpu_policy,
+    )

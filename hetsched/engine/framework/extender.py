@@ -1,0 +1,189 @@
+"""What a scheduler that asks us is told: which nodes fit a pod, how well, and who would have to leave.
+
+Problem: another scheduler chooses; it knows requests and labels, not instruction sets, cards, zones and exact CPUs.
+Rule: the very filters and scores that decide here answer for the nodes that it names.
+    fitting      every filter, and on the `_MOST_RESERVED` best nodes also whether the exact things can be had. A node
+                 is hopeless where no other pod's leaving would help
+    priorities   10 for the node that our own cycle would take of these, and for that one alone; 0 to 9 for the others,
+                 linear between the lowest and the highest total of those named
+    leaving      whom the other named, where the pod then fits here too; else with more of lower priority, the least
+                 important first, those put back without whom it fits all the same. Pods of a gang or under a
+                 disruption budget are never added
+A pod that is booked already, because its binding is on its way, fits where it is booked and nowhere else.
+Source: Kubernetes kube-scheduler, extender/v1 (MaxExtenderPriority = 10).
+Invariants: the state is left as it was; a higher total never has the lower priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.selector_counts import Matcher
+from hetsched.engine.explain.diagnosis import refused_rows
+
+from .cycle import Scheduler
+from .post_filter import Attempt
+from .scoring import INFEASIBLE
+from .victims import importance
+
+MOST_PRIORITY = 10
+_MOST_RESERVED = 100
+UNKNOWN_NODE = "are not known to hetsched yet"
+
+
+class Fitting(msgspec.Struct):
+    """Of the nodes asked about: which fit, and why others do not, for now or whatever leaves them."""
+
+    fitting: list[str] = []
+    refused: dict[str, str] = {}
+    hopeless: dict[str, str] = {}
+
+
+def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting:
+    """Say of each named node whether `pod` may run there now, or why not."""
+    told = Fitting()
+    whole = _of_the_pod(pod)
+    if whole:
+        told.hopeless = dict.fromkeys(names, whole)
+        return told
+    state = scheduler.state
+    booked = state.bookings.get(pod.key)
+    if booked is not None:
+        _booked_already(told, pod, names, booked, state.columns.names[booked.row])
+        return told
+    request = state.compile(pod)
+    _, total = scheduler.evaluator.evaluate(request)
+    rows = {name: state.row_of[name] for name in names if name in state.row_of}
+    refused = refused_rows(scheduler, request) if any(total[row] == INFEASIBLE for row in rows.values()) else {}
+    feasible = [row for row in rows.values() if total[row] > INFEASIBLE]
+    ungranted: dict[int, str] = {}
+    if pod.shape.gpu is not None or pod.shape.numa is not None or pod.shape.containers:
+        for row in sorted(feasible, key=lambda row: (-total[row], row))[:_MOST_RESERVED]:
+            refusal = scheduler.refusal_to_reserve(request, row)
+            if refusal is not None:
+                ungranted[row] = refusal.message
+    for name in names:
+        row = rows.get(name, -1)
+        if row < 0:
+            told.refused[name] = UNKNOWN_NODE
+        elif row in ungranted:
+            told.refused[name] = ungranted[row]
+        elif total[row] > INFEASIBLE:
+            told.fitting.append(name)
+        else:
+            reason, resolvable = refused[row]
+            (told.refused if resolvable else told.hopeless)[name] = reason.message
+    return told
+
+
+def _of_the_pod(pod: PodSpec) -> str:
+    """Say what keeps a pod off every node, whatever they hold."""
+    if pod.problems:
+        first = pod.problems[0]
+        return f"cannot take a pod whose own request is wrong: {first.field}: {first.message}"
+    if pod.gang is not None:
+        gang = f"{pod.namespace}/{pod.gang.name}"
+        return f"start no member of gang {gang} for another scheduler: schedulerName hetsched places gangs whole"
+    return "wait for scheduling gates" if pod.gates else ""
+
+
+def _booked_already(told: Fitting, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
+    same = booked.pod.uid == pod.uid
+    why = f"are not {node}, where its binding is on its way" if same else "wait for the pod that had this name before"
+    for name in names:
+        if same and name == node:
+            told.fitting.append(name)
+        else:
+            told.refused[name] = why
+
+
+def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
+    """Return 0 to 10 for each named node; one that does not fit, or is not known, has 0."""
+    state = scheduler.state
+    told = dict.fromkeys(names, 0)
+    booked = state.bookings.get(pod.key)
+    if _of_the_pod(pod) or booked is not None:
+        node = state.columns.names[booked.row] if booked is not None else ""
+        return {name: MOST_PRIORITY if name == node else 0 for name in names}
+    request = state.compile(pod)
+    _, total = scheduler.evaluator.evaluate(request)
+    rows = {name: state.row_of[name] for name in told if name in state.row_of}
+    rows = {name: row for name, row in rows.items() if total[row] > INFEASIBLE}
+    if not rows:
+        return told
+    named = np.full(len(total), INFEASIBLE)
+    chosen = list(rows.values())
+    named[chosen] = total[chosen]
+    first = scheduler.pick(request, named)
+    least, most = float(total[chosen].min()), float(total[chosen].max())
+    for name, row in rows.items():
+        share = (float(total[row]) - least) / (most - least) if most > least else 1.0
+        told[name] = MOST_PRIORITY if row == first else int(share * (MOST_PRIORITY - 1))
+    return told
+
+
+def leaving(scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return, for each node on which `pod` would fit, the uids of the pods that have to leave; `offered` are uids.
+
+    A node that would not do even so is left out, and so is one whose victims we may not let go.
+    """
+    if _of_the_pod(pod) or pod.key in scheduler.state.bookings:
+        return {}
+    attempt = Attempt(scheduler, scheduler.state.compile(pod))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, uids in offered.items():
+        row = scheduler.state.row_of.get(name, -1)
+        more = None if row < 0 else _more(scheduler, attempt, pod, row, frozenset(uids))
+        if more is not None:
+            found[name] = (*uids, *(booking.pod.uid for booking in more))
+    return found
+
+
+def _more(scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]) -> list[Booking] | None:
+    """Return who has to leave besides these, None where that would not be enough."""
+    state = scheduler.state
+    here = list(state.on_row[row].values())
+    gone: list[Booking] = []
+
+    def forget(booking: Booking) -> None:
+        state.forget(booking.pod.key)
+        gone.append(booking)
+
+    def restore(booking: Booking) -> None:
+        state.restore(booking)
+        gone.remove(booking)
+
+    try:
+        for booking in here:
+            if booking.pod.uid in uids:
+                forget(booking)
+        named = len(gone)
+        others = [booking for booking in here if booking.pod.uid not in uids and _may_leave(scheduler, pod, booking)]
+        for booking in sorted(others, key=importance, reverse=True):
+            if attempt.fits(row) and attempt.grants(row):
+                break
+            forget(booking)
+        if not (attempt.fits(row) and attempt.grants(row)):
+            return None
+        for booking in sorted(gone[named:], key=importance):
+            restore(booking)
+            if not (attempt.fits(row) and attempt.grants(row)):
+                forget(booking)
+        return gone[named:]
+    finally:
+        for booking in list(gone):
+            state.restore(booking)
+
+
+def _may_leave(scheduler: Scheduler, pod: PodSpec, booking: Booking) -> bool:
+    """Tell whether we would name a pod that the other scheduler did not."""
+    victim, state = booking.pod, scheduler.state
+    if victim.priority >= pod.priority or not victim.preemptible or victim.gang is not None or not victim.uid:
+        return False
+    guards = (Matcher(budget.selector, (budget.namespace,)) for budget in state.budgets)
+    return not any(guard.matches(victim, state.namespaces) for guard in guards)

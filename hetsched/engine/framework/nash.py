@@ -1,0 +1,170 @@
+"""The balance game: how evenly a node is used, and what one more pod does to the product over all nodes.
+
+Problem: a node whose CPU is full while its network idles has lost both. Filling by one resource, or by two, cannot see
+that; the four together can.
+Rule, over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
+    u_k = used_k / C_k, clamped to 0-1     used: measured where a fresh sample exists, else requested
+    mu  = mean of u_k                      B = mean of (u_k - mu)^2, `variance`, or its root, `std`
+    S   = 1 - B                            the node's utility; one resource or none -> 1
+The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes one
+factor only, so the best node is the one with the greatest S_new / S_old. Equal gains: the lower mu after placement.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (2)-(6); (2) and (5) are reconstructed
+from its words ("the larger the variance, the smaller the utility").
+Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the least there is.
+Invariants: each row's result depends on that row alone, bit for bit (sums are taken in the order of the resources).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Floats, Ints, Rows, Window
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+    from .request import Request
+
+Dispersion = Literal["variance", "std"]
+
+_QUANTUM = 1e-9
+_QUANTA = 1e9  # in 1
+
+
+class Resources(NamedTuple):
+    """Those of the four resources that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
+
+    used: Rows
+    allocatable: Rows
+
+
+CPU_AND_MEMORY = Resources(np.array([0, 1], np.intp), np.array([0, 1], np.intp))
+
+
+def resources_of(state: ClusterState) -> Resources:
+    """Find the four resources in a cluster's columns."""
+    known = [
+        (i, state.resources.index[name]) for i, name in enumerate(USAGE_RESOURCES) if name in state.resources.index
+    ]
+    return Resources(np.array([i for i, _ in known], np.intp), np.array([row for _, row in known], np.intp))
+
+
+def capacity(nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what the nodes have; 0 where they lack the resource."""
+    return nodes.static("allocatable").take(resources.allocatable, axis=0)
+
+
+def used(nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what is in use: measured, or requested where nobody measured.
+
+    A sample may hold less than what is expected of the pods that went since; nothing is used below 0.
+    """
+    in_use: Ints = np.maximum(_rows(nodes.load("used"), resources.used), 0)
+    return in_use
+
+
+def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
+    """Return (k, n) what the pod adds to `used`: its expected use where a node is measured, else its request."""
+    compiled = request.compiled
+    requests = _requests(request, nodes, resources)
+    if compiled.expected_extra is None:
+        return np.broadcast_to(requests[:, None], (len(requests), nodes.n))
+    extra = compiled.expected_extra[resources.used]
+    added: Ints = requests[:, None] + nodes.static("measured")[resources.used] * extra[:, None]
+    return added
+
+
+def _requests(request: Request, nodes: Window, resources: Resources) -> Ints:
+    """Return (k,) what the pod requests."""
+    return _rows(request.compiled.delta[nodes.columns.layout.load["used"]], resources.used)
+
+
+def _rows(field: Ints, rows: Rows) -> Ints:
+    """Return some rows of a field; all of them, as is usual, cost nothing."""
+    return field if len(rows) == len(field) else field[rows]
+
+
+def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple[Floats, Floats]:
+    """Return (n,) the utilities S and (n,) the means mu of nodes that use (k, n) of (k, n)."""
+    has = room > 0
+    share: Floats = np.where(has, np.clip(use / np.maximum(room, 1), 0.0, 1.0), 0.0)
+    count: Floats = np.maximum(has.sum(axis=0), 1).astype(np.float64)
+    mean = _summed(share) / count
+    spread = _summed(np.where(has, (share - mean) ** 2, 0.0)) / count
+    return 1.0 - (np.sqrt(spread) if dispersion == "std" else spread), mean
+
+
+def gain(request: Request, nodes: Window, resources: Resources, dispersion: Dispersion) -> tuple[Floats, Floats]:
+    """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
+    room = capacity(nodes, resources)
+    both: Ints = np.empty((2, *room.shape), np.int64)
+    np.maximum(_rows(nodes.load("used"), resources.used), 0, out=both[0])
+    compiled = request.compiled
+    if compiled.expected_extra is None:
+        np.add(both[0], _requests(request, nodes, resources)[:, None], out=both[1])
+    else:
+        np.add(both[0], demand(request, nodes, resources), out=both[1])
+    if dispersion == "std" or not room.all():
+        before, _ = utility(both[0], room, dispersion)
+        after, mean = utility(both[1], room, dispersion)
+        return after / before, mean
+    # The same, for both at once and without looking for what nodes lack.
+    share = both / room
+    np.minimum(share, 1.0, out=share)
+    means = _summed_up(share)
+    means /= len(room)
+    share -= means[:, None]
+    share *= share
+    spread = _summed_up(share)
+    spread /= len(room)
+    np.subtract(1.0, spread, out=spread)
+    gains: Floats = spread[1] / spread[0]
+    return gains, means[1]
+
+
+def ranked(gains: Floats, mean: Floats) -> Floats:
+    """Return gains such that equal ones (to nine digits) are told apart by the lower mean."""
+    return (np.rint(gains * _QUANTA) - 0.25 * mean) * _QUANTUM
+
+
+def all_equal(gains: Floats) -> bool:
+    """Tell whether ranked gains differ by their means alone."""
+    return float(gains.max()) - float(gains.min()) < 0.5 * _QUANTUM
+
+
+def overloaded(request: Request, nodes: Window, resources: Resources, free_percent: int = 0) -> Bools:
+    """Return (k, n) True where the pod would load a resource that it takes beyond what the node has of it.
+
+    `free_percent` of every capacity is kept free; a resource that a node does not state is nobody's limit.
+    Source: MBCGT, constraints (9)-(12).
+    """
+    added, room = demand(request, nodes, resources), capacity(nodes, resources)
+    after = used(nodes, resources) + added
+    return (added > 0) & (room > 0) & (after * 100 > room * (100 - free_percent))
+
+
+def log_product(utilities: Floats) -> float:
+    """Return ln of the Nash product."""
+    return math.fsum(np.log(utilities).tolist())
+
+
+def _summed_up(blocks: Floats) -> Floats:
+    """Add (2, k, n) up over k in order, for the same reason; a reduction does so unless n is 1."""
+    if blocks.shape[2] > 1:
+        reduced: Floats = np.add.reduce(blocks, axis=1)
+        return reduced
+    total: Floats = blocks[:, 0].copy()
+    for position in range(1, blocks.shape[1]):
+        total += blocks[:, position]
+    return total
+
+
+def _summed(rows: Floats) -> Floats:
+    """Add (k, n) rows up one after the other, so that a sum does not depend on how many columns there are."""
+    total: Floats = np.zeros(rows.shape[1])
+    for row in rows:
+        total = total + row
+    return total

@@ -1,0 +1,269 @@
+"""Who has to leave so that a pod fits: the fewest and lowest pods, on one node.
+
+Rule, per node as in kube-scheduler: take all pods off that may leave; where the pod then fits, put them back one by
+one, the most important first, as long as it still fits. Who stays off is a minimal set: none of them could stay.
+Pods whose leaving would break a disruption budget are put back before all others. A second order, gangs and then
+small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+Nodes and orders compete by, in this order, the smaller
+    1 victims that break a disruption budget      2 highest priority of a victim
+    3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
+    5 run time: the latest start of the longest-running victim of highest priority      6 node name
+`bounds` says what each node costs at least; nodes are looked at closely from the lowest bound on, until no bound is
+lower than the best that was found, or `most_nodes` were looked at. Where only the node itself counts, what was found
+there is remembered until something changes on it.
+A gang leaves whole: a member is only taken off with all booked members, wherever they run, and each of them counts.
+Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
+Invariants: the ledger is left as it was; with the victims gone, and without any one of them still there, every filter
+of the policy lets the pod in and its exact cards and CPUs can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.columns import Ints, Rows
+from hetsched.engine.cluster.disruption import left_over, matcher
+from hetsched.engine.cluster.state import ClusterState
+
+from .gangs import gang_key
+from .post_filter import Attempt
+from .request import Request
+from .status import Eviction
+from .victims import SUM_OFFSET, Removable, importance, start_of
+
+Unit = tuple[Booking, ...]  # pods that leave together
+Cost = tuple[int, int, int, int, int, int]
+
+
+class Rule(NamedTuple):
+    """Who may leave: `may_leave` of a pod by itself; where `while_` is given, only as long as that holds too, which may
+    end as others go. `key` names both.
+    """
+
+    key: tuple[object, ...]
+    may_leave: Callable[[Booking], bool]
+    while_: Callable[[Booking], bool] | None = None
+
+
+class Choice(NamedTuple):
+    """Victims on one row and what they cost."""
+
+    cost: Cost
+    row: int
+    victims: tuple[Booking, ...]
+    broken: dict[str, str]  # pod key -> the budget that its leaving breaks
+
+
+class Search:
+    """Looks for the victims of one refused request; `counts_amounts`: requests must fit what nodes have."""
+
+    def __init__(
+        self, attempt: Attempt, request: Request, state: ClusterState, rule: Rule, *, counts_amounts: bool
+    ) -> None:
+        self.attempt = attempt
+        self.request = request
+        self.state = state
+        self.rule = rule
+        self.counts_amounts = counts_amounts
+        self._left_over = {budget: left_over(budget, state) for budget in state.budgets}
+
+    def best(self, most_nodes: int) -> Eviction | None:
+        """Return the cheapest eviction, None where none helps."""
+        removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
+        bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
+        alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.booked
+        learns = alone and self.attempt.local()
+        best: Choice | None = None
+        for row in islice(bounds.cheapest_first(), most_nodes):
+            least = (0, *bounds.at(row))
+            if best is not None and best.cost <= least:
+                break
+            found = self._on(row, removable.on_row[row], least)
+            if learns:
+                bounds.learn(row, found.cost[1:5] if found else None)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+                if best.cost == least:
+                    break
+        if best is None:
+            return None
+        keys = tuple(booking.pod.key for booking in best.victims)
+        return Eviction(self.state.columns.names[best.row], keys, tuple(best.broken.get(key, "") for key in keys))
+
+    def _short(self, rows: Rows) -> tuple[Rows, Ints]:
+        """Return the counted resources (k,) that the pod asks for, and how much of them each row lacks (k, n)."""
+        compiled, state = self.request.compiled, self.state
+        cards = {state.resources.index[name] for name in GPU_RESOURCES if name in state.resources.index}
+        # Cards are counted by themselves, and one card's shares may be requested more than once.
+        kept = [i for i, resource in enumerate(compiled.needs_rows.tolist()) if resource not in cards]
+        if not self.counts_amounts:
+            kept = []
+        resources, needs = compiled.needs_rows[kept], compiled.needs[kept]
+        field = state.columns.field
+        cells = np.ix_(resources, rows)
+        return resources, needs[:, None] - field("allocatable")[cells] + field("requested")[cells]
+
+    # -- one node ----------------------------------------------------------------------------------------------------
+
+    def _on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
+        """Return the cheapest victims on a row; the ledger is as before afterwards."""
+        units = self._units(leaving)
+        if not units:
+            return None
+        broken = self._broken(units) if self.state.budgets else {}
+        found = self._spare(units, _by_importance(units, broken), row, broken)
+        if found is not None and found.cost > least and len(found.victims) > 1:
+            other = self._spare(units, _small_first(units, broken, self._sizes(row)), row, broken)
+            found = min(found, other or found, key=lambda choice: choice.cost)
+        return found
+
+    def _units(self, leaving: Sequence[Booking]) -> list[Unit]:
+        """Return who may leave, given the least important first, the most important first."""
+        holds = self.rule.while_
+        if holds is None and not any(booking.pod.gang for booking in leaving):
+            return [(booking,) for booking in reversed(leaving)]
+        units: list[Unit] = []
+        for booking in leaving:
+            unit = self._unit(booking)
+            if unit and (holds is None or holds(booking)):
+                self._forget(unit)
+                units.append(unit)
+        self._put_back(units)
+        return units[::-1]
+
+    def _unit(self, booking: Booking) -> Unit:
+        """Return who leaves with a pod, nobody where one of them may not or all have left."""
+        state, key = self.state, gang_key(booking.pod)
+        if booking.pod.key not in state.bookings:
+            return ()
+        if key is None:
+            return (booking,)
+        members = sorted((state.bookings[name] for name in state.gangs.booked[key]), key=importance)
+        return tuple(members) if all(map(self.rule.may_leave, members)) else ()
+
+    def _spare(self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]) -> Choice | None:
+        """Return who has to leave when all others are put back in this order, None where it is of no use.
+
+        Amounts alone tell, of pods that are counted, who cannot stay in any case; where the filters agree that it is
+        enough for those to leave, it is what putting back one by one would come to.
+        """
+        victims = self._overfull(order, row)
+        try:
+            self._forget_all(victims)
+            if not victims or not self.attempt.fits(row):
+                self._forget_all(units)
+                if not self.attempt.fits(row):
+                    return None
+                victims = [unit for unit in order if not self._may_stay(unit, row)]
+            if not victims or not self.attempt.grants(row):
+                return None
+        finally:
+            self._put_back(units)
+        leaving = sorted((booking for unit in victims for booking in unit), key=importance)
+        return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
+
+    def _may_stay(self, unit: Unit, row: int) -> bool:
+        """Put a unit back if the pod fits all the same."""
+        self._put_back([unit])
+        if self.attempt.fits(row):
+            return True
+        self._forget(unit)
+        return False
+
+    def _overfull(self, order: Sequence[Unit], row: int) -> list[Unit]:
+        """Return those for which too little is left of some amount when all before them are put back."""
+        resources, short = self._short(np.array([row], np.intp))
+        requested = self.state.columns.layout.load["requested"]
+        held = {
+            shape: shape.delta[requested][resources].tolist()
+            for shape in {booking.compiled for unit in order for booking in unit}
+        }
+        room = [-amount for amount in short[:, 0].tolist()]
+        amounts: list[list[int]] = []
+        for unit in order:
+            own = [held[booking.compiled] for booking in unit if booking.row == row]
+            amounts.append(own[0] if len(own) == 1 else [sum(column) for column in zip(*own, strict=True)])
+            room = [left + amount for left, amount in zip(room, amounts[-1], strict=True)]
+        victims: list[Unit] = []
+        for unit, asked in zip(order, amounts, strict=True):
+            left = [have - amount for have, amount in zip(room, asked, strict=True)]
+            if min(left, default=0) >= 0:
+                room = left
+            else:
+                victims.append(unit)
+        return victims
+
+    def _forget_all(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            self._forget(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        for booking in unit:
+            self.state.forget(booking.pod.key)
+
+    def _put_back(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            for booking in unit:
+                if booking.pod.key not in self.state.bookings:
+                    self.state.restore(booking)
+
+    def _broken(self, units: Sequence[Unit]) -> dict[str, str]:
+        """Return which pods would break a budget, and which, if all of these left, the most important first."""
+        broken: dict[str, str] = {}
+        left = dict(self._left_over)
+        for unit in units:
+            for booking in unit:
+                for budget, before in left.items():
+                    if matcher(budget).matches(booking.pod, self.state.namespaces):
+                        left[budget] = before - 1
+                        if before <= 0:
+                            broken.setdefault(booking.pod.key, f"{budget.namespace}/{budget.name}")
+        return broken
+
+    def _sizes(self, row: int) -> Callable[[Unit], float]:
+        """Return how much of what is short on a row leaves with a unit: amounts, or shares of cards."""
+        columns, demand = self.state.columns, self.request.shape.gpu
+        resources, short = self._short(np.array([row], np.intp))
+        lacking = short[:, 0] > 0
+        resources, amounts = resources[lacking], short[lacking, 0]
+        requested = columns.layout.load["requested"]
+        cards = demand.count * demand.milli if demand is not None else 0
+
+        def size(unit: Unit) -> float:
+            share = 0.0
+            for booking in unit:
+                if booking.row == row:
+                    share += float(np.max(booking.compiled.delta[requested][resources] / amounts, initial=0.0))
+                    share += sum(card.milli for card in booking.allocation.gpus) / cards if cards else 0.0
+            return share
+
+        return size
+
+
+def _breaks(unit: Unit, broken: dict[str, str]) -> bool:
+    return any(booking.pod.key in broken for booking in unit)
+
+
+def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
+    return sorted(units, key=lambda unit: not _breaks(unit, broken))
+
+
+def _small_first(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
+    def key(unit: Unit) -> tuple[bool, int, bool, float]:
+        highest = max(booking.pod.priority for booking in unit)
+        return (not _breaks(unit, broken), -highest, unit[0].pod.gang is None, size(unit))
+
+    return sorted(units, key=key)
+
+
+def _cost(victims: Sequence[Booking], row: int, broken: dict[str, str]) -> Cost:
+    highest = max(booking.pod.priority for booking in victims)
+    total = sum(booking.pod.priority + SUM_OFFSET for booking in victims)
+    start = min(start_of(booking) for booking in victims if booking.pod.priority == highest)
+    return (sum(booking.pod.key in broken for booking in victims), highest, total, len(victims), -start, row)

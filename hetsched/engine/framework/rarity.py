@@ -1,0 +1,136 @@
+"""Narrow pods on rare nodes: who takes a place that only few nodes could offer, without needing it.
+
+Rule: a node is rare in a way, and a pod needs that way or does not:
+    cards   the node has healthy cards                      a pod needs them that asks for one
+    isa     fewer nodes than `_FEW` of all run what it      a pod needs it that runs on no more nodes than could stand
+            runs, by the lattice of instruction sets        in for this one
+    size    it has `_LARGE` times the median CPU, or more   a pod needs it that asks for whole CPUs beside each other
+            zones than the median node                      in a zone, or for more CPU than the median node has
+A pod is narrow on a node that is rare in some way if it needs none of the ways in which that node is rare, and somebody
+does: a pod that waits, or else one that runs. What nobody needs is not worth a restart.
+Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarcity`; thresholds are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.units import CPU
+from hetsched.contracts.workload import IsaDemand, Shape
+from hetsched.engine.cluster.columns import Bools
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.numa.zones import zones_of
+from hetsched.isa import match
+
+from .isa_fit import SECOND, run_on
+from .isa_strings import offered_isa
+
+_FEW = 0.25
+_LARGE = 2.0
+WAYS = ("cards", "isa", "size")
+
+
+class Rarity(msgspec.Struct, frozen=True):
+    """How rare each node is: the rows that are rare in each way, and how many nodes could stand in by ISA."""
+
+    rows: dict[str, frozenset[int]]
+    stand_ins: list[int]
+    median_cpu: float
+
+    def ways(self, row: int) -> tuple[str, ...]:
+        return tuple(way for way in WAYS if row in self.rows[way])
+
+
+def rarity_of(state: ClusterState) -> Rarity:
+    """Find the rare nodes of a cluster."""
+    nodes = state.all_rows
+    cards = (nodes.static("card_milli") > 0).any(axis=0) if nodes.static("card_milli").size else np.zeros(nodes.n, bool)
+    stand_ins = _stand_ins(state)
+    few = max(1, int(_FEW * nodes.n))
+    cpu = nodes.static("allocatable")[state.resources.index[CPU]].astype(np.float64)
+    zones = np.array([len(zones_of(report)) for report in state.reports])
+    median = float(np.median(cpu)) if nodes.n else 0.0
+    large = (cpu >= _LARGE * median) | (zones > max(1.0, float(np.median(zones)))) if nodes.n else cards
+    # Where every node is rare, none is.
+    return Rarity(
+        {
+            "cards": _unless_all(np.flatnonzero(cards), nodes.n),
+            "isa": _unless_all([row for row, count in enumerate(stand_ins) if count <= few], nodes.n),
+            "size": _unless_all(np.flatnonzero(large), nodes.n),
+        },
+        stand_ins,
+        median,
+    )
+
+
+def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
+    found = frozenset(int(row) for row in rows)
+    return found if len(found) < count else frozenset()
+
+
+def _stand_ins(state: ClusterState) -> list[int]:
+    """Return (N) how many nodes run all that each node runs; one that states nothing is not rare."""
+    offers = tuple(state.offers.values)
+    at = state.all_rows.static("isa_offer")
+    nodes = np.bincount(at, minlength=len(offers)).tolist()
+    native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
+    counts = [
+        sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied)
+        if isa
+        else len(state.reports)
+        for isa in native
+    ]
+    return [counts[offer] for offer in at.tolist()]
+
+
+def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozenset[str]:
+    """Return in which of a node's rare ways a shape needs it."""
+    found = set()
+    if shape.gpu is not None and shape.gpu.count:
+        found.add("cards")
+    if _runs_on(shape.isa, state) <= rarity.stand_ins[row]:
+        found.add("isa")
+    numa = shape.numa
+    bound_to_zones = numa is not None and (bool(numa.aware) or numa.cpu_policy != "none")
+    if bound_to_zones or shape.request(CPU) > rarity.median_cpu:
+        found.add("size")
+    return frozenset(found) & frozenset(rarity.ways(row))
+
+
+def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
+    """Return on how many nodes a demand runs."""
+    if demand is None or not (demand.is_stated or demand.images):
+        return len(state.reports)
+    known: dict[IsaDemand, int] = state.once("rarity-runs-on", dict)
+    if demand not in known:
+        runs = [run_on("lattice", "native-first", demand, offer).rank >= SECOND for offer in state.offers.values]
+        nodes = np.bincount(state.all_rows.static("isa_offer"), minlength=len(runs))
+        known[demand] = int(nodes[np.array(runs, np.bool_)].sum())
+    return known[demand]
+
+
+class Asker(NamedTuple):
+    """One pod that may need rare nodes: its key, its shape, and (N,) on which nodes it could run at all."""
+
+    key: str
+    shape: Shape
+    could: Bools
+
+
+def needed_by(row: int, askers: Sequence[Asker], rarity: Rarity, state: ClusterState) -> dict[str, str]:
+    """Return, by way, the first of these pods that needs a node in it and could run there."""
+    found: dict[str, str] = {}
+    for asker in askers:
+        if asker.could[row]:
+            for way in needs(asker.shape, row, rarity, state):
+                found.setdefault(way, asker.key)
+    return found
+
+
+def wasted_on(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
+    """Tell whether a pod that leaves row `left` would take a rare place that it does not need, unlike where it is."""
+    return bool(set(rarity.ways(row)) - set(rarity.ways(left)) - needs(shape, row, rarity, state))

@@ -1,0 +1,187 @@
+"""Find, check and describe plugins.
+
+Problem: one more plugin must cost one file; forms, REST schema, docs and tests follow from what it says about itself.
+Rule: every module of `hetsched.engine.plugins` is scanned, then the entry points of group `hetsched.plugins`. A class
+decorated with `@plugin` is registered under its name; names, points and signatures are checked when it is loaded, and
+a wrong one is refused with the file it stands in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import msgspec
+
+from hetsched.contracts.params import Params, default_params, params_schema
+from hetsched.contracts.waits import ANYTHING, NODE_FACTS, Event
+
+from .extension_points import COMPANIONS, POINTS, Reads, Scope
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+class PluginError(Exception):
+    """A plugin breaks the rules of the extension points; the message names its file."""
+
+
+class PluginInfo(msgspec.Struct, frozen=True):
+    """What a plugin says about itself; `points` are the extension points it serves.
+
+    `helped_by` are the changes that may turn its refusal into a yes.
+    """
+
+    name: str
+    summary: str
+    factory: type[Any]
+    params: type[Params]
+    reads: Reads
+    scope: Scope
+    points: tuple[str, ...]
+    doc: str
+    source: str
+    helped_by: frozenset[Event] = ANYTHING
+
+    def build(self, params: Params) -> Any:
+        """Return an instance that answers with these parameters."""
+        instance = self.factory()
+        instance.params = params
+        return instance
+
+
+C = TypeVar("C", bound=type[Any])
+
+
+def plugin(
+    name: str,
+    *,
+    summary: str,
+    params: type[Params] = Params,
+    reads: Reads = Reads.LOAD,
+    scope: Scope = Scope.ROW,
+    helped_by: frozenset[Event] | None = None,
+) -> Callable[[C], C]:
+    """Declare the class below as a plugin; `summary` is the one line that forms and docs show.
+
+    Of a filter, `helped_by` says which changes may turn its refusal into a yes. Where it is left out that is any, and
+    waiting; or, where placements cannot change the answer (STATIC, row scope), any fact of a node.
+    """
+    static = reads is Reads.STATIC and scope is Scope.ROW
+    helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING
+
+    def declare(cls: C) -> C:
+        cls.info = PluginInfo(
+            name=name,
+            summary=summary,
+            factory=cls,
+            params=params,
+            reads=reads,
+            scope=scope,
+            points=tuple(point for point, (method, _) in POINTS.items() if callable(getattr(cls, method, None))),
+            doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),
+            source=cls.__module__,
+            helped_by=helped,
+        )
+        _check(cls.info)
+        return cls
+
+    return declare
+
+
+def _check(info: PluginInfo) -> None:
+    where = f"plugin {info.name!r} in {info.source}"
+    if not _NAME.fullmatch(info.name):
+        raise PluginError(f"{where}: a name is lower-case words joined by '-'")
+    if not info.points:
+        raise PluginError(f"{where}: serves no extension point; expected one of {', '.join(POINTS)}")
+    if "filter" in info.points and not callable(getattr(info.factory, "refusals", None)):
+        raise PluginError(f"{where}: a filter must also say why, by a method `refusals`")
+    if ("reserve" in info.points) != ("unreserve" in info.points):
+        raise PluginError(f"{where}: reserve and unreserve come together")
+    methods = dict(POINTS.values()) | COMPANIONS
+    for method, expected in methods.items():
+        function = getattr(info.factory, method, None)
+        if function is None:
+            continue
+        actual = tuple(inspect.signature(function).parameters)[1:]
+        if actual != expected:
+            raise PluginError(f"{where}: {method}({', '.join(actual)}) should be {method}({', '.join(expected)})")
+    try:
+        default_params(info.params)
+    except TypeError as error:
+        raise PluginError(f"{where}: every parameter needs a default ({error})") from None
+
+
+class Registry:
+    """All known plugins by name, in name order."""
+
+    def __init__(self, plugins: dict[str, PluginInfo]) -> None:
+        self._plugins = dict(sorted(plugins.items()))
+
+    def __getitem__(self, name: str) -> PluginInfo:
+        return self._plugins[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._plugins
+
+    def __iter__(self) -> Iterator[PluginInfo]:
+        return iter(self._plugins.values())
+
+    def __len__(self) -> int:
+        return len(self._plugins)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what forms, REST and docs need to know about every plugin."""
+        return [
+            {
+                "name": info.name,
+                "summary": info.summary,
+                "points": list(info.points),
+                "reads": info.reads.value,
+                "scope": info.scope.value,
+                "helpedBy": sorted(info.helped_by) if {"filter", "pre-filter"} & set(info.points) else [],
+                "params": params_schema(info.params),
+                "defaults": default_params(info.params),
+            }
+            for info in self
+        ]
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    """Load one module of plugins; whatever is wrong with it is told with its name."""
+    try:
+        return load()
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def load_registry() -> Registry:
+    """Scan built-ins and entry points.
+
+    Raises: PluginError, naming the file, for a wrong or doubled plugin.
+    """
+    from hetsched.engine import plugins as builtin  # the package imports this module's decorator
+
+    found: dict[str, PluginInfo] = {}
+    names = sorted(f"{builtin.__name__}.{module.name}" for module in pkgutil.iter_modules(builtin.__path__))
+    modules = [_loaded(name, partial(importlib.import_module, name)) for name in names]
+    for entry in sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name):
+        modules.append(_loaded(entry.value, entry.load))
+    for module in modules:
+        for cls in vars(module).values():
+            info = getattr(cls, "info", None)
+            if not isinstance(info, PluginInfo) or info.factory is not cls:
+                continue
+            other = found.get(info.name)
+            if other is not None and other.factory is not cls:
+                raise PluginError(f"plugin {info.name!r} stands in both {other.source} and {info.source}")
+            found[info.name] = info
+    return Registry(found)

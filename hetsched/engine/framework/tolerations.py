@@ -1,0 +1,44 @@
+"""Which taints a pod tolerates.
+
+Rule: a toleration matches a taint when its effect is empty or equal, its key is empty or equal, and its operator is
+Exists, or Equal with the same value. NoSchedule and NoExecute taints keep a pod away unless one toleration matches;
+PreferNoSchedule taints only count against a node.
+Source: Kubernetes documentation, "Taints and Tolerations"; kube-scheduler's TaintToleration plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hetsched.contracts.node_report import Taint
+from hetsched.contracts.workload import Toleration
+from hetsched.engine.cluster.columns import Bools
+
+HARD_EFFECTS = ("NoSchedule", "NoExecute")
+SOFT_EFFECT = "PreferNoSchedule"
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    """Tell whether one of the tolerations matches the taint."""
+    return any(
+        toleration.effect in ("", taint.effect)
+        and toleration.key in ("", taint.key)
+        and (
+            toleration.operator == "Exists"
+            or (toleration.operator in ("", "Equal") and toleration.value == taint.value)
+        )
+        for toleration in tolerations
+    )
+
+
+def repelling(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
+    """Return the first taint that keeps the pod away, None if there is none."""
+    hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
+    return next((taint for taint in hard if not tolerates(tolerations, taint)), None)
+
+
+def tolerated_sets(tolerations: tuple[Toleration, ...], taint_sets: Iterable[tuple[Taint, ...]]) -> Bools:
+    """Return, per distinct taint set, whether the pod may run on a node that has it."""
+    return np.array([repelling(tolerations, taints) is None for taints in taint_sets], np.bool_)

@@ -1,0 +1,223 @@
+"""Which booked pods could leave for a newcomer, row by row, kept up to date.
+
+Problem: looking for victims pod by pod over all nodes costs more than a thousand decisions.
+Rule: pods that may leave stand in slots per row, the least important first; their amounts and priorities are arrays,
+and `relieved` is the load of every row with all of them gone, charged by the ledger's own arithmetic. What evicting
+costs at least on each row is kept per shape. Only rows in the ledger's log are read again. What may leave is said by
+the caller's rule, under a key that names it.
+Invariants: the slots of a row are its bookings for which the rule holds; `relieved` equals a ledger that forgot them,
+without the rules between pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetsched.engine.cluster.booking import Booking, charge_amounts
+from hetsched.engine.cluster.columns import Bools, Columns, Ints, Rows
+
+from .request import CompiledShape
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+SUM_OFFSET = 2**31  # added per pod to sums of priorities, so that fewer pods go before lower ones
+_NOBODY = 2**31
+_NEWEST = 99999999999999
+_KEPT = 16
+
+
+def start_of(booking: Booking) -> int:
+    """Return when a pod was made as a sortable number; one that nobody dated counts as the newest."""
+    digits = "".join(filter(str.isdigit, booking.pod.created_at))[:14]
+    return int(digits.ljust(14, "0")) if digits else _NEWEST
+
+
+def importance(booking: Booking) -> tuple[int, int, str]:
+    """Order pods, the most important first: high priority, then long running, then name."""
+    return (-booking.pod.priority, start_of(booking), booking.pod.key)
+
+
+class Bounds:
+    """What evicting for one shape costs at least, on every row; kept for one policy.
+
+    Shapes: all (N,): `possible` where the pod may fit once all have left, `highest` priority of a victim, `total` of
+    their priorities, how many `pods`, and the `newest` start.
+    """
+
+    __slots__ = ("highest", "newest", "owner", "pods", "possible", "seen", "total")
+
+    def __init__(self, count: int, owner: object) -> None:
+        self.owner = owner
+        self.seen = -1
+        self.possible: Bools = np.zeros(count, np.bool_)
+        self.highest: Ints = np.zeros(count, np.int64)
+        self.total: Ints = np.zeros(count, np.int64)
+        self.pods: Ints = np.zeros(count, np.int64)
+        self.newest: Ints = np.zeros(count, np.int64)
+
+    def at(self, row: int) -> tuple[int, int, int, int, int]:
+        """Return the bound of one row: highest priority, sum, pods, start (later is less), row."""
+        return (int(self.highest[row]), int(self.total[row]), int(self.pods[row]), -int(self.newest[row]), row)
+
+    def learn(self, row: int, cost: tuple[int, int, int, int] | None) -> None:
+        """Note what evicting on a row really costs, or that it is of no use; it holds until the row changes."""
+        if cost is None:
+            self.possible[row] = False
+        else:
+            self.highest[row], self.total[row], self.pods[row] = cost[:3]
+            self.newest[row] = -cost[3]
+
+    def cheapest_first(self) -> Iterator[int]:
+        """Yield the possible rows, the lowest bound first."""
+        rows = first = np.flatnonzero(self.possible)
+        if not rows.size:
+            return
+        for values in (self.highest, self.total, self.pods, -self.newest):
+            found = values[first]
+            first = first[found == found.min()]
+        yield int(first[0])
+        keys = (-self.newest[rows], self.pods[rows], self.total[rows], self.highest[rows])
+        yield from (row for row in rows[np.lexsort((rows, *keys))].tolist() if row != first[0])
+
+
+class Removable:
+    """The pods of one state that one rule lets leave."""
+
+    def __init__(self, state: ClusterState, may_leave: Callable[[Booking], bool]) -> None:
+        self._may_leave = may_leave
+        self._build(state)
+
+    @staticmethod
+    def of(state: ClusterState, key: tuple[object, ...], may_leave: Callable[[Booking], bool]) -> Removable:
+        """Return what the rule `key` lets leave, as the state is now; the last few rules are kept with the state."""
+        kept: dict[tuple[object, ...], Removable] = state.derived.setdefault(Removable, {})
+        found = kept.pop(key, None)
+        if found is None:
+            found = Removable(state, may_leave)
+        else:
+            found._follow(state)
+        kept[key] = found
+        if len(kept) > _KEPT:
+            del kept[next(iter(kept))]
+        return found
+
+    def _build(self, state: ClusterState) -> None:
+        count = len(state.reports)
+        self._epoch, self._seen = state.epoch, len(state.log)
+        columns = state.columns
+        self.relieved = Columns(columns.names, columns.layout, columns.static, columns.load.copy())
+        self._zones = state.zones.copy()
+        self.on_row: list[list[Booking]] = [[] for _ in range(count)]
+        self._slots = 1
+        self._priority: Ints = np.full((1, count), _NOBODY, np.int64)
+        self._amounts: Ints = np.zeros((1, columns.layout.resources, count), np.int64)
+        self._start: Ints = np.zeros((1, count), np.int64)
+        self._booked: list[dict[int, Booking]] = [{} for _ in range(count)]
+        self._changed: list[int] = []
+        self._bounds: dict[tuple[int, int], Bounds] = {}
+        for row in range(count):
+            if state.on_row[row]:
+                self._read(state, row)
+
+    def _follow(self, state: ClusterState) -> None:
+        if self._epoch != state.epoch:
+            self._build(state)
+            return
+        # Who was taken off to try, and put back, left nothing behind but lines in the log.
+        changed = [row for row in set(state.log[self._seen :]) if self._booked[row].keys() != _by_id(state, row).keys()]
+        self._changed.extend(changed)
+        for row in changed:
+            self.relieved.load[:, row] = state.columns.load[:, row]
+            self._zones.held.pop(row, None)
+            if row in state.zones.held:
+                self._zones.held[row] = dict(state.zones.held[row])
+            self._read(state, row)
+        self._seen = len(state.log)
+
+    def _read(self, state: ClusterState, row: int) -> None:
+        leaving = sorted(filter(self._may_leave, state.on_row[row].values()), key=importance, reverse=True)
+        self.on_row[row] = leaving
+        self._booked[row] = _by_id(state, row)
+        if len(leaving) > self._slots:
+            self._widen(len(leaving))
+        self._priority[:, row] = _NOBODY
+        self._amounts[:, :, row] = 0
+        requested = state.columns.layout.load["requested"]
+        for slot, booking in enumerate(leaving):
+            charge_amounts(booking, -1, self.relieved, self._zones)
+            self._priority[slot, row] = booking.pod.priority
+            self._start[slot, row] = start_of(booking)
+            self._amounts[slot, :, row] = booking.compiled.delta[requested]
+
+    def _widen(self, least: int) -> None:
+        more = max(least, 2 * self._slots) - self._slots
+        count = len(self.on_row)
+        self._slots += more
+        self._priority = np.concatenate([self._priority, np.full((more, count), _NOBODY, np.int64)])
+        self._start = np.concatenate([self._start, np.zeros((more, count), np.int64)])
+        self._amounts = np.concatenate([self._amounts, np.zeros((more, self._amounts.shape[1], count), np.int64)])
+
+    def bounds(
+        self,
+        shape: CompiledShape,
+        owner: object,
+        possible: Callable[[Columns, Rows], Rows],
+        short: Callable[[Rows], tuple[Rows, Ints]],
+    ) -> Bounds:
+        """Return what it costs at least to make room for a shape, as things are now.
+
+        `possible` tells on which rows a pod of the shape fits once all who may have left, `short` how much of which
+        resources (k,) the rows (n,) lack (k, n); both are those of `owner`, a policy.
+        """
+        known = self._bounds.get((id(shape), id(owner)))
+        if known is None:
+            if len(self._bounds) >= _KEPT:
+                self._bounds.clear()
+            known = self._bounds[id(shape), id(owner)] = Bounds(len(self.on_row), (shape, owner))
+        rows = np.flatnonzero(self._priority[0] != _NOBODY)
+        if known.seen >= 0:
+            changed = np.array(list(set(self._changed[known.seen :])), np.intp)
+            known.possible[changed] = False
+            rows = changed[self._priority[0, changed] != _NOBODY]
+        known.seen = len(self._changed)
+        rows = possible(self.relieved, rows) if rows.size else rows
+        if rows.size:
+            known.possible[rows] = True
+            self._bound(known, rows, *short(rows))
+        return known
+
+    def _bound(self, known: Bounds, rows: Rows, resources: Rows, short: Ints) -> None:
+        """Write the bounds of some rows: in their order never too high, whatever else keeps the pod off.
+
+        One pod leaves at least. The highest priority is the one at which the amounts, added from the lowest priority
+        on, make up for what is short. Where it is no higher, nobody above it leaves: then so many pods leave as the
+        largest amounts of the others need, and so many of that priority as there are too few below it.
+        """
+        priority = self._priority[:, rows]
+        amounts = self._amounts[:, resources][:, :, rows]
+        columns, slot = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        for position, lacking in enumerate(short):
+            enough = np.cumsum(amounts[:, position], axis=0) >= lacking
+            slot = np.maximum(slot, np.where(enough[-1], enough.argmax(axis=0), 0))
+        highest = priority[slot, columns]
+        allowed = priority <= highest
+        pods: Ints = np.ones(len(rows), np.int64)
+        for position, lacking in enumerate(short):
+            held = np.sort(np.where(allowed, -amounts[:, position], 0), axis=0)
+            enough = np.cumsum(-held, axis=0) >= lacking
+            pods = np.maximum(pods, np.where(enough[-1], enough.argmax(axis=0) + 1, 1))
+        lowest = np.cumsum(priority, axis=0)
+        others = np.where(pods > 1, lowest[np.maximum(pods - 2, 0), columns], 0)
+        below = (priority < highest).sum(axis=0)
+        known.highest[rows], known.pods[rows] = highest, pods
+        known.newest[rows] = self._start[np.maximum(pods - 1, below), rows]
+        known.total[rows] = SUM_OFFSET * pods + highest + others
+
+
+def _by_id(state: ClusterState, row: int) -> dict[int, Booking]:
+    """Return the bookings of a row by identity, so that one that was replaced shows."""
+    return {id(booking): booking for booking in state.on_row[row].values()}

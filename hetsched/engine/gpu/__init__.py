@@ -1,0 +1,1 @@
+"""GPU eligibility, links between GPUs, fragmentation and the workload mix."""

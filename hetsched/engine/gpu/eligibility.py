@@ -1,0 +1,95 @@
+"""Which cards of a node would do for a GPU demand.
+
+Rule: a card does when it has the asked share free and every fact that is asked of it. The plugin `gpu-fit` states the
+rule in full and decides by it; `numa-fit` looks in which zones such cards lie.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from hetsched.contracts.cards import model_accepted
+from hetsched.contracts.workload import GpuDemand
+from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, Bools, Ints, Window
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+
+class CardDemand:
+    """A demand against one state's vocabularies: which models and vendors are accepted, which are unknown.
+
+    `check` narrows what is asked: "model" leaves out memory and cores, "count" the model too.
+    """
+
+    __slots__ = ("demand", "models", "vendor", "whole")
+
+    def __init__(self, demand: GpuDemand, state: ClusterState, check: str = "all") -> None:
+        if check != "all":
+            unchecked = {"memory_mib": 0, "cores": 0} | ({"models": ()} if check == "count" else {})
+            demand = msgspec.structs.replace(demand, **unchecked)
+        self.demand = demand
+        self.whole = demand.milli >= WHOLE_CARD_MILLI
+        self.models: Bools | None = None
+        if demand.models:
+            accepted = [model_accepted(demand, model) for model in state.models.values]
+            self.models = np.array(accepted, np.bool_)
+        self.vendor = state.vendors.id(demand.vendor) if demand.vendor else UNKNOWN
+
+    def usable(self, nodes: Window) -> Bools:
+        """Return (G, n) which cards would do now; a fact that is unknown satisfies no demand."""
+        facts = self.facts(nodes, unknown=False)
+        return self.free(nodes) if facts is None else self.free(nodes) & facts
+
+    def free(self, nodes: Window) -> Bools:
+        """Return (G, n) which cards have the asked share, and for shared cards the memory, left."""
+        enough: Bools = nodes.load("card_milli_free") >= self.demand.milli
+        if self.whole:
+            return enough
+        charged: Ints | int = self.demand.memory_mib
+        if not charged:
+            total = np.maximum(nodes.static("card_memory"), 0)
+            charged = -(-total * self.demand.milli // WHOLE_CARD_MILLI)
+        return enough & (nodes.load("card_memory_free") >= charged)
+
+    def facts(self, nodes: Window, *, unknown: bool) -> Bools | None:
+        """Return (G, n) which cards satisfy every fact asked, None if none is; `unknown`: what an unstated fact is."""
+        facts: Bools | None = None
+        if self.models is not None or self.vendor != UNKNOWN:
+            facts = self.of_kind(nodes, unknown=unknown)
+        for asked, having in ((self.demand.memory_mib, self.with_memory), (self.demand.cores, self.with_cores)):
+            if asked:
+                found = having(nodes, unknown=unknown)
+                facts = found if facts is None else facts & found
+        return facts
+
+    def of_kind(self, nodes: Window, *, unknown: bool) -> Bools:
+        """Return (G, n) which cards are of an accepted model and vendor."""
+        model: Ints = nodes.static("card_model")
+        fits: Bools = np.ones(model.shape, np.bool_)
+        if self.models is not None:
+            fits = self.models[model]
+            if unknown:
+                fits = fits | (model == 0)
+        if self.vendor != UNKNOWN:
+            vendor: Ints = nodes.static("card_vendor")
+            fits = fits & ((vendor == self.vendor) | (vendor == 0 if unknown else False))
+        return fits
+
+    def with_memory(self, nodes: Window, *, unknown: bool) -> Bools:
+        """Return (G, n) which cards have the memory asked."""
+        return _at_least(nodes.static("card_memory"), self.demand.memory_mib, unknown=unknown)
+
+    def with_cores(self, nodes: Window, *, unknown: bool) -> Bools:
+        """Return (G, n) which cards have the cores asked."""
+        return _at_least(nodes.static("card_cores"), self.demand.cores, unknown=unknown)
+
+
+def _at_least(fact: Ints, asked: int, *, unknown: bool) -> Bools:
+    if not asked:
+        return np.ones(fact.shape, np.bool_)
+    enough: Bools = fact >= asked
+    return enough | (fact == UNKNOWN) if unknown else enough

@@ -1,0 +1,47 @@
+"""CPU and GPU as the openb study's baselines see them: two numbers between 0 and 1.
+
+Rule: a pod's requests and a node's free capacity over the largest node of the cluster; a node's GPU is the free milli
+of all its cards together.
+Source: Weng et al. (USENIX ATC 2023), whose simulator divides by 128 cores and 8 cards, its largest node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetsched.engine.cluster.columns import Floats, Window
+from hetsched.engine.framework.request import Request
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+
+class Pair:
+    """One pod's CPU and GPU as shares of the largest node; `gpu` is 0 for a pod without a GPU demand."""
+
+    __slots__ = ("_largest_cpu", "_largest_milli", "cpu", "gpu")
+
+    def __init__(self, request: Request, state: ClusterState) -> None:
+        nodes, shape = state.all_rows, request.shape
+        self._largest_cpu = max(int(nodes.static("allocatable")[0].max(initial=0)), 1)
+        self._largest_milli = largest_milli(state)
+        self.cpu = shape.request("cpu") / self._largest_cpu
+        self.gpu = shape.gpu.count * shape.gpu.milli / self._largest_milli if shape.gpu else 0.0
+
+    def free(self, nodes: Window) -> tuple[Floats, Floats]:
+        """Return (n,) free CPU and free GPU."""
+        cpu = np.maximum(nodes.static("allocatable")[0] - nodes.load("requested")[0], 0)
+        return cpu / self._largest_cpu, free_milli(nodes) / self._largest_milli
+
+
+def largest_milli(state: ClusterState) -> int:
+    """Return the GPU milli of the node with the most cards, at least 1."""
+    return max(int(state.all_rows.static("card_milli").sum(axis=0).max(initial=0)), 1)
+
+
+def free_milli(nodes: Window) -> Floats:
+    """Return (n,) the free milli of all cards together."""
+    free: Floats = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0).astype(np.float64)
+    return free

@@ -1,0 +1,200 @@
+"""What a pod asks of NUMA zones, where that fits, and which zones it gets.
+
+Rule: containers that ask for whole CPUs with an equal limit are counted together, init containers left out. On a node
+that treats the pod as topology-aware (the pod's own word, else the node's label, else a kubelet `single-numa-node`)
+    one zone has free CPU >= the sum (and free memory, where memory counts);
+    it gets the zone with the most free CPU, of those that have its cards where any has, the lowest name among equals
+and elsewhere it may cross zones:
+    whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the CPUs asked
+    zones by whole, then free CPU, then name, each giving what it has until the pod has enough
+A zone with that much free CPU has as many CPUs to pin, as no more is allocatable than is named. An aware pod without
+whole CPUs is counted with all it requests, and only counted. Nodes whose kubelet pins are left to it; a pod that asks
+for zones does not go where they are unknown.
+Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
+from hetsched.contracts.workload import Shape
+from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
+from hetsched.engine.gpu.eligibility import CardDemand
+
+from .zones import SHARING
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+MEMO = "zone-demand"
+
+
+class Share(NamedTuple):
+    """What a pod gets of one zone, by the zone's position."""
+
+    position: int
+    cpu_millis: int
+    memory_mib: int
+
+
+class ZoneDemand:
+    """A shape's demand against the setups of one state.
+
+    `asked` tells that the pod wants zones by itself; else only nodes that treat it as aware bind it. `cpus` are its
+    whole CPUs, 0 where it is only counted; `cards` is what it asks of cards, and `local` that an aware pod's lie in
+    its zone. `aware`, `bound`, `unknown` (S,) say by setup how it is treated, where it is, and where it cannot be.
+    """
+
+    __slots__ = (
+        "asked", "aware", "bound", "cards", "cpu_millis", "cpu_policy", "cpus", "local", "memory_mib", "pinned",
+        "unknown",
+    )  # fmt: skip
+
+    def __init__(self, shape: Shape, state: ClusterState, *, asked: bool, memory: bool, local: bool) -> None:
+        wish = shape.numa
+        counted = [container for container in shape.containers if container.cpus and not container.init]
+        if counted:
+            self.cpus = sum(container.cpus for container in counted)
+            self.cpu_millis = 1000 * self.cpus
+            bytes_asked = sum(container.memory_bytes for container in counted)
+        else:
+            self.cpus, self.cpu_millis, bytes_asked = 0, shape.request(CPU), shape.request(MEMORY)
+        self.memory_mib = mib_rounded_up(bytes_asked) if memory else 0
+        self.cpu_policy = wish.cpu_policy if wish is not None and self.cpus else "none"
+        self.pinned = self.cpu_policy not in SHARING
+        self.asked = asked
+        gpu = shape.gpu
+        self.cards = CardDemand(gpu, state) if gpu is not None and gpu.count else None
+        self.local = local and self.cards is not None
+        setups = state.setups.values
+        own = None if wish is None else wish.aware
+        self.aware: Bools = np.array([setup.aware if own is None else own for setup in setups], np.bool_)
+        ours = np.array([setup.zoned and not setup.pins for setup in setups], np.bool_)
+        self.bound: Bools = ours if asked else ours & self.aware
+        self.unknown: Bools = np.array([asked and not (setup.zoned or setup.pins) for setup in setups], np.bool_)
+
+    @staticmethod
+    def of(
+        shape: Shape, state: ClusterState, *, everyone: bool = False, memory: bool = False, local: bool = False
+    ) -> ZoneDemand | None:
+        """Read a shape's demand, None if no node binds it.
+
+        A pod asks by awareness or a CPU policy; with `everyone`, as crane has it, also by nothing but whole CPUs,
+        unless its policy is `none` in so many words. `memory` counts memory too, `local` wants cards in the pod's zone.
+        """
+        wish = shape.numa
+        counted = any(container.cpus and not container.init for container in shape.containers)
+        aware = wish is not None and wish.aware is True
+        if not counted and not (aware and shape.request(CPU)):
+            return None
+        if wish is not None and wish.aware is None and wish.cpu_policy == "none":
+            return None
+        asked = everyone or aware or (wish is not None and wish.cpu_policy != "none")
+        demand = ZoneDemand(shape, state, asked=asked, memory=memory, local=local)
+        return demand if demand.bound.any() or demand.unknown.any() else None
+
+    # -- over windows ------------------------------------------------------------------------------------------------
+
+    def room(self, nodes: Window) -> Bools:
+        """Return (Z, n) which zones have room for the whole pod."""
+        fits: Bools = nodes.load("zone_cpu_free") >= self.cpu_millis
+        if self.memory_mib:
+            fits = fits & (nodes.load("zone_memory_free") >= self.memory_mib)
+        return fits & self.near(nodes) if self.local else fits
+
+    def near(self, nodes: Window) -> Bools:
+        """Return (Z, n) which zones have the cards the pod asks for; a card of unknown zone is near to all."""
+        zones = nodes.columns.layout.zones
+        if self.cards is None or not zones:
+            return np.ones((zones, nodes.n), np.bool_)
+        usable, zone = self.cards.usable(nodes), nodes.static("card_zone")
+        positions: Ints = np.arange(zones)
+        inside = usable & ((zone == positions[:, None, None]) | (zone == UNKNOWN))
+        enough: Bools = inside.sum(axis=1) >= self.cards.demand.count
+        return enough
+
+    def whole(self, nodes: Window) -> Ints:
+        """Return (Z, n) how many whole CPUs each zone could give to a pod that crosses zones."""
+        effective, free = nodes.static("zone_cpu"), nodes.load("zone_cpu_free")
+        whole: Ints = np.maximum((effective // 1000 * 1000 - (effective - free)) // 1000, 0)
+        return whole
+
+    def fits(self, nodes: Window) -> Bools:
+        """Return (n,) True where the zones have room for the pod, or do not bind it."""
+        setup = nodes.static("topology_setup")
+        bound, aware = self.bound[setup], self.aware[setup]
+        enough = ~self.unknown[setup]
+        if (bound & aware).any():
+            enough = enough & (~(bound & aware) | self.room(nodes).any(axis=0))
+        if (bound & ~aware).any():
+            enough = enough & (~bound | aware | self.crosses(nodes))
+        return enough
+
+    def crosses(self, nodes: Window) -> Bools:
+        """Return (n,) True where all zones together have room."""
+        fits: Bools = np.add.reduce(self.whole(nodes), axis=0) >= self.cpus
+        if self.memory_mib:
+            free = np.maximum(nodes.load("zone_memory_free"), 0)
+            fits = fits & (np.add.reduce(free, axis=0) >= self.memory_mib)
+        return fits
+
+    def zones_used(self, nodes: Window) -> Ints:
+        """Return (n,) over how many zones the pod would lie; 0 where it gets none."""
+        setup = nodes.static("topology_setup")
+        bound, aware = self.bound[setup], self.aware[setup]
+        used: Ints = np.where(bound & aware & self.room(nodes).any(axis=0), 1, 0)
+        crossing = bound & ~aware
+        if crossing.any():
+            whole, order = self._order(nodes)
+            needed = _first_enough(np.take_along_axis(whole, order, axis=0), self.cpus)
+            if self.memory_mib:
+                memory = np.take_along_axis(np.maximum(nodes.load("zone_memory_free"), 0), order, axis=0)
+                needed = np.maximum(needed, _first_enough(memory, self.memory_mib))
+            used = np.where(crossing & self.crosses(nodes), needed, used)
+        return used
+
+    def _order(self, nodes: Window) -> tuple[Ints, Ints]:
+        """Return (Z, n) whole CPUs, and the positions of the zones in the order in which a crossing pod takes them."""
+        whole = self.whole(nodes)
+        order: Ints = np.lexsort((-nodes.load("zone_cpu_free"), -whole), axis=0)
+        return whole, order
+
+    # -- on one node -------------------------------------------------------------------------------------------------
+
+    def choose(self, node: Window, preferred: Bools) -> list[Share]:
+        """Return what the pod gets of which zones of a window of one row, nothing if it does not fit.
+
+        An aware pod gets one of the `preferred` (Z,) zones where any has room.
+        """
+        if not self.aware[node.static("topology_setup")[0]]:
+            return self._cross(node)
+        room = self.room(node)[:, 0]
+        if (room & preferred).any():
+            room = room & preferred
+        free = np.where(room, node.load("zone_cpu_free")[:, 0], -1)
+        return [Share(int(free.argmax()), self.cpu_millis, self.memory_mib)] if room.any() else []
+
+    def _cross(self, node: Window) -> list[Share]:
+        if not self.crosses(node)[0]:
+            return []
+        whole, order = self._order(node)
+        memory_free = np.maximum(node.load("zone_memory_free")[:, 0], 0)
+        cpus, memory = self.cpus, self.memory_mib
+        shares: list[Share] = []
+        for position in order[:, 0].tolist():
+            if cpus == memory == 0:
+                break
+            share = Share(position, 1000 * min(int(whole[position, 0]), cpus), min(int(memory_free[position]), memory))
+            cpus, memory = cpus - share.cpu_millis // 1000, memory - share.memory_mib
+            if share.cpu_millis or share.memory_mib:
+                shares.append(share)
+        return sorted(shares)
+
+
+def _first_enough(amounts: Ints, asked: int) -> Ints:
+    """Return (n,) how many rows from the top are needed until their sum is `asked`."""
+    short: Ints = (np.cumsum(amounts, axis=0) < asked).sum(axis=0) + 1
+    return short

@@ -1,0 +1,111 @@
+"""Judge golden placements: one pod, one policy, nodes without any pod.
+
+Rule: the pod goes through the very cycle that decides, on nodes that are Ready, uncordoned and free of condition
+taints and of maintenance, with nothing measured. It is tried alone: what it would start or share with others does not
+count. A pod that finds no node although none of its refusals is definite on some node is *unknown*, not broken: a fact
+is missing there.
+Invariant: a judgement leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hetsched.contracts.cards import at_work
+from hetsched.contracts.golden import Expectation, GoldenState, Judged
+from hetsched.contracts.node_report import CONDITION_TAINTS, NodeReport
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.explain.diagnosis import diagnose, doubtful
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.isa_strings import offered_isa, required_isa
+from hetsched.isa import match
+
+_LONGEST = 400
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """One golden placement, ready to be judged."""
+
+    name: str
+    cluster: str
+    pod: PodSpec
+    expect: Expectation
+
+
+def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
+    """Return nodes as they would be with nobody on them and nothing the matter with them."""
+    return [
+        msgspec.structs.replace(
+            report,
+            ready=True,
+            unschedulable=False,
+            taints=tuple(taint for taint in report.taints if taint.key not in CONDITION_TAINTS),
+            power=None,
+            usage=None,
+            gpus=report.gpus and tuple(map(at_work, report.gpus)),
+        )
+        for report in reports
+    ]
+
+
+def alone(pod: PodSpec) -> PodSpec:
+    """Return a pod as it is judged: of no gang, on no node, held back by nobody."""
+    return msgspec.structs.replace(pod, node_name="", allocation=None, gang=None, gates=())
+
+
+def judge(scheduler: Scheduler, golden: Golden) -> Judged:
+    """Judge one golden placement on a state without pods."""
+
+    def told(state: GoldenState, got: str) -> Judged:
+        return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
+
+    if not scheduler.state.reports:
+        return told(GoldenState.UNKNOWN, "the cluster has no nodes")
+    pod, expect = alone(golden.pod), golden.expect
+    outcome = scheduler.schedule(pod, preempts=False)
+    if outcome.node is None:
+        return told(*_refused(scheduler, pod, expect))
+    try:
+        if expect.refused is not None:
+            return told(GoldenState.BROKEN, f"placed on {outcome.node}")
+        return told(*_placed(scheduler, outcome, expect))
+    finally:
+        scheduler.undo(outcome)
+
+
+def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, str]:
+    diagnosis = diagnose(scheduler, pod)
+    if diagnosis.verdict is expect.refused:
+        return GoldenState.KEPT, diagnosis.verdict.value
+    unknown = doubtful(scheduler, pod) if pod.ready else ()
+    if unknown:
+        return GoldenState.UNKNOWN, f"unknown: {unknown[0].message}"
+    return GoldenState.BROKEN, diagnosis.summary
+
+
+def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tuple[GoldenState, str]:
+    """Compare the node that was chosen with the nodes that are expected."""
+    assert outcome.node is not None
+    report = scheduler.state.reports[outcome.row]
+    if expect.nodes:
+        known = set(expect.nodes) & scheduler.state.row_of.keys()
+        if outcome.node not in expect.nodes and not known:
+            return GoldenState.UNKNOWN, f"{outcome.node}; the cluster has none of the nodes expected"
+        return _is(outcome.node in expect.nodes), outcome.node
+    if expect.selector:
+        kept = all(report.labels.get(key) == value for key, value in expect.selector.items())
+        has = ", ".join(f"{key}={report.labels.get(key, 'none')}" for key in sorted(expect.selector))
+        return _is(kept), f"{outcome.node} with {has}"
+    if report.isa.native is None:
+        return GoldenState.UNKNOWN, f"{outcome.node}, whose instruction set is unknown"
+    found = match(required_isa(expect.isa), offered_isa(report.isa.native))
+    got = f"{outcome.node} with {report.isa.native}"
+    if found.satisfied or report.isa.complete:
+        return _is(found.satisfied), got
+    return GoldenState.UNKNOWN, f"{got} and perhaps more"
+
+
+def _is(kept: bool) -> GoldenState:
+    return GoldenState.KEPT if kept else GoldenState.BROKEN

@@ -1,0 +1,90 @@
+"""A cluster with nodes that it does not have yet: those that are described, and copies of those it has.
+
+Rule: a copy has all facts of its original but what only one machine can be: uid, addresses, the uuids of cards,
+measured use, the host name's label. It is named `<node>-copy-<n>`, the first free numbers. Added nodes are empty.
+Invariants: the given state stays as it is; what runs runs on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
+
+import msgspec
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.engine.cluster.state import ClusterState
+
+HOST_NAME = "kubernetes.io/hostname"
+MOST_COPIES = 5_000
+
+
+def copies(state: ClusterState, wanted: Mapping[str, int]) -> list[NodeReport]:
+    """Return so many copies of each of these nodes.
+
+    Raises: InputError `NodeUnknown`, `NodeCopiesInvalid`.
+    """
+    if sum(wanted.values()) > MOST_COPIES or any(number < 1 for number in wanted.values()):
+        raise InputError("NodeCopiesInvalid", f"copies are counted from 1 to {MOST_COPIES} together", place="copyNodes")
+    made: list[NodeReport] = []
+    for name, number in wanted.items():
+        row = state.row_of.get(name)
+        if row is None:
+            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="copyNodes")
+        made += [_copy(state.reports[row], free) for free in islice(_free_names(state, name), number)]
+    return made
+
+
+def _free_names(state: ClusterState, name: str) -> Iterator[str]:
+    return (free for number in count(1) if (free := f"{name}-copy-{number}") not in state.row_of)
+
+
+def _copy(report: NodeReport, name: str) -> NodeReport:
+    labels = {**report.labels, **({HOST_NAME: name} if HOST_NAME in report.labels else {})}
+    cards = report.gpus and tuple(msgspec.structs.replace(card, uuid=None) for card in report.gpus)
+    return msgspec.structs.replace(
+        report, name=name, uid="", labels=labels, addresses=(), usage=None, gpus=cards, unschedulable=False
+    )
+
+
+def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState:
+    """Build the state anew with more nodes; measured use stays as it is by now.
+
+    Raises: InputError `NodeExists`.
+    """
+    known = set(state.row_of)
+    for node in added:
+        if node.name in known:
+            raise InputError("NodeExists", f"there is a node {node.name} already", place="addNodes", hint="Rename it")
+        known.add(node.name)
+    names = state.columns.names
+    running = [
+        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
+        for booking in state.bookings.values()
+    ]
+    reports = [state.report_now(row) for row in range(len(state.reports))]
+    larger = ClusterState(
+        [*reports, *added],
+        running,
+        state.namespaces,
+        storage=state.volumes.storage,
+        quotas=state.quotas.limits.values(),
+        budgets=state.budgets,
+        experience=state.experience,
+    )
+    larger.avoided = state.avoided
+    return larger
+
+
+def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes to drain, each once.
+
+    Raises: InputError `NodeUnknown`, `NodeRepeated`.
+    """
+    for name in names:
+        if name not in state.row_of:
+            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="drain")
+    if len(set(names)) != len(names):
+        raise InputError("NodeRepeated", "a node is drained once", place="drain")
+    return tuple(names)

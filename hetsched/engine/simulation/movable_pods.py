@@ -1,0 +1,92 @@
+"""Which running pods could be moved for the sake of order, and why the others stay.
+
+Rule: a pod stays that its node's kubelet or a DaemonSet runs, that leaves data behind on its node, whose owner says so,
+that another scheduler would place anew, that is being bound, nominated or taken off, or that a caller keeps. A gang
+leaves whole or not at all. Who is left are units, given with what keeps every other pod.
+Source: Kubernetes descheduler and cluster-autoscaler, which keep to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hetsched.contracts.advice import Stays
+from hetsched.contracts.workload import PodSpec, is_ours
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.victims import importance
+
+Unit = tuple[Booking, ...]
+
+MESSAGES = {
+    "StaticPod": "its kubelet runs it from a file",
+    "DaemonSet": "a DaemonSet runs one on each node",
+    "SafeToEvict": "its owner says that it is not to be evicted",
+    "LocalVolume": "it keeps data on its node",
+    "Held": "it is room that is held for a pod to come",
+    "Foreign": "another scheduler places it",
+    "Busy": "it is being bound, nominated or taken off",
+    "GangMember": "a member of its gang stays",
+    "NotReady": "what it asks for is wrong, so nobody would place it again",
+}
+_STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
+
+
+class Units(msgspec.Struct, frozen=True):
+    """Who could move, in the order of the nodes and least important first, by row; and who stays, by code."""
+
+    on_row: dict[int, list[Unit]]
+    stays: dict[str, list[str]]
+
+    @property
+    def all(self) -> list[Unit]:
+        return [unit for units in self.on_row.values() for unit in units]
+
+    def told(self) -> tuple[Stays, ...]:
+        """Say who stays, the most frequent reason first."""
+        found = sorted(self.stays.items(), key=lambda item: (-len(item[1]), item[0]))
+        return tuple(Stays(code, MESSAGES.get(code, code), len(keys), min(keys)) for code, keys in found)
+
+
+def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
+    """Return the units of a state; `kept` maps pods (keys) that the caller keeps to a code."""
+    stays: dict[str, list[str]] = {}
+    on_row: dict[int, list[Unit]] = {}
+    for booked in state.on_row:
+        for booking in sorted(booked.values(), key=importance, reverse=True):
+            code = kept.get(booking.pod.key) or _stays(booking.pod, state)
+            unit: Unit = (booking,)
+            key = gang_key(booking.pod)
+            if not code and key is not None:
+                members = sorted(state.gangs.booked[key])
+                unit = tuple(state.bookings[member] for member in members)
+                if any(kept.get(member) or _stays(state.bookings[member].pod, state) for member in members):
+                    code = "GangMember"
+                elif members[0] != booking.pod.key:
+                    continue  # told with the first of them
+            if code:
+                stays.setdefault(code, []).append(booking.pod.key)
+            else:
+                for at in sorted({member.row for member in unit}):
+                    on_row.setdefault(at, []).append(unit)
+    return Units(on_row, stays)
+
+
+def _stays(pod: PodSpec, state: ClusterState) -> str:
+    if pod.stays == "hold":
+        return "Held"
+    if not pod.preemptible:
+        return "StaticPod"
+    kind = pod.controller.partition("/")[0]
+    if kind in ("DaemonSet", "Node"):
+        return "DaemonSet" if kind == "DaemonSet" else "StaticPod"
+    if pod.stays:
+        return _STAYS.get(pod.stays, "SafeToEvict")
+    if pod.key in state.spared.keys:
+        return "Busy"
+    if state.spared.foreign and not is_ours(pod.scheduler_name):
+        return "Foreign"
+    return "" if pod.ready else "NotReady"

@@ -1,0 +1,196 @@
+"""Moves of running pods, tried one after the other on a copy and taken back.
+
+Rule: a unit moves by being taken off and placed anew by the policy's own cycle, as will happen when it is evicted: the
+filters, the scores and the pick are those that decide, and the owner keeps off the node that it leaves for the rest of
+the plan. Nobody else leaves for it, so the target has the room before the move; a unit for which there is none does not
+move. Every budget must have head-room for the unit's pods at that moment.
+Invariant: a move that is taken back leaves the copy as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from hetsched.contracts.advice import BudgetLeft, Cost, Move, MovedPod
+from hetsched.contracts.decision import Balance, ZonePlacement
+from hetsched.contracts.units import PODS, format_amount
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, Refused
+from hetsched.engine.cluster.balance import cluster_balance
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.disruption import head_room
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import Policy
+
+from .movable_pods import Unit
+
+_DIGITS = 6
+_LEFT = Refused(1, MOVED_AWAY, "", rests=True)
+
+
+class Moved(msgspec.Struct, eq=False):
+    """One move that was made on the copy, with what it takes to take it back."""
+
+    unit: Unit
+    outcomes: list[Outcome]
+    budgets: dict[str, int]
+    before: float
+    after: float
+    avoided: Mapping[str, Avoided]
+    resting: dict[str, float]
+
+
+class Board:
+    """A cluster on which moves are tried; `returns`: pods without a controller come back by themselves.
+
+    `own` are the policies of pods (keys) that are decided by another one than `policy`. `tries` counts the moves that
+    were tried. The state is the board's: give it a copy.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        policy: Policy,
+        *,
+        evaluated_at: str,
+        returns: bool,
+        own: Mapping[str, Policy] | None = None,
+    ) -> None:
+        self.state = state
+        self.scheduler = Scheduler(state, policy)
+        self._own = own or {}
+        self._schedulers = {id(policy): self.scheduler}
+        self.returns = returns
+        self.tries = 0
+        self.balance = cluster_balance(self.state)
+        self._now = _moment(evaluated_at)
+
+    def scheduler_of(self, pod: PodSpec) -> Scheduler:
+        """Return the scheduler of the policy that decides for a pod."""
+        policy = self._own.get(pod.key)
+        if policy is None:
+            return self.scheduler
+        if id(policy) not in self._schedulers:
+            self._schedulers[id(policy)] = Scheduler(self.state, policy)
+        return self._schedulers[id(policy)]
+
+    def move(self, unit: Unit) -> Moved | None:
+        """Move a unit to where the policy puts it; None, and nothing changed, where it cannot be moved."""
+        self.tries += 1
+        state, avoided = self.state, self.state.avoided
+        # What is booked by now: a unit may have been put back since it was found.
+        unit = tuple(state.bookings[booking.pod.key] for booking in unit)
+        budgets = head_room([booking.pod for booking in unit], state)
+        if any(left < 0 for left in budgets.values()):
+            return None
+        self._keep_off(unit)
+        for booking in unit:
+            state.forget(booking.pod.key)
+        moved = Moved(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.resting))
+        for booking in unit:
+            moved.outcomes.append(self.scheduler_of(booking.pod).schedule(booking.pod, preempts=False))
+            if moved.outcomes[-1].node is None:
+                break
+        if any(outcome.node is None or outcome.held for outcome in moved.outcomes):
+            self.take_back(moved)
+            return None
+        moved.after = self.balance = cluster_balance(state)
+        return moved
+
+    def take_back(self, moved: Moved) -> None:
+        """Undo a move; of several the last one first."""
+        for outcome in reversed(moved.outcomes):
+            self.scheduler_of(outcome.pod).undo(outcome)
+        for booking in moved.unit:
+            self.state.restore(booking)
+        self.state.avoided, self.balance = moved.avoided, moved.before
+        self.state.gangs.resting = moved.resting
+
+    def _keep_off(self, unit: Unit) -> None:
+        names = self.state.columns.names
+        told = dict(self.state.avoided)
+        for booking in unit:
+            owner = booking.pod.owner
+            known = told.get(owner, Avoided({}))
+            told[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.rest)
+        self.state.avoided = told
+
+    # -- as they are told --------------------------------------------------------------------------------------------
+
+    def told(self, moved: Moved, why: str) -> Move:
+        """Write a move down."""
+        frees: Counter[str] = Counter()
+        for booking in moved.unit:
+            frees.update({name: amount for name, amount in booking.pod.shape.requests if name != PODS})
+        return Move(
+            pods=tuple(self._pod(*pair) for pair in zip(moved.unit, moved.outcomes, strict=True)),
+            why=why,
+            balance=Balance(round(moved.before, _DIGITS), round(moved.after, _DIGITS)),
+            frees={name: format_amount(name, amount) for name, amount in sorted(frees.items()) if amount},
+            budgets=tuple(BudgetLeft(name, left) for name, left in sorted(moved.budgets.items())),
+        )
+
+    def _pod(self, booking: Booking, outcome: Outcome) -> MovedPod:
+        pod = booking.pod
+        return MovedPod(
+            pod=pod.key,
+            uid=pod.uid,
+            from_=self.state.columns.names[booking.row],
+            to=outcome.node or "",
+            zones=tuple(ZonePlacement.of(zone) for zone in outcome.allocation.zones),
+            gpus=outcome.allocation.gpus,
+            priority=pod.priority,
+            controller=pod.controller,
+            comes_back=self.returns or bool(pod.controller),
+            exclusive_cpus=_is_pinned(booking),
+            started_at=pod.created_at,
+            age_seconds=self._age(booking),
+        )
+
+    def _age(self, booking: Booking) -> int | None:
+        began = _moment(booking.pod.created_at)
+        if began is None or self._now is None:
+            return None
+        return max(round((self._now - began).total_seconds()), 0)
+
+    def price(self, moves: Sequence[Moved]) -> tuple[int, int, int, int, float]:
+        """Order plans of equally many moves, the cheapest first.
+
+        Pods that do not come back, pods with CPUs of their own, restarts, seconds of run time lost, and then the less
+        balance.
+        """
+        pods = [booking for moved in moves for booking in moved.unit]
+        alone = sum(not (self.returns or booking.pod.controller) for booking in pods)
+        pinned = sum(map(_is_pinned, pods))
+        lost = sum(self._age(booking) or 0 for booking in pods)
+        return (alone, pinned, len(pods), lost, -(moves[-1].after if moves else self.balance))
+
+
+def cost_of(moves: Sequence[Move]) -> Cost:
+    """Add up what moves cost."""
+    pods = [pod for move in moves for pod in move.pods]
+    return Cost(
+        restarts=len(pods),
+        not_coming_back=sum(not pod.comes_back for pod in pods),
+        exclusive=sum(pod.exclusive_cpus for pod in pods),
+        lost_seconds=sum(pod.age_seconds or 0 for pod in pods),
+    )
+
+
+def _is_pinned(booking: Booking) -> bool:
+    return any(zone.cpus for zone in booking.allocation.zones) or any(
+        zone.cpus for zone in booking.allocation.predicted
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
