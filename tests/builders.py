@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from hetsched.adapters.images.facts import with_demand
+from hetsched.adapters.oci.facts import with_demand
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.cards import vendor_of
 from hetsched.contracts.errors import Problem

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from hetsched.adapters.kube.wire import Wire
+from hetsched.adapters.kubernetes.wire import Wire
 
 seen: list[str] = []
 

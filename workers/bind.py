@@ -29,10 +29,10 @@ from celery import shared_task
 from django.db import transaction
 from django.db.models import F, Q
 
-from hetsched.adapters.kube.allocating import allocate, release
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind, bind, read_refused
-from hetsched.adapters.kube.providing import provide
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind, bind, read_refused
+from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.connecting import api_of, in_shadow

@@ -18,8 +18,8 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.access.owners import may_be_told
-from hetsched.adapters.outbound import Refused, call
-from hetsched.adapters.signed_messages import signed_headers
+from hetsched.adapters.http.outbound import Refused, call
+from hetsched.adapters.http.signed_messages import signed_headers
 from hetsched.contracts.errors import InputError
 from hetsched.placement import dispatch
 from hetsched.placement.callbacks import allowed

@@ -10,8 +10,8 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.adapters.collectors.asking import SourceFailed
 from hetsched.adapters.collectors.registry import build
+from hetsched.adapters.collectors.requests import SourceFailed
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.collecting import aliases, asker, claim, due, note_failure, take_in
 from hetsched.placement import dispatch

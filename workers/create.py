@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from celery import shared_task
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.submitting import Came, Fate, create, delete, read
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.object_submission import Came, Fate, create, delete, read
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch

@@ -15,10 +15,10 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.adapters import keys
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.simulator import demo_workload
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.traces.simulated_fleet import demo_workload
 from hetsched.inventory.actions import next_demo_sequence
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.audit import Program

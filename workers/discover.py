@@ -2,7 +2,7 @@
 
 Problem: whoever else works on a cluster sees only what stands in it, and a restored or second installation too.
 Rule: every so often the worker looks at each live cluster as the account of discovery, compares what stands there with
-what agents said and was believed, and applies what differs (`adapters.kube.discovering`). One worker at a time per
+what agents said and was believed, and applies what differs (`adapters.kubernetes.node_discovery`). One worker at a time per
 cluster, and only where this installation holds the cluster's Lease. It writes nothing where the account is missing or
 lacks a right, nor where the cluster does not refuse it what is not its own; then it only says what differs.
 Invariants: parts of a node that are in quarantine are left as they stand; a node whose agent is silent keeps what was
@@ -22,12 +22,12 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.adapters.agent_reports import node_facts
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.discovering import Known, Served, Standing, Write, is_guarded, perform, plan
-from hetsched.adapters.kube.electing import holder_of_lease
-from hetsched.adapters.kube.resources import NODE_GPUS, NODES, TOPOLOGIES
-from hetsched.adapters.kube.rights import DISCOVERY_RIGHTS, ask
+from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS, ask
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.leader_lease import holder_of_lease
+from hetsched.adapters.kubernetes.node_discovery import Known, Served, Standing, Write, is_guarded, perform, plan
+from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
+from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.contracts.discovery import MOST_TOLD, Discovery, Kept, Silent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport

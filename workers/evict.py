@@ -16,8 +16,8 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.evicting import Answer, Fate, ToEvict, evict, tell_victim
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.eviction import Answer, Fate, ToEvict, evict, tell_victim
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.following import in_step

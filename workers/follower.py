@@ -23,10 +23,10 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.mirror import Mirror
-from hetsched.adapters.kube.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
-from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.informer_store import Mirror
+from hetsched.adapters.kubernetes.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from celery import shared_task
 
-from hetsched.adapters.images.pull_secrets import credential_for
-from hetsched.adapters.images.reference import parse_reference
-from hetsched.adapters.images.registry import look_up
-from hetsched.adapters.images.wire import Unreadable
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.rights import SECRETS
+from hetsched.adapters.kubernetes.access_review import SECRETS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.oci.pull_secrets import credential_for
+from hetsched.adapters.oci.reference import parse_reference
+from hetsched.adapters.oci.registry import look_up
+from hetsched.adapters.oci.wire import Unreadable
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex

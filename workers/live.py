@@ -29,9 +29,9 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind
-from hetsched.adapters.kube.reflector import Gone, Seen
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
+from hetsched.adapters.kubernetes.reflector import Gone, Seen
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading

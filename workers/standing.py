@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 import structlog
 from django.db import connections
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.electing import NAME, NAMESPACE, RENEW_SECONDS, Election
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.leader_lease import NAME, NAMESPACE, RENEW_SECONDS, Election
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.lease import Lease
 from hetsched.inventory.models import Cluster, Sync

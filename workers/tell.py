@@ -23,9 +23,9 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.policy_status import PolicyTold, tell_policy
-from hetsched.adapters.kube.telling import Told, tell
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pod_events import Told, tell
+from hetsched.adapters.kubernetes.policy_status import PolicyTold, tell_policy
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connecting import api_of

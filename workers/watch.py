@@ -20,7 +20,7 @@ from django.db import Error as DatabaseError
 from django.db import connection as database
 from django.db import connections
 
-from hetsched.adapters.kube.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.connecting import check_identity, in_shadow
 from hetsched.inventory.lease import Lease, following

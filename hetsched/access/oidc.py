@@ -41,7 +41,7 @@ from requests import PreparedRequest, RequestException, Response
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
-from hetsched.adapters import outbound
+from hetsched.adapters.http import outbound
 from hetsched.journal import audit
 
 from .models import ExternalAccount

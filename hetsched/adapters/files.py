@@ -10,12 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from hetsched.adapters.objects.documents import MAX_BYTES, Document, load_documents
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.traces import openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-
-from . import openb
-from .documents import MAX_BYTES, Document, load_documents
-from .manifests import read_content
 
 Source = tuple[str, bytes]
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.pods import controller_of, namespace_of
 from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.node_report import Usage
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
-
-from .fields import View
-from .pods import controller_of, namespace_of
 
 _MOST = 2**53
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .collectors.asking import Asker, SourceFailed
+from hetsched.adapters.collectors.requests import Asker, SourceFailed
 
 MOST_SERIES = 50_000
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'

@@ -25,10 +25,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.reflector import Reflector, Seen
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.reflector import Reflector, Seen
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, spent

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from hetsched.adapters.kube.resources import LEASES, NODES, PODS, REQUIRED
+from hetsched.adapters.kubernetes.resources import LEASES, NODES, PODS, REQUIRED
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.certificate import self_signed
 from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row

@@ -25,7 +25,7 @@ def certs(
     days: Annotated[int, typer.Option(help="How long both pairs are valid.", min=1, max=825)] = 365,
 ) -> None:
     """Make a private authority, kept for the next time, and new pairs for the extender and for kube-scheduler."""
-    from hetsched.adapters.certificates import make_pairs
+    from hetsched.adapters.http.certificates import make_pairs
 
     make_pairs(folder, hosts=host or ["localhost", "127.0.0.1"], client=client, days=days)
     out = console()

@@ -21,11 +21,11 @@ from rich.markup import escape
 
 from hetsched import __version__
 from hetsched.adapters import gate_reports
-from hetsched.adapters.documents import lines_of_documents, load_documents
 from hetsched.adapters.files import parse_workload
-from hetsched.adapters.inspection import inspect_path
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.openb import looks_like_openb
+from hetsched.adapters.objects.documents import lines_of_documents, load_documents
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.oci.inspection import inspect_path
+from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from hetsched.adapters.disassembly import disassembly_hints
-from hetsched.adapters.inspection import inspect_bytes, inspect_path
+from hetsched.adapters.oci.disassembly import disassembly_hints
+from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
 from hetsched.contracts.errors import InputError
 
 from .isa_output import Document, as_text, fail, print_rows, printable

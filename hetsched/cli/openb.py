@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hetsched.adapters.openb_results import FILE, read_published
+from hetsched.adapters.traces.openb_results import FILE, read_published
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hetsched.adapters.documents import MAX_BYTES
-from hetsched.adapters.export import compact_pods, write_cluster
 from hetsched.adapters.files import Source, parse_cluster, parse_workload
-from hetsched.adapters.openb import looks_like_openb
+from hetsched.adapters.objects.documents import MAX_BYTES
+from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
@@ -190,7 +190,7 @@ def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
 
     Raises: InputError; OSError.
     """
-    from hetsched.adapters.kube.kubeconfig import MAX_BYTES, one_context, read
+    from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, one_context, read
 
     with path.expanduser().open("rb") as file:
         return one_context(read(file.read(MAX_BYTES + 1)), context=context)

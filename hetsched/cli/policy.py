@@ -258,7 +258,7 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
 def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:
     """Judge without a server."""
     from hetsched.adapters.files import parse_cluster
-    from hetsched.adapters.goldens import parse_goldens
+    from hetsched.adapters.objects.golden_placements import parse_goldens
     from hetsched.contracts.cluster import ClusterContent
     from hetsched.contracts.golden import GoldenCheck
     from hetsched.engine.cluster.state import ClusterState
@@ -303,8 +303,8 @@ def export(
     token: TokenOption = "",
 ) -> None:
     """Print the golden placements of the server as objects, for `check -f` without one."""
-    from hetsched.adapters.documents import load_documents
-    from hetsched.adapters.goldens import golden_object
+    from hetsched.adapters.objects.documents import load_documents
+    from hetsched.adapters.objects.golden_placements import golden_object
     from hetsched.contracts.golden import Expectation
 
     query = {"cluster": cluster} if cluster else {}

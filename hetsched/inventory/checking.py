@@ -30,7 +30,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
     """Return what was found at a live cluster; nothing for one that lives only here."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return _collectors(cluster)
-    from hetsched.adapters.kube.api import ApiFailure
+    from hetsched.adapters.kubernetes.api import ApiFailure
 
     found: list[Check] = []
     try:
@@ -51,7 +51,7 @@ def _server(cluster: Cluster) -> Iterator[Check]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Check]:
-    from hetsched.adapters.kube.rights import PULL_RIGHTS, RIGHTS, ask
+    from hetsched.adapters.kubernetes.access_review import PULL_RIGHTS, RIGHTS, ask
 
     namespaces = cluster.connection.enrolled_namespaces
     granted = 0
@@ -70,8 +70,8 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
 
 def _collectors(cluster: Cluster) -> list[Check]:
     """Ask every source outside, and say of each what it knows."""
-    from hetsched.adapters.collectors.asking import SourceFailed
     from hetsched.adapters.collectors.registry import build
+    from hetsched.adapters.collectors.requests import SourceFailed
 
     from .collecting import aliases, asker
 

@@ -22,12 +22,12 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from hetsched.adapters.agent_reports import usage_facts
-from hetsched.adapters.collected_facts import usage_of, words_of
 from hetsched.adapters.collectors import registry
-from hetsched.adapters.collectors.asking import Asker
-from hetsched.adapters.merging import newer
-from hetsched.adapters.outbound import Allowed, Refused, check
+from hetsched.adapters.collectors.requests import Asker
+from hetsched.adapters.http.outbound import Allowed, Refused, check
+from hetsched.adapters.node_facts.agent_reports import usage_facts
+from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
+from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.collected import Collected, CollectedFact, Finding, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted

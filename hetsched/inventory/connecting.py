@@ -31,7 +31,7 @@ from .actions import require_reason
 from .models import DNS_LABEL, Cluster, ClusterKind, Connection
 
 if TYPE_CHECKING:
-    from hetsched.adapters.kube.api import Api
+    from hetsched.adapters.kubernetes.api import Api
 
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
@@ -130,7 +130,7 @@ _IN_SHADOW = Prepared(
 
 def where(connection: Connection) -> str:
     """Return `host:port` of the API server, or `in-cluster`."""
-    from hetsched.adapters.kube.kubeconfig import host_of
+    from hetsched.adapters.kubernetes.kubeconfig import host_of
 
     return host_of(connection.server) if connection.server else "in-cluster"
 
@@ -140,8 +140,8 @@ def api_of(cluster: Cluster) -> Api:
 
     Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
     """
-    from hetsched.adapters.kube.api import Api
-    from hetsched.adapters.kube.connection import from_kubeconfig, inside
+    from hetsched.adapters.kubernetes.api import Api
+    from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -171,9 +171,9 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
 
     Inside a cluster that is as whom this process is there. Raises: as `api_of`.
     """
-    from hetsched.adapters.kube.api import Api
-    from hetsched.adapters.kube.connection import from_kubeconfig, inside
-    from hetsched.adapters.kube.kubeconfig import Access
+    from hetsched.adapters.kubernetes.api import Api
+    from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
+    from hetsched.adapters.kubernetes.kubeconfig import Access
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -246,7 +246,7 @@ def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
     """Return what is kept of a kubeconfig, and its server; of none, nothing."""
     if kubeconfig is None:
         return "", ""
-    from hetsched.adapters.kube.kubeconfig import Access, one_context, read
+    from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read
 
     document = read(kubeconfig.encode()) if isinstance(kubeconfig, str) else kubeconfig
     kept = one_context(document, context=context)
@@ -258,7 +258,7 @@ def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
 
 
 def _refuse_foreign(server: str) -> None:
-    from hetsched.adapters.kube.kubeconfig import host_of
+    from hetsched.adapters.kubernetes.kubeconfig import host_of
 
     host = host_of(server)
     allowed = settings.HETSCHED_CLUSTER_HOSTS

@@ -16,11 +16,11 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 
-from hetsched.adapters.agent_reports import node_facts as facts_of
-from hetsched.adapters.collected_facts import with_collected
-from hetsched.adapters.fact_words import words_of
-from hetsched.adapters.merging import laid_over
-from hetsched.adapters.weighing import Weighed, weigh
+from hetsched.adapters.node_facts.acceptance import Weighed, weigh
+from hetsched.adapters.node_facts.agent_reports import node_facts as facts_of
+from hetsched.adapters.node_facts.collected_facts import with_collected
+from hetsched.adapters.node_facts.fact_text import words_of
+from hetsched.adapters.node_facts.report_merge import laid_over
 from hetsched.contracts.facts import FactInQuarantine, noted
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339

@@ -16,9 +16,9 @@ from django.db import transaction
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 
-from hetsched.adapters.agent_reports import usage_facts
-from hetsched.adapters.collected_facts import measured_by
-from hetsched.adapters.merging import newer
+from hetsched.adapters.node_facts.agent_reports import usage_facts
+from hetsched.adapters.node_facts.collected_facts import measured_by
+from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
 from hetsched.contracts.agent_report import AgentReport, MachineUsage
 from hetsched.contracts.errors import InputError

@@ -2,7 +2,7 @@
 
 Problem: an address in a request makes the server call hosts of the caller's choice.
 Rule: only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are ever called, by the
-guard of `hetsched.adapters.outbound`: checked when the address is given and again in each call. Each change of a
+guard of `hetsched.adapters.http.outbound`: checked when the address is given and again in each call. Each change of a
 workload's state but to *pending* is one delivery for the address that its submission gave, and one for every webhook
 that is for it, written in the same transaction.
 Invariant: no change is told that did not happen, and none that is to be told is forgotten.
@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
-from hetsched.adapters.outbound import Allowed, Refused, check
+from hetsched.adapters.http.outbound import Allowed, Refused, check
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.prepared import Given, Prepared

@@ -11,9 +11,9 @@ from collections import defaultdict
 
 import msgspec
 
-from hetsched.adapters import keys
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.contracts.workload import PodSpec, Shape, is_ours
 from hetsched.engine.simulation.headroom import alone

@@ -14,9 +14,9 @@ from functools import lru_cache
 import msgspec
 from django.conf import settings
 
-from hetsched.adapters import keys
-from hetsched.adapters.allocation import by_container
-from hetsched.adapters.kube.binding import annotations_of
+from hetsched.adapters.kubernetes.binding import annotations_of
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.allocation import by_container
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.signing import node_key
 from hetsched.contracts.workload import PodSpec

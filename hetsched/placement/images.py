@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from hetsched.adapters.images.reference import parse_reference
+from hetsched.adapters.oci.reference import parse_reference
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.models import Cluster, ImageIndex

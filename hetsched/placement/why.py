@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.pod_objects import pod_object
+from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.decision import Evicted, NearestFit, Reason, Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec

@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from hetsched.adapters.goldens import one_pod
+from hetsched.adapters.objects.golden_placements import one_pod
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation, GoldenState, Judged
 from hetsched.contracts.policy import PolicySpec

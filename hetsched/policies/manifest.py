@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from hetsched.adapters.export import policy_object
-from hetsched.adapters.pod_objects import pod_object
+from hetsched.adapters.objects.export import policy_object
+from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.workload import PodSpec
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import environ
 import msgspec
 
-from hetsched.adapters.outbound import is_place
+from hetsched.adapters.http.outbound import is_place
 from hetsched.contracts.errors import InputError
 
 TRUE = frozenset({"1", "true", "yes", "on"})

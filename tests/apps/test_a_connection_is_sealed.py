@@ -9,7 +9,7 @@ import pytest
 from django.core import serializers
 from django.core.management import call_command
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from hetsched.contracts.errors import InputError
 from hetsched.inventory import connecting
 from hetsched.inventory.actions import create_cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.cluster import ClusterContent, PodUsage
 from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster

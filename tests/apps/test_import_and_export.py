@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.fields import is_dns_subdomain
+from hetsched.adapters.objects.fields import is_dns_subdomain
 from hetsched.contracts.allocation import Allocation, CardGrant
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster

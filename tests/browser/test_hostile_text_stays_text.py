@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs("chromium")
 HOSTILE = "</script><img src=x onerror=window.hacked=1>"
 # Set past the checks of the doors, as a cluster or a plugin of the future may bring it.
 SETUP = f"""
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
@@ -63,7 +63,7 @@ def test_pages_and_scripts_show_it(visitor: Visitor, console: Console) -> None:
 
 
 SIXTY = f"""
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster

@@ -80,8 +80,8 @@ def test_a_capacity_planner_compares_policies_on_another_fleet(
 ) -> None:
     fleet, queue, report = tmp_path / "fleet.json", tmp_path / "queue.yaml", tmp_path / "report"
     fleet.write_text(
-        console.plane.run("-c", "import sys; from hetsched.adapters.export import write_cluster;"
-                          "from hetsched.adapters.simulator import demo_cluster;"
+        console.plane.run("-c", "import sys; from hetsched.adapters.objects.export import write_cluster;"
+                          "from hetsched.adapters.traces.simulated_fleet import demo_cluster;"
                           "sys.stdout.write(write_cluster(demo_cluster(11)).decode())")
     )  # fmt: skip
     queue.write_text("""

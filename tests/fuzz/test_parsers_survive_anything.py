@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.adapters.kube import kubeconfig
+from hetsched.adapters.kubernetes import kubeconfig
 from hetsched.contracts.allowance import read_quota
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError

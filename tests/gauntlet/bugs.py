@@ -25,14 +25,14 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "K1", "a binding that succeeded without an answer frees what it holds", "kubernetes-client/python#547",
-        "hetsched/adapters/kube/binding.py",
+        "hetsched/adapters/kubernetes/binding.py",
         "            return read_back(api, one, waiting=Fate.UNKNOWN)\n",
         "            return Bound(one.pod_id, Fate.REFUSED, str(failure))\n",
         "tests/kube/test_bindings_survive_faults.py::test_a_reply_that_was_lost_is_read_back",
     ),
     Bug(
         "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
-        "hetsched/adapters/kube/binding.py",
+        "hetsched/adapters/kubernetes/binding.py",
         '"namespace": namespace, "uid": uid, "annotations"', '"namespace": namespace, "annotations"',
         "tests/kube/test_bindings_know_their_fate.py::test_another_pod_of_the_same_name_is_never_bound",
     ),
@@ -84,7 +84,7 @@ BUGS = (
     ),
     Bug(
         "K10", "only the first container of a pod is counted", "Project-HAMi/HAMi#2622",
-        "hetsched/adapters/requests.py",
+        "hetsched/adapters/objects/requests.py",
         "    total = _effective(((c.requests for c in containers)),",
         "    total = _effective(((c.requests for c in containers[:1])),",
         "tests/unit/adapters/test_effective_requests.py",
@@ -166,7 +166,7 @@ BUGS = (
     ),
     Bug(
         "K22", "what was deleted while nobody watched stays", "kubernetes-client/python#1896",
-        "hetsched/adapters/kube/reflector.py",
+        "hetsched/adapters/kubernetes/reflector.py",
         "        for key in sorted(missing):\n", "        for key in ():\n",
         "tests/unit/adapters/test_watches_survive_faults.py::"
         "test_what_went_while_history_was_forgotten_comes_out_as_gone",

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.resources import PODS
 
 from .control_plane import ControlPlane
 

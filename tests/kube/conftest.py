@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kube.scene import make
 
 DRIVER = "gpu.example.com"

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.discovering import is_guarded
-from hetsched.adapters.kube.resources import NODE_GPUS, TOPOLOGIES
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.node_discovery import is_guarded
+from hetsched.adapters.kubernetes.resources import NODE_GPUS, TOPOLOGIES
 
 from . import access, kinds
 from .control_plane import ControlPlane

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hetsched.adapters.certificates import make_pairs
+from hetsched.adapters.http.certificates import make_pairs
 
 from .access import RBAC
 from .control_plane import ControlPlane, find

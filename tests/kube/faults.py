@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from tests.system import link
 
 from .control_plane import ControlPlane

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from hetsched.adapters.kube.api import Resource
-from hetsched.adapters.kube.resources import CRANE_TOPOLOGIES, POD_GROUPS, QUOTAS, TOPOLOGIES
+from hetsched.adapters.kubernetes.api import Resource
+from hetsched.adapters.kubernetes.resources import CRANE_TOPOLOGIES, POD_GROUPS, QUOTAS, TOPOLOGIES
 
 from .control_plane import ControlPlane
 

@@ -26,9 +26,9 @@ from typing import Any, Self
 
 import msgspec
 
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.reflector import Reflector, Seen
-from hetsched.adapters.kube.resources import LEASES, NODES, PODS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.reflector import Reflector, Seen
+from hetsched.adapters.kubernetes.resources import LEASES, NODES, PODS
 
 LEASE_SECONDS = 40
 _STRATEGIC = "application/strategic-merge-patch+json"

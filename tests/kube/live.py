@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane
 from tests.system.plane import Plane, served

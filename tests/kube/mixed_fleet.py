@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODE_GPUS, NODES, PODS, TOPOLOGIES
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, PODS, TOPOLOGIES
 
 CARDS = 8
 _NODES_PER_ROUND, _PODS_PER_ROUND = 20, 50

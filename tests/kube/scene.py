@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from django.db.models import F
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.invariants import check_invariants

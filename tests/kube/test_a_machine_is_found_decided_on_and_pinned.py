@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.resources import NODES, PODS, TOPOLOGIES
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.resources import NODES, PODS, TOPOLOGIES
 from hetsched.contracts.cpuset import parse_cpuset
 from tests.agent.containerd import Containerd, cpuset_file, running
 from tests.kube import discovery_account

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.kube.kubelet import Kubelet

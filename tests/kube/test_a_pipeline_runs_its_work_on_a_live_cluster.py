@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube.control_plane import ControlPlane
 from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends
 from tests.kube.live import PACE, connected, start_watch

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.refusing import wake_after_backoff
 from hetsched.placement.invariants import check_invariants

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.units import CPU
 from hetsched.inventory.lease import end_all
 from hetsched.inventory.models import Cluster, Connection, Node, Sync

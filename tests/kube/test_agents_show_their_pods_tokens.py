@@ -14,8 +14,8 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.test import Client
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.reviewing import TOKEN_REVIEWS, Holder, holder_of
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.token_review import TOKEN_REVIEWS, Holder, holder_of
 from hetsched.contracts.agent_message import AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa
 from hetsched.inventory import connecting

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.adapters.kube import api as calls
-from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.reflector import Event, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes import api as calls
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.reflector import Event, Gone, Reflector, Seen, Synced
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 NODES = Resource("", "v1", "nodes", "Node")

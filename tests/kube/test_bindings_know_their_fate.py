@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube import binding
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Fate, ToBind, annotations_of, bind, read_back, refuses_wrong_uids
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes import binding
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import Fate, ToBind, annotations_of, bind, read_back, refuses_wrong_uids
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")

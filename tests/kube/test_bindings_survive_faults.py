@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube import binding
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes import binding
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import make_node
 from tests.system.processes import ROOT, plain_environment, python

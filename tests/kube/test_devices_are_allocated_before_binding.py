@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.allocating import allocate
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Fate
-from hetsched.adapters.kube.resources import PODS, RESOURCE_CLAIMS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import Fate
+from hetsched.adapters.kubernetes.device_allocation import allocate
+from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
 from hetsched.placement.actions import begin_binding

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.discovering import MANAGER, REFUSAL
-from hetsched.adapters.kube.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
-from hetsched.adapters.kube.rights import DISCOVERY_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.node_discovery import MANAGER, REFUSAL
+from hetsched.adapters.kubernetes.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import make

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from django.conf import LazySettings
 
-from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.electing import Election
-from hetsched.adapters.kube.resources import NODE_GPUS, NODES, TOPOLOGIES
-from hetsched.adapters.kube.rights import DISCOVERY_RIGHTS
+from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.leader_lease import Election
+from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.contracts.agent_message import AgentMessage, digest_of, steady
 from hetsched.contracts.agent_report import (
     AgentReport,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
-from hetsched.adapters.kube.telling import EVENTS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pod_events import EVENTS
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import begin_binding, reject
 from hetsched.placement.invariants import check_invariants

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import PACE, listed, node_of, scheduling, start_watch

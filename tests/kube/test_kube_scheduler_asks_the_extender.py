@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.allocation import parse_allocation
-from hetsched.adapters.documents import Document
-from hetsched.adapters.fields import View
-from hetsched.adapters.kube.api import Api, Resource
-from hetsched.adapters.kube.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.pods import Names, PodReader
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
+from hetsched.adapters.objects.allocation import parse_allocation
+from hetsched.adapters.objects.documents import Document
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.objects.pods import Names, PodReader
 from hetsched.contracts.allocation import Allocation
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import PACE, listed, node_of, scheduling, start_watch

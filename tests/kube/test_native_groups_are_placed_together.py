@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.resources import NATIVE_GROUPS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
 from hetsched.placement.invariants import check_invariants

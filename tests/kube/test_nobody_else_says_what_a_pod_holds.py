@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Fate, ToBind, bind
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import Fate, ToBind, bind
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import make, make_node, pod_of

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from hetsched.adapters.kube import electing
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.electing import DURATION_SECONDS, Election
-from hetsched.adapters.kube.resources import LEASES
+from hetsched.adapters.kubernetes import leader_lease
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.leader_lease import DURATION_SECONDS, Election
+from hetsched.adapters.kubernetes.resources import LEASES
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import following
@@ -39,7 +39,7 @@ class Clock:
 def _no_lease(api: Api) -> Iterator[None]:
     yield
     with suppress(ApiFailure):
-        api.send("DELETE", LEASES.path(namespace=electing.NAMESPACE, name=electing.NAME))
+        api.send("DELETE", LEASES.path(namespace=leader_lease.NAMESPACE, name=leader_lease.NAME))
 
 
 def test_the_first_holds_it_and_the_other_is_told_who(api: Api) -> None:

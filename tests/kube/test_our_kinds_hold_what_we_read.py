@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.documents import Document
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.resources import NODE_GPUS, NODE_USAGES
-from hetsched.adapters.kube.resources import SCHEDULING_POLICIES as POLICIES
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODE_USAGES
+from hetsched.adapters.kubernetes.resources import SCHEDULING_POLICIES as POLICIES
+from hetsched.adapters.objects.documents import Document
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import CardLink, GpuCard
 from hetsched.inventory.models import Cluster, Node, Sync

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.rights import PULL_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.access_review import PULL_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Connection, ImageIndex, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import BUDGETS, PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import BUDGETS, PODS
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.journal.audit import SYSTEM

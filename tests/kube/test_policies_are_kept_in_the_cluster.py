@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import SCHEDULING_POLICIES
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import SCHEDULING_POLICIES
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision

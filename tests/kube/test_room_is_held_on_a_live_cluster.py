@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 
 from hetsched.access.tokens import create_token
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM

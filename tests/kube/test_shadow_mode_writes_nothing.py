@@ -16,10 +16,10 @@ import pytest
 import yaml
 from django.conf import LazySettings
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.connection import from_kubeconfig
-from hetsched.adapters.kube.resources import PODS
-from hetsched.adapters.kube.rights import RIGHTS, ask
+from hetsched.adapters.kubernetes.access_review import RIGHTS, ask
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory import connecting
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.checking import check_cluster

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.files import parse_workload
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.resources import PODS
-from hetsched.adapters.kube.rights import JOBS
+from hetsched.adapters.kubernetes.access_review import JOBS
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM

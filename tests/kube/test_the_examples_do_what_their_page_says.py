@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
+from hetsched.adapters.kubernetes.api import Api
 from tests.system.processes import ROOT, Process, children_of, plain_environment, python, wait_until
 
 from .control_plane import ControlPlane

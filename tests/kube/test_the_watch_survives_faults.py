@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.adapters.kube import reflector
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes import reflector
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation

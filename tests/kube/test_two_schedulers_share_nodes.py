@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import Api, ApiFailure, Resource
-from hetsched.adapters.kube.resources import CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES
+from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.resources import CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
 from hetsched.placement.invariants import check_invariants

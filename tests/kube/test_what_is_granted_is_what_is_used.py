@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from hetsched.adapters.kube.allocating import allocate, release
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.binding import ToBind
-from hetsched.adapters.kube.evicting import Fate as Fates
-from hetsched.adapters.kube.evicting import ToEvict, evict, tell_victim
-from hetsched.adapters.kube.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
-from hetsched.adapters.kube.rights import RIGHTS, SUBMITTED, Right, is_served
-from hetsched.adapters.kube.submitting import Fate, create, delete, wanted
+from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right, is_served
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.binding import ToBind
+from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.eviction import Fate as Fates
+from hetsched.adapters.kubernetes.eviction import ToEvict, evict, tell_victim
+from hetsched.adapters.kubernetes.object_submission import Fate, create, delete, wanted
+from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.contracts.allocation import DeviceGrant
 from hetsched.contracts.devices import DeviceId
 from hetsched.contracts.submitted import Wanted

@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils import timezone
 
 from hetsched.access.tokens import create_token
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.golden import Expectation

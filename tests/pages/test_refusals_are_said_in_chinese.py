@@ -26,12 +26,12 @@ HOLES = re.compile(f"([{HOLE}{QUOTED}])")
 MOST_HOLES = 5
 # Where no page leads to: who reads there is a program, or sits at a terminal.
 NO_PAGE = (
-    "hetsched/adapters/certificates.py",  # made by command
+    "hetsched/adapters/http/certificates.py",  # made by command
     "hetsched/adapters/files.py",  # files of a terminal
-    "hetsched/adapters/kube/extender.py",  # another scheduler
-    "hetsched/adapters/oci_layout.py",  # images of a terminal
-    "hetsched/adapters/openb.py",  # traces of the lab
-    "hetsched/adapters/openb_results.py",
+    "hetsched/adapters/kubernetes/extender_messages.py",  # another scheduler
+    "hetsched/adapters/oci/layout.py",  # images of a terminal
+    "hetsched/adapters/traces/openb.py",  # traces of the lab
+    "hetsched/adapters/traces/openb_results.py",
     "hetsched/agent/",
     "hetsched/cli/",
     "hetsched/client/",

@@ -14,7 +14,7 @@ import yaml
 from django.conf import settings
 from prometheus_client import CollectorRegistry
 
-from hetsched.adapters.kube.binding import Fate
+from hetsched.adapters.kubernetes.binding import Fate
 from hetsched.journal import figures
 from hetsched.journal.tally import Kept
 from web.api import prometheus

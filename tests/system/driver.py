@@ -168,8 +168,8 @@ def cancel(workload: str) -> None:
 
 
 def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
-    from hetsched.adapters.documents import load_documents
-    from hetsched.adapters.manifests import read_content
+    from hetsched.adapters.objects.documents import load_documents
+    from hetsched.adapters.objects.manifests import read_content
 
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
     return read_content(load_documents(text, name="test"), workload=workload)

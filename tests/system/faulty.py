@@ -110,7 +110,7 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     import django
 
     django.setup()
-    from hetsched.adapters.kube.api import Api
+    from hetsched.adapters.kubernetes.api import Api
     from hetsched.inventory.lease import Leases
     from hetsched.journal import publish, rows
     from workers import bind, follower, schedule

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.reflector import Event, Gone, Seen
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.reflector import Event, Gone, Seen
+from hetsched.adapters.kubernetes.resources import PODS
 from workers.follower import Follower
 
 

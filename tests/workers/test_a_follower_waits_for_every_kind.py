@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.reflector import Failed, Synced
-from hetsched.adapters.kube.resources import NODES, OPTIONAL, PODS
+from hetsched.adapters.kubernetes.reflector import Failed, Synced
+from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS
 from hetsched.inventory.lease import following
 from workers.follower import OPTIONAL_TRIES, Follower
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.kube.telling import Told
+from hetsched.adapters.kubernetes.pod_events import Told
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

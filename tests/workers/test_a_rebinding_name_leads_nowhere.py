@@ -16,10 +16,10 @@ import pytest
 from django.utils import timezone
 from kubernetes import client
 
-from hetsched.adapters.collectors.asking import Asker, SourceFailed
-from hetsched.adapters.images.wire import Unreadable, get
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.outbound import Allowed
+from hetsched.adapters.collectors.requests import Asker, SourceFailed
+from hetsched.adapters.http.outbound import Allowed
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.oci.wire import Unreadable, get
 from hetsched.placement import callbacks
 from hetsched.placement.models import CallbackHost, Delivery
 from workers import callback

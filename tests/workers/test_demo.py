@@ -8,7 +8,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.invariants import check_invariants

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import ApiFailure
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind
-from hetsched.adapters.kube.resources import PODS
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
+from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import Lease, following, leading

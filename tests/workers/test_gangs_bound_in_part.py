@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kube.binding import Bound, Fate
+from hetsched.adapters.kubernetes.binding import Bound, Fate
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.contracts.workload import GangMember
 from hetsched.inventory.actions import create_cluster

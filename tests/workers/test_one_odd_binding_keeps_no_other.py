@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from hetsched.adapters.kube.api import Api
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
 from workers import bind
 
 

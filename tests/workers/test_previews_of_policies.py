@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.export import policy_object, write_cluster
+from hetsched.adapters.objects.export import policy_object, write_cluster
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodSpec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters import keys
+from hetsched.adapters.objects import keys
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.signing import verify

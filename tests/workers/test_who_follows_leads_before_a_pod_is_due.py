@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.reflector import Synced
-from hetsched.adapters.kube.resources import NODES, PODS
+from hetsched.adapters.kubernetes.reflector import Synced
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following, leading

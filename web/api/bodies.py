@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http.request import UnreadablePostError
 
-from hetsched.adapters.documents import read_json
+from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.errors import InputError
 
 from .problems import Refused

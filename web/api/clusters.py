@@ -18,8 +18,8 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.adapters.anonymising import anonymised
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, require_reason
 from hetsched.inventory.connecting import connect

@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.adapters.pod_objects import pod_object
+from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount
 from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape

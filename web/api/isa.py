@@ -20,7 +20,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.adapters.inspection import inspect_path
+from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.isa import Isa, isa_document, lattice, parse

@@ -86,8 +86,8 @@ def speaker_of(request: Any) -> Speaker:
 
 
 def _speaker(cluster_name: str, token: str) -> Speaker | None:
-    from hetsched.adapters.kube.api import ApiFailure
-    from hetsched.adapters.kube.reviewing import holder_of
+    from hetsched.adapters.kubernetes.api import ApiFailure
+    from hetsched.adapters.kubernetes.token_review import holder_of
     from hetsched.inventory.connecting import api_of
 
     try:

@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.adapters.pod_objects import pod_object
+from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.placement.again import Again, again
 from hetsched.placement.models import Pod

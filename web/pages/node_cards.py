@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from hetsched.adapters.fact_words import card_name
+from hetsched.adapters.node_facts.fact_text import card_name
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 from web.api import facts

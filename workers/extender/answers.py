@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 from django.utils import timezone
 
-from hetsched.adapters.kube.extender import (
+from hetsched.adapters.kubernetes.extender_messages import (
     Args,
     FilterResult,
     HostPriority,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 from django.db import connections
 
-from hetsched.adapters.pods import Names, PodReader
+from hetsched.adapters.objects.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec

@@ -17,11 +17,11 @@ import msgspec
 import structlog
 from django.conf import settings
 
-from hetsched.adapters.kube.api import Api, ApiFailure
-from hetsched.adapters.kube.binding import Bound, Fate, ToBind, bind
-from hetsched.adapters.kube.extender import BindingArgs, read_pod
-from hetsched.adapters.kube.resources import PODS
-from hetsched.adapters.pods import PodReader
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind, bind
+from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
+from hetsched.adapters.kubernetes.resources import PODS
+from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.engine.explain.diagnosis import best

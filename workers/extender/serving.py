@@ -20,7 +20,13 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from hetsched.adapters.kube.extender import BindingResult, FilterResult, read_args, read_binding, read_preemption
+from hetsched.adapters.kubernetes.extender_messages import (
+    BindingResult,
+    FilterResult,
+    read_args,
+    read_binding,
+    read_preemption,
+)
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 

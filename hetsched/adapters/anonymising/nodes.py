@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
 from hetsched.contracts.node_report import (
     POWER_STATES,
     GpuCard,
@@ -21,8 +23,6 @@ from hetsched.contracts.node_report import (
 )
 from hetsched.contracts.times import seconds
 
-from .. import keys
-from ..nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
 from . import well_known
 from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
 from .realms import CARD

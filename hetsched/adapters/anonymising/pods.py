@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.demands import CPU_POLICIES
+from hetsched.adapters.objects.fields import is_dns_label
 from hetsched.contracts.allocation import Allocation, CardGrant, DeviceGrant, IsaGrant, VolumeGrant, ZoneGrant
 from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.errors import Problem
@@ -29,9 +32,6 @@ from hetsched.contracts.workload import (
 )
 from hetsched.isa.platforms import normalise
 
-from .. import keys
-from ..demands import CPU_POLICIES
-from ..fields import is_dns_label
 from . import well_known
 from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
 from .realms import ADDRESS, CARD, CLAIM, CONTAINER, DEVICE_CLAIM, GANG, GATE, IMAGE, POD, REQUEST, SCHEDULER, VOLUME

@@ -6,9 +6,9 @@ counted in whole units where it was, a zone keeps the number at its end, an addr
 
 from __future__ import annotations
 
+from hetsched.adapters.objects.fields import is_label_value, is_qualified_name
 from hetsched.contracts.units import is_extended
 
-from ..fields import is_label_value, is_qualified_name
 from . import well_known
 from .pseudonyms import Realm
 

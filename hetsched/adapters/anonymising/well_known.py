@@ -13,14 +13,13 @@ import re
 from functools import lru_cache
 
 from hetsched import isa
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.nodes import NFD_PREFIX
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import CONDITION_TAINTS
 from hetsched.contracts.storage import BETA_ZONES
 from hetsched.contracts.submitted import WORKLOAD_LABEL
 from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, NETWORK_MBPS, PODS
-
-from .. import keys
-from ..nodes import NFD_PREFIX
 
 HOST_NAME = "kubernetes.io/hostname"
 NAMESPACE_NAME = "kubernetes.io/metadata.name"

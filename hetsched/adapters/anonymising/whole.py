@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hetsched.adapters.objects.fields import is_dns_label
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota, PriorityClass, RuntimeClass
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodGroup
 
-from ..fields import is_dns_label
 from . import well_known
 from .devices import DeviceNames
 from .names import WITHHELD, Names, one_of, renamed

@@ -23,10 +23,10 @@ from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 
-from .asking import Asker
-from .naming import Naming
+from .facts import Told
+from .node_names import Naming
 from .registry import collector
-from .told import Told
+from .requests import Asker
 
 _Query = Annotated[str, msgspec.Meta(max_length=2000)]
 _Label = Annotated[str, msgspec.Meta(max_length=100)]

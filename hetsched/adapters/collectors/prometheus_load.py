@@ -29,9 +29,9 @@ from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 
-from .asking import Asker, SourceFailed
-from .naming import LABELS, Naming
+from .node_names import LABELS, Naming
 from .registry import collector
+from .requests import Asker, SourceFailed
 
 _MOST = 2**53
 # Units of Prometheus' number in one of ours.

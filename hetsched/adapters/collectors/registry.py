@@ -22,7 +22,7 @@ from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.params import Params, check_params, default_params, params_schema
 
-from .asking import Asker
+from .requests import Asker
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

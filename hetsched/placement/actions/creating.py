@@ -71,7 +71,7 @@ def submit_there(
     `pods` are those that the manifest stands for, as far as it tells; they get the room of `hold`, if one is named.
     Raises: InputError `NamespaceNotEnrolled`, `KindNotSubmitted`, or what `submit` raises; Conflict.
     """
-    from hetsched.adapters.kube.submitting import wanted
+    from hetsched.adapters.kubernetes.object_submission import wanted
 
     check_pods(pods, None)
     check_ceiling(allowance, pods, None)
@@ -208,7 +208,7 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
 
     Raises: IntegrityError when another pod of one of these names is live.
     """
-    from hetsched.adapters.kube.submitting import makes
+    from hetsched.adapters.kubernetes.object_submission import makes
 
     labelled = {seen.spec.labels.get(WORKLOAD_LABEL, "") for seen in arriving if seen.spec is not None} - {""}
     if not labelled:

@@ -27,7 +27,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from hetsched.adapters.images.facts import without_facts
+from hetsched.adapters.oci.facts import without_facts
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.workload import PodSpec, is_ours

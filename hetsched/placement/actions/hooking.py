@@ -17,7 +17,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from hetsched.adapters.signed_messages import new_secret
+from hetsched.adapters.http.signed_messages import new_secret
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason

@@ -20,9 +20,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from hetsched.adapters.images.facts import with_facts
-from hetsched.adapters.images.reference import Reference, parse_reference
-from hetsched.adapters.images.wire import Allowed
+from hetsched.adapters.oci.facts import with_facts
+from hetsched.adapters.oci.reference import Reference, parse_reference
+from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns

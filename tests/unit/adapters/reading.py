@@ -2,8 +2,8 @@
 
 from textwrap import dedent, indent
 
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.workload import PodSpec
 

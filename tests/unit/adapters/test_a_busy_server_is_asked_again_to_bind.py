@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube import binding
-from hetsched.adapters.kube.api import ApiFailure
-from hetsched.adapters.kube.binding import Fate, ToBind, bind
+from hetsched.adapters.kubernetes import binding
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.binding import Fate, ToBind, bind
 
 ONE = ToBind(1, "default", "p", "u1", "n1")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.adapters.manifests import MOST_SPEC_BYTES
+from hetsched.adapters.objects.manifests import MOST_SPEC_BYTES
 from hetsched.contracts.errors import InputError
 
 from .reading import content, pod, pod_text

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.anonymising.well_known import HOST_NAME
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.adapters.simulator import demo_cluster, demo_workload
+from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PluginUse, PolicySpec

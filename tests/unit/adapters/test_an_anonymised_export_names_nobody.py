@@ -11,9 +11,9 @@ from msgspec import inspect
 
 from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.anonymising.well_known import PARAMETER_WORDS
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.allocation import EMPTY, CardGrant
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.params import params_schema

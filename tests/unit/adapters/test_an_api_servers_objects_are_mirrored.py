@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.mirror import Mirror
-from hetsched.adapters.kube.reflector import Gone, Seen
-from hetsched.adapters.kube.resources import (
+from hetsched.adapters.kubernetes.informer_store import Mirror
+from hetsched.adapters.kubernetes.reflector import Gone, Seen
+from hetsched.adapters.kubernetes.resources import (
     CLAIMS,
     CSI_NODES,
     NATIVE_GROUPS,

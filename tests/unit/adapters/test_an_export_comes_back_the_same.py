@@ -3,10 +3,10 @@ from collections.abc import Iterable
 
 from hypothesis import given, settings
 
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.export import compact_pods, write_cluster
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import Usage
 from hetsched.engine.cluster.state import ClusterState

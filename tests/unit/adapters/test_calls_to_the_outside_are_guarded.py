@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters import outbound
-from hetsched.adapters.outbound import Allowed, Refused, call, is_place, reach
+from hetsched.adapters.http import outbound
+from hetsched.adapters.http.outbound import Allowed, Refused, call, is_place, reach
 
 from .hostile_addresses import NAMES, SPELLINGS
 

@@ -12,12 +12,12 @@ import promql_parser
 import pytest
 
 from hetsched.adapters import json_path
-from hetsched.adapters.collectors.asking import Asker, SourceFailed
-from hetsched.adapters.collectors.naming import Naming
+from hetsched.adapters.collectors.facts import zone_of
+from hetsched.adapters.collectors.node_names import Naming
 from hetsched.adapters.collectors.prometheus_load import PrometheusLoad
 from hetsched.adapters.collectors.registry import build, load_collectors
-from hetsched.adapters.collectors.told import zone_of
-from hetsched.adapters.outbound import Allowed, Answer, Refused
+from hetsched.adapters.collectors.requests import Asker, SourceFailed
+from hetsched.adapters.http.outbound import Allowed, Answer, Refused
 from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import PowerReport
@@ -264,7 +264,7 @@ def test_answers_that_are_no_json_are_not_taken(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: str, body: bytes, code: str
 ) -> None:
     answer = Answer(status, {"content-type": kind}, body)
-    monkeypatch.setattr("hetsched.adapters.outbound.call", lambda *_, **__: answer)
+    monkeypatch.setattr("hetsched.adapters.http.outbound.call", lambda *_, **__: answer)
     with pytest.raises(SourceFailed) as failed:
         Asker(Allowed()).json("https://racks.example/")
     assert failed.value.code == code
@@ -278,7 +278,7 @@ def test_a_token_goes_along_and_a_refusal_comes_back(monkeypatch: pytest.MonkeyP
         sent.append(more["headers"])
         raise Refused("HostUnreachable", "nobody there")
 
-    monkeypatch.setattr("hetsched.adapters.outbound.call", refuse)
+    monkeypatch.setattr("hetsched.adapters.http.outbound.call", refuse)
     with pytest.raises(SourceFailed) as failed:
         Asker(Allowed(), token="canary").json("https://racks.example/", {"query": "up"})
     assert failed.value.code == "HostUnreachable"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.adapters.allocation import by_container, parse_allocation, write_allocation
+from hetsched.adapters.objects.allocation import by_container, parse_allocation, write_allocation
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.workload import ContainerDemand, PodSpec
 from tests.builders import a_pod

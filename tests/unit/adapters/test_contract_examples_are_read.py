@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.adapters.allocation import (
+from hetsched.adapters.objects.allocation import (
     parse_allocation,
     parse_topology_result,
     write_allocation,

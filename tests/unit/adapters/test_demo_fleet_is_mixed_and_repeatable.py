@@ -3,10 +3,10 @@ import random
 import pytest
 
 from hetsched import isa
-from hetsched.adapters.documents import Document
-from hetsched.adapters.keys import DEMO_DURATION, POOL
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.simulator import demo_cluster, demo_workload
+from hetsched.adapters.objects.documents import Document
+from hetsched.adapters.objects.keys import DEMO_DURATION, POOL
+from hetsched.adapters.objects.manifests import read_content
+from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.workload import PodSpec
 

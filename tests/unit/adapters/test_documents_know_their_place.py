@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.adapters.documents import load_documents
+from hetsched.adapters.objects.documents import load_documents
 from hetsched.contracts.errors import InputError
 from tests.unit.adapters.reading import content
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import ApiFailure
-from hetsched.adapters.kube.evicting import Answer, Fate, ToEvict, evict, tell_victim
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.eviction import Answer, Fate, ToEvict, evict, tell_victim
 
 VICTIM = ToEvict(7, "team", "low", "uid-1", "Preempted by team/high (priority 5)")
 

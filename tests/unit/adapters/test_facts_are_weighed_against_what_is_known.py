@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.fact_words import words_of
-from hetsched.adapters.merging import laid_over, newer
-from hetsched.adapters.weighing import weigh
+from hetsched.adapters.node_facts.acceptance import weigh
+from hetsched.adapters.node_facts.fact_text import words_of
+from hetsched.adapters.node_facts.report_merge import laid_over, newer
 from hetsched.contracts.facts import MOST_KEPT, Claims, conflicts, noted
 from hetsched.contracts.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
 from tests.builders import a_card, a_node

@@ -1,7 +1,7 @@
 import pytest
 
-from hetsched.adapters.documents import MAX_BYTES
 from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.adapters.objects.documents import MAX_BYTES
 from hetsched.contracts.errors import InputError
 from tests.unit.adapters.reading import pod_text
 

@@ -2,7 +2,7 @@
 
 import re
 
-from hetsched.adapters.manifests import generated_name
+from hetsched.adapters.objects.manifests import generated_name
 
 
 def test_the_same_gives_the_same_and_another_another() -> None:

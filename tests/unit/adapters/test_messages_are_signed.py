@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from hetsched.adapters.signed_messages import new_secret, signature, signed_headers
+from hetsched.adapters.http.signed_messages import new_secret, signature, signed_headers
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "webhook_receiver.py"
 BODY = b'{"type":"workload.placed","id":"w-1"}'

@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.adapters.images.reference import parse_reference
+from hetsched.adapters.oci.reference import parse_reference
 from hetsched.contracts.errors import InputError
 
 DIGEST = f"sha256:{'a' * 64}"

@@ -1,8 +1,8 @@
 """Kubernetes' own pod groups, in the versions that API servers serve, as gangs."""
 
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.export import write_cluster
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.workload import GangMember
 from tests.unit.adapters.reading import content, pod_text, problems
 

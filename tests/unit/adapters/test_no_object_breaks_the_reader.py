@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.adapters.documents import Document
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.objects.documents import Document
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.errors import InputError
 from tests.unit.adapters.drawn_objects import CLUSTERS, Plain
 

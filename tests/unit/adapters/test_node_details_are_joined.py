@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.adapters.export import card_object
+from hetsched.adapters.objects.export import card_object
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
 from tests.unit.adapters.reading import content

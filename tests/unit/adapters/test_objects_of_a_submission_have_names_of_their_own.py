@@ -1,6 +1,6 @@
 """What a submission brings to a live cluster: named after itself and the submission, the same each time."""
 
-from hetsched.adapters.kube.submitting import MOST_NAME, wanted
+from hetsched.adapters.kubernetes.object_submission import MOST_NAME, wanted
 from hetsched.contracts.submitted import Wanted
 
 from .reading import pod_text

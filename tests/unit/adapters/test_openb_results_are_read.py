@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.openb_results import read_published
+from hetsched.adapters.traces.openb_results import read_published
 from hetsched.contracts.errors import InputError
 
 HEADER = "trace,policy,seeds,alloc_pct_at_80,at_100,sd_at_100,frag_pct_of_total_gpu_at_50,frag_at_80,frag_ratio_at_80\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.adapters.openb import looks_like_openb, read_nodes, read_pods
+from hetsched.adapters.traces.openb import looks_like_openb, read_nodes, read_pods
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import GpuDemand
 

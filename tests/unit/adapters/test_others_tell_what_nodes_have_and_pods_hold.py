@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.manifests import read_content
-from hetsched.adapters.sharing import held_by_koordinator, registered_cards
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.foreign_gpu_sharing import held_by_koordinator, registered_cards
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.images.facts import with_facts
+from hetsched.adapters.oci.facts import with_facts
 from hetsched.contracts.workload import ImageDemand, ImageFacts, PodSpec
 from tests.unit.adapters.reading import content, pod_text
 

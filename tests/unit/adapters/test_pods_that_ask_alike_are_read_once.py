@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters import alike
-from hetsched.adapters.fields import View
-from hetsched.adapters.pods import Names, PodReader
+from hetsched.adapters import pod_groups
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 
 POD: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_
         changed("spec.volumes.0", {"name": "kube-api-access-vwxyz", "projected": {"sources": []}}),
     ]
 
-    assert {alike.likeness(pod, "shop") for pod in (POD, *copies)} == {alike.likeness(POD, "shop")}
+    assert {pod_groups.likeness(pod, "shop") for pod in (POD, *copies)} == {pod_groups.likeness(POD, "shop")}
 
 
 def test_claims_named_after_their_pod_stay_with_it() -> None:
@@ -130,4 +130,4 @@ def test_claims_named_after_their_pod_stay_with_it() -> None:
 
 @pytest.mark.parametrize("odd", ['{"spec": [1]}', '{"spec": {"containers": [1]}}', '{"spec": {"volumes": 3}}', "{}"])
 def test_what_is_not_made_like_a_pod_is_like_nothing(odd: str) -> None:
-    assert alike.likeness({"metadata": {}, **json.loads(odd)}, "shop") is None
+    assert pod_groups.likeness({"metadata": {}, **json.loads(odd)}, "shop") is None

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.adapters.anonymising.pseudonyms import Pseudonyms, Realm
-from hetsched.adapters.fields import is_label_value
+from hetsched.adapters.objects.fields import is_label_value
 
 PLAIN = Realm("node-")
 WORDS = Realm("alias-", may_stand=lambda _, pseudonym: is_label_value(pseudonym))

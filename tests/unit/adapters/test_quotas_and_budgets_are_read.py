@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.documents import load_documents
-from hetsched.adapters.export import write_cluster
-from hetsched.adapters.manifests import read_content
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.cluster import ClusterContent, ElasticQuota
 from hetsched.contracts.errors import InputError
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.fields import View
-from hetsched.adapters.kube.refusing import refusal, waiting
+from hetsched.adapters.kubernetes.pod_failures import refusal, waiting
+from hetsched.adapters.objects.fields import View
 from hetsched.contracts.doubts import Doubt, still_in_doubt
 from hetsched.contracts.node_report import IsaReport, NodeReport
 from hetsched.contracts.observed import NodeRefusal

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters import outbound
-from hetsched.adapters.certificates import make_pairs
-from hetsched.adapters.images import documents, wire
-from hetsched.adapters.images.pull_secrets import credential_for
-from hetsched.adapters.images.reference import parse_reference
-from hetsched.adapters.images.registry import Credential, Found, look_up
-from hetsched.adapters.images.wire import Allowed, Unreadable
+from hetsched.adapters.http import outbound
+from hetsched.adapters.http.certificates import make_pairs
+from hetsched.adapters.oci import documents, wire
+from hetsched.adapters.oci.pull_secrets import credential_for
+from hetsched.adapters.oci.reference import parse_reference
+from hetsched.adapters.oci.registry import Credential, Found, look_up
+from hetsched.adapters.oci.wire import Allowed, Unreadable
 from tests.registry import DOCKER_LIST, MANIFEST, Registry, a_registry, digest_of
 
 US = Credential("ann", "secret-canary")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.adapters.documents import load_documents
+from hetsched.adapters.objects.documents import load_documents
 
 
 def value(text: str) -> Any:

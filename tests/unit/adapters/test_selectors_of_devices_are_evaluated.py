@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.expressions import MOST_CHARACTERS, expression, quantity, version
+from hetsched.adapters.objects.cel_selectors import MOST_CHARACTERS, expression, quantity, version
 
 DEVICE: dict[str, Any] = {
     "driver": "gpu.example.com",

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.kube.api import ApiFailure, Resource
-from hetsched.adapters.kube.reflector import Event, Failed, Gone, Reflector, Seen, Synced
-from hetsched.adapters.kube.resources import NODES
+from hetsched.adapters.kubernetes.api import ApiFailure, Resource
+from hetsched.adapters.kubernetes.reflector import Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes.resources import NODES
 
 
 def an_object(name: str, version: int) -> bytes:

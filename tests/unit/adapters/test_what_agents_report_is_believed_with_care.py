@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.adapters.agent_reports import node_facts
+from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.contracts.agent_report import (
     AgentReport,
     EmulatedIsa,

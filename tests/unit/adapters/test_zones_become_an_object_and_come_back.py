@@ -10,12 +10,12 @@ import msgspec
 import pytest
 import yaml
 
-from hetsched.adapters import keys
-from hetsched.adapters.agent_reports import node_facts
-from hetsched.adapters.fields import View
-from hetsched.adapters.kube.discovering import Known, Served, Standing, plan
-from hetsched.adapters.kube.resources import TOPOLOGIES
-from hetsched.adapters.nodes import numa
+from hetsched.adapters.kubernetes.node_discovery import Known, Served, Standing, plan
+from hetsched.adapters.kubernetes.resources import TOPOLOGIES
+from hetsched.adapters.node_facts.agent_reports import node_facts
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.nodes import numa
 from hetsched.agent.probe_topology import probe_topology
 from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
 from hetsched.contracts.node_report import NodeReport

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.adapters.agent_reports import node_facts
+from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.agent.machine import read_machine
 from hetsched.agent.tree import Tree
 from hetsched.contracts.cpuset import parse_cpuset

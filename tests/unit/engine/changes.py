@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hetsched.adapters.fields import View
-from hetsched.adapters.pod_objects import pod_object
-from hetsched.adapters.pods import Names, PodReader
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.pod_objects import pod_object
+from hetsched.adapters.objects.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import FieldChange, NearestFit
 from hetsched.contracts.wishes import ARCH, QEMU

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hetsched.adapters.export import write_cluster
 from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.decision import Verdict
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose

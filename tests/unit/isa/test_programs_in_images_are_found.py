@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hetsched.adapters.inspection import Inspection, inspect_bytes, inspect_path
+from hetsched.adapters.oci.inspection import Inspection, inspect_bytes, inspect_path
 from hetsched.contracts.errors import InputError
 
 Entry = bytes | tuple[str, str]  # content, or ("link" | "hard", target)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hetsched.adapters.inspection import inspect_bytes, inspect_path
+from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
 from hetsched.cli.isa import app
 from hetsched.contracts.errors import InputError
 from hetsched.isa import match, parse

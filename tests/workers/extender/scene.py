@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from hetsched.adapters.kube.api import ApiFailure
-from hetsched.adapters.kube.extender import Args, BindingArgs, read_args, read_binding
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.extender_messages import Args, BindingArgs, read_args, read_binding
 
 Json = dict[str, Any]
 BINDING = "/binding"

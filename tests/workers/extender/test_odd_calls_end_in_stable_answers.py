@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hetsched.adapters.kube.extender import read_args, read_binding, read_pod, read_preemption
-from hetsched.adapters.pods import Names, PodReader
+from hetsched.adapters.kubernetes.extender_messages import read_args, read_binding, read_pod, read_preemption
+from hetsched.adapters.objects.pods import Names, PodReader
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind

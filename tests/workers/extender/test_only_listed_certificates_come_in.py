@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from django.db import OperationalError
 
-from hetsched.adapters.certificates import make_pairs
+from hetsched.adapters.http.certificates import make_pairs
 from hetsched.contracts.errors import InputError
 from tests.system.processes import wait_until
 from workers.extender import serving

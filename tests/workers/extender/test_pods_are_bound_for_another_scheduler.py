@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kube.api import ApiFailure
-from hetsched.adapters.kube.binding import bind as write
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync

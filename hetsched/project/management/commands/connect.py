@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
-from hetsched.adapters.kube.connection import inside
-from hetsched.adapters.kube.kubeconfig import MAX_BYTES, read
+from hetsched.adapters.kubernetes.connection import inside
+from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connecting import connect

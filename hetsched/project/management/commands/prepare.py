@@ -20,7 +20,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
-from hetsched.adapters.simulator import demo_cluster
+from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.journal import audit
 from hetsched.placement.actions import import_cluster

@@ -1,0 +1,68 @@
+"""Ask a source for a JSON document, by the guard of all calls to the outside.
+
+Rule: an answer counts only with status 200, a JSON content type and JSON within. What a source says is quoted in no
+message. A token is sent to the source's own address only, which redirects cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from hetsched.adapters.http import outbound
+from hetsched.adapters.http.outbound import Allowed, Refused
+
+MOST_BYTES = 8 << 20
+_FORM = "application/x-www-form-urlencoded"
+
+
+class SourceFailed(Exception):
+    """A source gave no answer to use; `code` is stable, the message is for people and quotes no answer."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Asker:
+    """Whom a collector may ask, and how."""
+
+    def __init__(
+        self, allowed: Allowed, *, token: str = "", most: int = outbound.MOST_BYTES, seconds: float = outbound.SECONDS
+    ) -> None:
+        self._allowed, self._most, self._seconds = allowed, most, seconds
+        self._headers = {"Accept": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def json(self, url: str, form: Mapping[str, str] | None = None) -> Any:
+        """Fetch a document, by POST where there is a form to send. Raises: SourceFailed."""
+        headers, body = self._headers, None
+        if form is not None:
+            headers, body = {**headers, "Content-Type": _FORM}, urlencode(form).encode()
+        try:
+            answer = outbound.call(
+                url,
+                self._allowed,
+                method="GET" if body is None else "POST",
+                headers=headers,
+                body=body,
+                most=self._most,
+                seconds=self._seconds,
+            )
+        except Refused as refused:
+            raise SourceFailed(refused.code, refused.message) from None
+        host = urlsplit(url).netloc
+        if answer.status != 200:
+            raise SourceFailed(f"Answer{answer.status}", f"{host} answers with status {answer.status}")
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise SourceFailed("AnswerNotJson", f"{host} sends another type than JSON")
+        try:
+            return msgspec.json.decode(answer.body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            raise SourceFailed("AnswerNotJson", f"{host} sends what is no JSON") from None

@@ -1,0 +1,1 @@
+"""Outbound HTTP: guarded calls, certificates and signed messages."""

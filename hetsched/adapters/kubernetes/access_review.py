@@ -1,0 +1,159 @@
+"""What we may have to do at an API server, and whether we may.
+
+Rule: one table of rights; the test of a connection asks for each, and manifests grant exactly these. A right to submit
+is needed in the enrolled namespaces only. Rights on kinds that an API server does not serve are not asked for.
+Source: Kubernetes documentation, "Checking API access" (SelfSubjectAccessReview).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from .api import Api, ApiFailure, Resource
+from .leader_lease import NAME, NAMESPACE
+from .pod_events import EVENTS
+from .resources import (
+    CLAIMS,
+    DEVICE_CLASSES,
+    LEASES,
+    NAMESPACES,
+    NODE_GPUS,
+    NODES,
+    OPTIONAL,
+    PODS,
+    REQUIRED,
+    RESOURCE_CLAIMS,
+    SCHEDULING_POLICIES,
+    TOPOLOGIES,
+    VOLUMES,
+)
+from .token_review import TOKEN_REVIEWS
+
+JOBS = Resource("batch", "v1", "jobs", "Job")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
+# What a submission may bring to a cluster.
+SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
+
+
+class Right(msgspec.Struct, frozen=True):
+    """One verb on one kind, on a part of it (`binding`) or on one object of a name.
+
+    `namespace`: only in this one. `per_namespace`: only where submissions may go.
+    """
+
+    purpose: str
+    verb: str
+    resource: Resource
+    part: str = ""
+    name: str = ""
+    namespace: str = ""
+    per_namespace: bool = False
+
+    def __str__(self) -> str:
+        group = f".{self.resource.group}" if self.resource.group else ""
+        part = f"/{self.part}" if self.part else ""
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource.plural}{part}{group}{name}"
+
+
+RIGHTS = (
+    *(Right("follow", verb, resource) for resource in (*REQUIRED, *OPTIONAL) for verb in ("list", "watch")),
+    Right("identify", "get", NAMESPACES, name="kube-system"),
+    *(Right("elect", verb, LEASES, name=NAME, namespace=NAMESPACE) for verb in ("get", "update")),
+    Right("elect", "create", LEASES, namespace=NAMESPACE),  # of what is to be made nobody can ask by name
+    Right("bind", "create", PODS, "binding"),
+    Right("bind", "get", PODS),
+    *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
+    Right("allocate", "get", DEVICE_CLASSES),
+    *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch")),
+    Right("allocate", "patch", RESOURCE_CLAIMS, "status"),
+    # No call of its own: the API server asks for it when the allocation in a status changes.
+    Right("allocate", "patch", RESOURCE_CLAIMS, "binding"),
+    Right("explain", "patch", PODS, "status"),
+    Right("explain", "patch", SCHEDULING_POLICIES, "status"),
+    Right("explain", "create", EVENTS),
+    Right("evict", "create", PODS, "eviction"),
+    Right("recognise agents", "create", TOKEN_REVIEWS),
+    *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
+)
+
+# Of the account that discovery writes as, and of no other. An object that is applied for the first time is created.
+DISCOVERY_RIGHTS = (
+    Right("discover", "get", NAMESPACES, name="kube-system"),
+    Right("discover", "get", LEASES, name=NAME, namespace=NAMESPACE),
+    Right("discover", "list", NODES),
+    Right("discover", "patch", NODES),
+    Right("discover", "patch", NODES, "status"),
+    *(Right("discover", verb, kind) for kind in (TOPOLOGIES, NODE_GPUS) for verb in ("list", "create", "patch")),
+)
+
+# Only where a connection says that pull secrets are read, and only where they are granted.
+PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Whether a right is granted, in one namespace where it is asked for by namespace."""
+
+    right: Right
+    namespace: str
+    granted: bool
+    reason: str = ""
+
+
+class _Review(msgspec.Struct):
+    allowed: bool = False
+    reason: str = ""
+    evaluation_error: str = msgspec.field(default="", name="evaluationError")
+
+
+class _Reviewed(msgspec.Struct):
+    status: _Review = msgspec.field(default_factory=_Review)
+
+
+_reviewed = msgspec.json.Decoder(_Reviewed)
+
+
+def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS) -> Iterator[Answer]:
+    """Yield for each right whether we have it; kinds that are not served are left out.
+
+    Raises: ApiFailure where the API server does not answer.
+    """
+    served: dict[Resource, bool] = {}
+    for right in rights:
+        if right.resource not in served:
+            served[right.resource] = is_served(api, right.resource)
+        if served[right.resource]:
+            for namespace in namespaces if right.per_namespace else (right.namespace,):
+                review = _asked(api, right, namespace)
+                yield Answer(right, namespace, review.allowed, review.reason or review.evaluation_error)
+
+
+def is_served(api: Api, resource: Resource) -> bool:
+    """Tell whether an API server has this kind of object. Raises: ApiFailure."""
+    try:
+        listed = msgspec.json.decode(api.get(f"/apis/{resource.api_version}" if resource.group else "/api/v1"))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return False
+        raise
+    return any(found.get("name") == resource.plural for found in listed.get("resources", ()))
+
+
+def _asked(api: Api, right: Right, namespace: str) -> _Review:
+    wanted = {
+        "verb": right.verb,
+        "group": right.resource.group,
+        "version": right.resource.version,
+        "resource": right.resource.plural,
+        "subresource": right.part,
+        "name": right.name,
+        "namespace": namespace,
+    }
+    body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": {"resourceAttributes": wanted}}
+    return _reviewed.decode(api.send("POST", REVIEWS.path(), msgspec.json.encode(body))).status

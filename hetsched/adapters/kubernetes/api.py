@@ -1,0 +1,252 @@
+"""Raw calls to one API server.
+
+Problem: typed clients parse a hundred times slower than needed, raise after a write that succeeded, and let a name like
+`..` climb out of its path.
+Rule: bytes out, bytes in; the status decides. Every name in a path is checked first. Each call has its own time-outs.
+Source: Kubernetes documentation, "Kubernetes API Concepts".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+import urllib3
+
+from .connection_pool import GUARDED
+from .wire import Wire, WireError
+
+if TYPE_CHECKING:
+    from kubernetes import client
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+PAGE = 500
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+class ApiFailure(Exception):
+    """The API server answered with a refusal (`status` 4xx or 5xx) or not at all (`status` 0).
+
+    `retry_after_seconds`: how long it asks to be left alone, 0 where it does not. `causes`: what its details name.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0, causes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+        self.causes = causes
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """One kind of object as the API server serves it."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str = "", name: str = "", part: str = "") -> str:
+        """Return the path of the collection, of one object, or of a part of it (`status`, `binding`).
+
+        Raises: ValueError for a name that is not a DNS name.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        steps = ["namespaces", _checked(namespace)] if namespace else []
+        steps.append(self.plural)
+        if name:
+            steps.append(_checked(name))
+        return "/".join([root, *steps, *([part] if part else [])])
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
+class _Status(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+    details: _Details | None = None
+
+
+class _ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    next_page: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] = []
+
+
+# The kinds that are posted to ask something.
+_ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
+_status = msgspec.json.Decoder(_Status)
+_list = msgspec.json.Decoder(_List)
+
+
+class Api:
+    """Calls to one API server as one identity; may be used from several threads.
+
+    `told` hears of each call its verb and the status of the answer, 0 where none came. One that `reads` only refuses
+    everything that could change anything over there.
+    """
+
+    def __init__(
+        self,
+        configuration: client.Configuration,
+        *,
+        agent: str = "hetsched",
+        told: Callable[[str, int], None] = lambda verb, status: None,
+        reads: bool = False,
+    ) -> None:
+        self._configuration = configuration
+        self._agent = agent
+        self._told = told
+        self._reads = reads
+        configuration.retries = False
+        configuration.connection_pool_maxsize = 32
+        self._wire = Wire(configuration)
+        # The official client's own pool, with its certificates, for what is long; its typed calls are not used.
+        from kubernetes import client  # slow to import, and not every process has a live cluster
+
+        self._pool = client.ApiClient(configuration).rest_client.pool_manager
+        self._pool.pool_classes_by_scheme = GUARDED
+
+    def _headers(self, content: str = "") -> dict[str, str]:
+        headers = {"User-Agent": self._agent, "Accept": "application/json"}
+        credential = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if credential:
+            headers["Authorization"] = credential
+        if content:
+            headers["Content-Type"] = content
+        return headers
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """Return the body of a GET. Raises: ApiFailure."""
+        return self.send("GET", path, query=query)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> bytes:
+        """Make one call and return the body. Raises: ApiFailure; with status 0 nobody knows what became of a write."""
+        if self._reads and method != "GET" and not path.endswith(_ASKING):
+            raise ApiFailure(
+                403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written"
+            )
+        headers = self._headers(content if body else "")
+        target = f"{path}?{urlencode(query)}" if query else path
+        try:
+            answer = self._wire.call(
+                method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
+            )
+        except WireError as error:
+            self._told(method.lower(), 0)
+            raise _unreachable(error) from None
+        self._told(method.lower(), answer.status)
+        if answer.status >= 300:
+            raise _refused(answer, answer.data)
+        return answer.data
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, str], *, quiet_seconds: float) -> Iterator[Iterator[bytes]]:
+        """Give the lines of an answer as they come. Raises: ApiFailure, also when nothing comes for `quiet_seconds`."""
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=quiet_seconds)
+        try:
+            answer: Any = self._pool.request(
+                "GET", self._url(path, query), headers=self._headers(), timeout=timeout, preload_content=False,
+                redirect=False,
+            )  # fmt: skip
+        except urllib3.exceptions.HTTPError as error:
+            self._told("watch", 0)
+            raise _unreachable(error) from None
+        self._told("watch", answer.status)
+        try:
+            if answer.status >= 300:
+                raise _refused(answer, answer.read())
+            yield _lines(answer)
+        except urllib3.exceptions.HTTPError as error:
+            raise _unreachable(error) from None
+        finally:
+            answer.close()
+
+    def list_all(self, resource: Resource) -> tuple[list[bytes], str]:
+        """Return all objects of a kind, as the API server's own JSON, and the version of the list.
+
+        Raises: ApiFailure; a list that expires half-way (410) is read again from its start, once.
+        """
+        try:
+            return self._pages(resource)
+        except ApiFailure as failure:
+            if failure.status != 410:
+                raise
+            return self._pages(resource)
+
+    def _pages(self, resource: Resource) -> tuple[list[bytes], str]:
+        items: list[bytes] = []
+        query = {"limit": str(PAGE)}
+        while True:
+            page = _list.decode(self.get(resource.path(), query))
+            items.extend(bytes(item) for item in page.items)
+            if not page.metadata.next_page:
+                return items, page.metadata.resource_version
+            query["continue"] = page.metadata.next_page
+
+    def _url(self, path: str, query: Mapping[str, str] | None) -> str:
+        address = f"{self._configuration.host}{path}"
+        return f"{address}?{urlencode(query)}" if query else address
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise ValueError(f"{name[:80]!r} is not a DNS name")
+    return quote(name, safe="")
+
+
+def _lines(answer: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in answer.stream(65536):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+
+
+def _refused(answer: Any, body: bytes) -> ApiFailure:
+    try:
+        said = _status.decode(body)
+    except msgspec.DecodeError:
+        said = _Status(message="the answer is not an API server's")  # whoever it is, what it says is not passed on
+    wait = answer.headers.get("retry-after", "")
+    causes = said.details.causes if said.details is not None else None
+    return ApiFailure(
+        answer.status,
+        said.reason or "Refused",
+        said.message,
+        float(wait) if wait.isdecimal() else 0.0,  # it may be a date as well; API servers send seconds
+        tuple(cause.reason for cause in causes or ()),
+    )
+
+
+def _unreachable(error: Exception) -> ApiFailure:
+    return ApiFailure(0, "Unreachable", str(error)[:300])

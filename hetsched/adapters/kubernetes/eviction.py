@@ -1,0 +1,116 @@
+"""Ask the API server to evict a pod for a more important one, and tell the pod by whom and why.
+
+Problem: deleting a pod ignores the budgets of its owner and may hit another pod of its name.
+Rule: `pods/eviction` with the victim's uid as precondition and no grace period, so that the victim has its own. Asked
+twice is asked once. Outcomes:
+    2xx                            asked: it goes when its containers have ended
+    404, 409 with another uid      gone
+    429 because of a budget        refused, with the server's words; so 400, 403, 422, and 500 for two budgets at once
+    other 429, 5xx, no answer      unknown: asked again, after as long as the server asks for; so 429 for a budget that
+                                   the server has not counted yet, which says when to come again
+A victim gets one event, and after the eviction, which writes a condition of its own, the condition `DisruptionTarget`
+as kube-scheduler writes it. Both are news for people: what cannot be written is let go.
+Source: Kubernetes policy/v1 Eviction; "API-initiated eviction"; "Pod disruption conditions".
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from .api import Api, ApiFailure
+from .pod_events import CONTROLLER, EVENTS, LONGEST_NOTE
+from .resources import PODS
+
+_REFUSED = frozenset({400, 403, 422})
+_BUDGET = "DisruptionBudget"
+_TWO_BUDGETS = "more than one PodDisruptionBudget"
+
+
+class Fate(enum.StrEnum):
+    """What became of asking."""
+
+    ASKED = "asked"
+    GONE = "gone"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class ToEvict(msgspec.Struct, frozen=True):
+    """One victim by its uid, and a sentence about by whom and why; `eviction_id` makes its event distinct."""
+
+    eviction_id: int
+    namespace: str
+    name: str
+    uid: str
+    sentence: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What became of one question; `message` is the server's."""
+
+    fate: Fate
+    message: str = ""
+    retry_after_seconds: float = 0.0
+
+
+def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> Answer:
+    """Ask for an eviction; `only_ask`: find out, without effect, what the answer would be."""
+    options: dict[str, Any] = {"preconditions": {"uid": one.uid}}
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": one.name, "namespace": one.namespace},
+        "deleteOptions": options | ({"dryRun": ["All"]} if only_ask else {}),
+    }
+    path = PODS.path(namespace=one.namespace, name=one.name, part="eviction")
+    try:
+        api.send("POST", path, json.dumps(body).encode())
+    except ApiFailure as failure:
+        return Answer(_fate(failure), failure.message or str(failure), failure.retry_after_seconds)
+    return Answer(Fate.ASKED)
+
+
+def _fate(failure: ApiFailure) -> Fate:
+    if failure.status == 404 or (failure.status == 409 and "uid" in failure.message.lower()):
+        return Fate.GONE
+    budget = failure.status == 429 and _BUDGET in failure.causes and not failure.retry_after_seconds
+    if budget or failure.status in _REFUSED or (failure.status == 500 and _TWO_BUDGETS in failure.message):
+        return Fate.REFUSED
+    return Fate.UNKNOWN
+
+
+def tell_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
+    """Write the condition and the event of one victim. `now` is RFC 3339 with microseconds, UTC."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"hetsched: {one.sentence}"[:LONGEST_NOTE],
+        "lastTransitionTime": now[:19] + "Z",
+    }
+    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
+    path = PODS.path(namespace=one.namespace, name=one.name, part="status")
+    event = {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {"name": f"{one.name[:200]}.{one.uid[:8]}.{one.eviction_id:x}.p".lower()},
+        "eventTime": now,
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "action": "Preempting",
+        "reason": "Preempted",
+        "type": "Normal",
+        "note": one.sentence[:LONGEST_NOTE],
+        "regarding": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.name, "uid": one.uid,
+        },
+    }  # fmt: skip
+    with suppress(ApiFailure):
+        api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+    with suppress(ApiFailure):
+        api.send("POST", EVENTS.path(namespace=one.namespace), json.dumps(event).encode())

@@ -1,0 +1,175 @@
+"""What kube-scheduler and its extender tell each other, as JSON.
+
+Problem: a scheduler in production sends this for every pod, and what it cannot read back it takes for a failure.
+Rule: members are called as the Go types call them. Nodes come as names, where the scheduler's configuration says
+`nodeCacheCapable`, else as whole objects, and are answered in the form in which they came; whole objects go back as the
+very bytes they came in. What is not of this form is refused before anything is decided.
+Source: k8s.io/kube-scheduler/extender/v1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.pods import PodReader
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.workload import PodSpec
+
+T = TypeVar("T")
+
+
+class _Meta(msgspec.Struct):
+    name: str
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Nodes(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class Args(msgspec.Struct):
+    """A pod and the nodes it is asked for: `ExtenderArgs`."""
+
+    pod: msgspec.Raw = msgspec.field(name="Pod")
+    nodes: _Nodes | None = msgspec.field(default=None, name="Nodes")
+    node_names: list[str] | None = msgspec.field(default=None, name="NodeNames")
+
+    def named(self) -> dict[str, msgspec.Raw | None]:
+        """Return the nodes by name, with their objects where whole ones came.
+
+        Raises: InputError `ExtenderArgsInvalid`.
+        """
+        if self.node_names is not None:
+            return dict.fromkeys(self.node_names)
+        if self.nodes is None:
+            raise _invalid("there are neither Nodes nor NodeNames")
+        return {_read(bytes(one), _node).metadata.name: one for one in self.nodes.items or ()}
+
+
+class FilterResult(msgspec.Struct, rename="pascal", omit_defaults=True):
+    """`ExtenderFilterResult`."""
+
+    node_names: list[str] | None = None
+    nodes: dict[str, Sequence[msgspec.Raw | None]] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _Uid(msgspec.Struct):
+    uid: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Uid
+
+
+class _Victims(msgspec.Struct, rename="pascal"):
+    pods: list[_Pod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class MetaPod(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, rename="pascal"):
+    """Who would leave a node, by uid, and how many disruption budgets that breaks by the scheduler's own count."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class PreemptionArgs(msgspec.Struct):
+    """A pod that no node fits, and whom the scheduler would have leave, node by node: `ExtenderPreemptionArgs`."""
+
+    pod: msgspec.Raw = msgspec.field(name="Pod")
+    whole: dict[str, _Victims] | None = msgspec.field(default=None, name="NodeNameToVictims")
+    meta: dict[str, MetaVictims] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
+
+    def offered(self) -> dict[str, MetaVictims]:
+        """Return the victims by node, in the short form whatever they came in."""
+        if self.meta is not None:
+            return self.meta
+        return {
+            name: MetaVictims([MetaPod(pod.metadata.uid) for pod in victims.pods or ()], victims.num_pdb_violations)
+            for name, victims in (self.whole or {}).items()
+        }
+
+
+class PreemptionResult(msgspec.Struct):
+    victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
+
+
+class BindingArgs(msgspec.Struct, rename="pascal"):
+    """`ExtenderBindingArgs`."""
+
+    pod_name: str
+    pod_namespace: str
+    node: str
+    pod_uid: str = msgspec.field(name="PodUID")
+
+
+class BindingResult(msgspec.Struct, rename="pascal"):
+    error: str = ""
+
+
+_node = msgspec.json.Decoder(_Node)
+_args = msgspec.json.Decoder(Args)
+_preemption = msgspec.json.Decoder(PreemptionArgs)
+_binding = msgspec.json.Decoder(BindingArgs)
+
+
+def _invalid(message: str) -> InputError:
+    return InputError("ExtenderArgsInvalid", message, hint="See k8s.io/kube-scheduler/extender/v1")
+
+
+def _read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _invalid(str(error)[:300]) from None
+
+
+def read_args(body: bytes) -> Args:
+    """Read what `filter` and `prioritize` are asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    return _read(body, _args)
+
+
+def read_preemption(body: bytes) -> PreemptionArgs:
+    """Read what `preempt` is asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    return _read(body, _preemption)
+
+
+def read_binding(body: bytes) -> BindingArgs:
+    """Read what `bind` is asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    return _read(body, _binding)
+
+
+def read_pod(body: bytes, reader: PodReader) -> PodSpec:
+    """Read a pod that waits, by the adapter that reads all pods.
+
+    Raises: InputError `ExtenderArgsInvalid`, or what the pod is refused for.
+    """
+    try:
+        spec = reader.pod(View(json.loads(body)))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise _invalid(f"Pod: {str(error)[:300]}") from None
+    if spec is None:
+        raise InputError("PodNotWaiting", "the pod has ended, or goes before it ran")
+    return spec

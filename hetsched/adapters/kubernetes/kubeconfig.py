@@ -1,0 +1,207 @@
+"""What a kubeconfig may say, read without trust.
+
+Problem: a kubeconfig may name programs to run and files to read, and whoever hands one in may be nobody we trust.
+Rule: only what stands inline counts: an https server, its authority, a token or a client certificate with its key. What
+would run a program, read a file, take a proxy, act as somebody else or skip verification is refused with its field;
+what only concerns a person's own tools is left out. One context is kept and nothing else.
+Source: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files".
+Invariant: nothing is opened, started or called here, and no message shows a value that may be secret.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.contracts.errors import InputError
+
+MAX_BYTES = 1 << 20
+MAX_VALUES = 20_000
+_AUTHORITY, _CERTIFICATE, _KEY = "certificate-authority-data", "client-certificate-data", "client-key-data"
+# All that a context, a cluster and a user may say; everything else acts on this machine or weakens the connection.
+_FIELDS = {
+    "context": {"cluster", "user"},
+    "cluster": {"server", _AUTHORITY, "tls-server-name"},
+    "user": {"token", _CERTIFICATE, _KEY},
+}
+# What changes nothing between an API server and us.
+_LEFT_OUT = {"namespace", "extensions", "disable-compression"}
+_LISTS = {"context": "contexts", "cluster": "clusters", "user": "users"}
+_LINE = re.compile(r"[\x21-\x7e]{1,200000}")
+_HOST = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
+
+Plain = dict[str, Any]
+
+
+def read(text: bytes) -> Plain:
+    """Read the text of a kubeconfig, YAML or JSON.
+
+    Raises: InputError for what is no such text, or one that grows when it is read.
+    """
+    documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
+    if len(documents) != 1:
+        raise _malformed("kubeconfig", f"it holds {len(documents)} documents, not one")
+    return documents[0].object
+
+
+def one_context(document: Any, *, context: str = "") -> Plain:
+    """Return a kubeconfig of one context, `context` or the current one, and nothing that was not looked at.
+
+    Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, with the field.
+    """
+    config = _mapping(document, "kubeconfig")
+    name = context or config.get("current-context") or ""
+    chosen = _entry(config, "context", name)
+    if chosen is None:
+        known = ", ".join(str(entry.get("name"))[:80] for entry in _entries(config, "context")[:20]) or "none"
+        raise InputError(
+            "KubeconfigContextUnknown",
+            f"there is no context {str(name)[:80]!r}",
+            place="current-context",
+            hint=f"Known: {known}",
+        )
+    parts: dict[str, Plain] = {}
+    for kind in ("cluster", "user"):
+        found = _entry(config, kind, chosen.get(kind, ""))
+        if found is None:
+            raise _malformed(f"contexts.context.{kind}", f"the file has no {kind} of this name")
+        parts[kind] = found
+    _check_cluster(parts["cluster"])
+    _check_user(parts["user"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "chosen",
+        "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
+        "clusters": [{"name": "chosen", "cluster": parts["cluster"]}],
+        "users": [{"name": "chosen", "user": parts["user"]}],
+    }
+
+
+class Access:
+    """How one API server is reached and who we are there; the credentials are in no text made of it."""
+
+    __slots__ = ("authority", "certificate", "key", "server", "server_name", "token")
+
+    def __init__(self, kept: Plain) -> None:
+        cluster, user = kept["clusters"][0]["cluster"], kept["users"][0]["user"]
+        self.server: str = cluster["server"].rstrip("/")
+        self.server_name: str = cluster.get("tls-server-name", "")
+        self.authority: bytes = b64decode(cluster[_AUTHORITY])
+        self.token: str = user.get("token", "")
+        self.certificate: bytes = b64decode(user.get(_CERTIFICATE, ""))
+        self.key: bytes = b64decode(user.get(_KEY, ""))
+
+    @property
+    def host(self) -> str:
+        """`host:port` of the server."""
+        return host_of(self.server)
+
+
+def host_of(server: str) -> str:
+    """Return `host:port` of an https URL."""
+    parts = urlsplit(server)
+    host = (parts.hostname or "").lower()
+    return f"{f'[{host}]' if ':' in host else host}:{parts.port or 443}"
+
+
+def _malformed(place: str, message: str) -> InputError:
+    return InputError("KubeconfigMalformed", message, place=place)
+
+
+def _mapping(value: Any, place: str) -> Plain:
+    if not isinstance(value, dict):
+        raise _malformed(place, "it is not a mapping")
+    return value
+
+
+def _entries(config: Plain, kind: str) -> list[Plain]:
+    entries = config.get(_LISTS[kind]) or []
+    if not isinstance(entries, list):
+        raise _malformed(_LISTS[kind], "it is not a list")
+    return [_mapping(entry, _LISTS[kind]) for entry in entries]
+
+
+def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
+    """Return what stands under a name, every field of it allowed and one line of text."""
+    found = [entry for entry in _entries(config, kind) if entry.get("name") == name]
+    if not found or not name:
+        return None
+    if len(found) > 1:
+        raise _malformed(_LISTS[kind], f"two entries are called {str(name)[:80]!r}")
+    place = f"{_LISTS[kind]}.{kind}"
+    kept = {}
+    for key, value in _mapping(found[0].get(kind) or {}, place).items():
+        if not value or key in _LEFT_OUT:
+            continue
+        if key not in _FIELDS[kind]:
+            raise InputError(
+                "KubeconfigRefused",
+                "only an inline server, authority, token and client certificate are taken",
+                place=f"{place}.{key[:80]}",
+                hint="kubectl config view --raw --flatten --minify writes such a file",
+            )
+        # Names of entries are a person's own; what we send somewhere is one line without blanks.
+        if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
+            raise _malformed(f"{place}.{key}", "it is not one line of plain text")
+        kept[key] = value
+    return kept
+
+
+def _check_cluster(cluster: Plain) -> None:
+    place = "clusters.cluster"
+    if not _is_https(cluster.get("server", "")):
+        raise _malformed(f"{place}.server", "it is not an https URL of a host")
+    name = cluster.get("tls-server-name")
+    if name and not _HOST.fullmatch(name):
+        raise _malformed(f"{place}.tls-server-name", "it is not a host name")
+    if not cluster.get(_AUTHORITY):
+        raise _malformed(f"{place}.{_AUTHORITY}", "it is missing")
+    _certificate(cluster, _AUTHORITY, place)
+
+
+def _check_user(user: Plain) -> None:
+    place = "users.user"
+    if not (user.get("token") or user.get(_CERTIFICATE)):
+        raise _malformed(place, "it has neither a token nor a client certificate")
+    if not (user.get(_CERTIFICATE) or user.get(_KEY)):
+        return
+    certificate = _certificate(user, _CERTIFICATE, place)
+    try:
+        key = load_pem_private_key(_decoded(user, _KEY, place), password=None)
+    except (ValueError, TypeError):
+        raise _malformed(f"{place}.{_KEY}", "it is not a PEM private key without a password") from None
+    spelling = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if key.public_key().public_bytes(*spelling) != certificate.public_key().public_bytes(*spelling):
+        raise _malformed(f"{place}.{_KEY}", "it is not the key of the client certificate")
+
+
+def _certificate(part: Plain, field: str, place: str) -> x509.Certificate:
+    """Return the first certificate of a field."""
+    try:
+        return x509.load_pem_x509_certificates(_decoded(part, field, place))[0]
+    except ValueError:
+        raise _malformed(f"{place}.{field}", "it is not a PEM certificate") from None
+
+
+def _decoded(part: Plain, field: str, place: str) -> bytes:
+    try:
+        return b64decode(part.get(field, ""), validate=True)
+    except ValueError:
+        raise _malformed(f"{place}.{field}", "it is not base64") from None
+
+
+def _is_https(url: str) -> bool:
+    try:
+        parts: SplitResult = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    odd = parts.query or parts.fragment or "@" in parts.netloc or "\\" in url or ".." in parts.path or port == 0
+    return parts.scheme == "https" and bool(_HOST.fullmatch(parts.hostname or "")) and not odd

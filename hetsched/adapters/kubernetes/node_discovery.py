@@ -1,0 +1,277 @@
+"""What discovery writes to a cluster about its nodes, and only what differs from what stands there.
+
+Problem: labels and objects of nodes are written by people, by kubelets and by node feature discovery too; a label that
+somebody set on purpose must stay, and nobody may be made to fight with us over one.
+Rule: everything is applied under one field manager, never by force. Labels and annotations go in groups: what a node
+runs itself, what emulation adds, how old that is. Where somebody else says one key of a group otherwise, the group is
+theirs and ours is withdrawn. An object without our label is somebody else's whole. Objects name their Node as owner, so
+that they go with it; those of nodes that are merely quiet stay.
+Source: Kubernetes documentation, "Server-Side Apply"; topology.node.k8s.io v1alpha2.
+Invariant: the plan of what stands after a plan was performed is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.export import card_object, topology_object
+from hetsched.adapters.objects.node_labels import Stated, coarse_labels, emulated_labels, native_labels
+from hetsched.contracts.discovery import Kept
+from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
+from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS, parse_amount
+
+from .api import Api, ApiFailure, Resource
+from .field_ownership import applied, managers, owners
+from .resources import NODE_GPUS, NODES, TOPOLOGIES
+
+MANAGER = keys.DISCOVERY
+OUR_RESOURCES = (NETWORK_MBPS, DISK_MBPS)
+REFUSAL = "discovery changes nothing else"  # as the guard of deploy/discovery says it
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+# What nobody discovers: a node that says it by a label was told so by a person.
+_THEIRS_BY_LABEL = ((keys.ISA,), (keys.EMULATED_ISA, keys.CROSS_ISA), ())
+
+Plain = dict[str, Any]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A node as it stands in the cluster; None for an object that is not there."""
+
+    node: Plain
+    topology: Plain | None = None
+    gpus: Plain | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.node["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.node["metadata"]["uid"])
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.node["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.node["metadata"].get("annotations") or {}
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What an agent said of a node and was believed, None where none ever spoke; `stale_since` if it is silent.
+
+    `doubted` are resources whose amount is in quarantine, so that it stays as it stands.
+    """
+
+    facts: NodeReport | None = None
+    stale_since: str = ""
+    doubted: frozenset[str] = frozenset()
+
+
+class Write(msgspec.Struct, frozen=True):
+    """One thing to apply; `what` says it in a word."""
+
+    resource: Resource
+    name: str
+    body: Plain
+    what: str
+    part: str = ""
+
+
+class Served(msgspec.Struct, frozen=True):
+    """Which kinds of objects the cluster has."""
+
+    topologies: bool = True
+    gpus: bool = True
+
+
+def plan(standing: Standing, known: Known, served: Served) -> tuple[list[Write], list[Kept]]:
+    """Return what is to be written about a node, and what somebody else keeps otherwise."""
+    kept: list[Kept] = []
+    writes = [_labels(standing, known, kept)]
+    facts = known.facts
+    if facts is not None:
+        writes.append(_capacity(standing, facts, known.doubted, kept))
+        if served.topologies and facts.numa is not None and facts.numa.zones:
+            writes.append(_object(TOPOLOGIES, standing, standing.topology, _topology(facts.numa), kept))
+        if served.gpus and facts.gpus is not None and _counts(standing, facts):
+            cards = {"spec": {"cards": [card_object(card) for card in facts.gpus]}}
+            writes.append(_object(NODE_GPUS, standing, standing.gpus, cards, kept))
+    return [write for write in writes if write is not None], kept
+
+
+def perform(api: Api, write: Write) -> None:
+    """Apply one thing.
+
+    Raises: ApiFailure; 409 where somebody else keeps it or the node is another by now, 404 for one that is gone.
+    """
+    path = write.resource.path(name=write.name, part=write.part)
+    api.send("PATCH", path, msgspec.json.encode(write.body), query={"fieldManager": MANAGER}, content=_APPLY)
+
+
+def is_guarded(api: Api, node: str) -> bool:
+    """Tell whether the cluster refuses us what is not ours: a label that no node has, tried without effect.
+
+    Raises: ApiFailure.
+    """
+    try:
+        body = b'{"metadata":{"labels":{"hetsched.io/unguarded":"true"}}}'
+        api.send("PATCH", NODES.path(name=node), body, query={"dryRun": "All"}, content=_MERGE)
+    except ApiFailure as failure:
+        if REFUSAL in failure.message:
+            return True
+        raise
+    return False
+
+
+# -- labels and annotations ------------------------------------------------------------------------------------------
+
+
+def _labels(standing: Standing, known: Known, kept: list[Kept]) -> Write | None:
+    by_label = owners(standing.node, "metadata", "labels")
+    by_annotation = owners(standing.node, "metadata", "annotations")
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    for group, by_person in zip(_groups(standing, known), _THEIRS_BY_LABEL, strict=True):
+        theirs = [
+            *_contradicted(standing.name, "label", standing.labels, by_label, group.labels),
+            *_contradicted(standing.name, "annotation", standing.annotations, by_annotation, group.annotations),
+            *(Kept(standing.name, f"label {key}", standing.labels[key], "") for key in by_person
+              if key in standing.labels),
+        ]  # fmt: skip
+        kept += theirs
+        if not theirs:
+            labels |= group.labels
+            annotations |= group.annotations
+    if (labels, annotations) == _ours(standing):
+        return None
+    said = {name: texts for name, texts in (("labels", labels), ("annotations", annotations)) if texts}
+    return Write(NODES, standing.name, {**_head(NODES), "metadata": {**_meta(standing), **said}}, "labels")
+
+
+def _ours(standing: Standing) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the labels and annotations that we said before."""
+    return (
+        _present(standing.labels, applied(standing.node, MANAGER, "metadata", "labels")),
+        _present(standing.annotations, applied(standing.node, MANAGER, "metadata", "annotations")),
+    )
+
+
+def _groups(standing: Standing, known: Known) -> Iterator[Stated]:
+    """Give what is to be said of a node, group by group."""
+    labels, annotations = _ours(standing)
+    facts = known.facts
+    if facts is not None and facts.isa.native is not None:
+        yield native_labels(facts.isa)
+    elif keys.ISA in annotations:  # somebody knew it, and nobody's silence makes that less
+        bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
+        yield Stated({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
+    else:
+        yield coarse_labels(standing.labels.get(keys.KUBERNETES_ARCH, ""))
+    if facts is not None:
+        yield emulated_labels(facts.isa)
+    else:
+        said = {key: annotations[key] for key in (keys.EMULATED_ISA, keys.CROSS_ISA) if key in annotations}
+        yield Stated({key: labels[key] for key in (keys.QEMU,) if key in labels}, said)
+    yield Stated({}, {keys.FACTS_STALE: known.stale_since} if known.stale_since else {})
+
+
+def _contradicted(
+    node: str, kind: str, standing: Mapping[str, str], by: Mapping[str, set[str]], wanted: Mapping[str, str]
+) -> Iterator[Kept]:
+    """Give what somebody else says otherwise."""
+    for key, value in wanted.items():
+        if key in standing and standing[key] != value and by.get(key, set()) != {MANAGER}:
+            yield Kept(node, f"{kind} {key}", standing[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER})))
+
+
+def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    return {key: standing[key] for key in names if key in standing}
+
+
+# -- extended resources ----------------------------------------------------------------------------------------------
+
+
+def _capacity(standing: Standing, facts: NodeReport, doubted: frozenset[str], kept: list[Kept]) -> Write | None:
+    """Say how much network and disk there is, as resources that pods may ask for."""
+    told = facts.allocatable
+    amounts = {name: str(told[name]) for name in OUR_RESOURCES if name in told and name not in doubted}
+    status = standing.node.get("status") or {}
+    wanted: dict[str, dict[str, str]] = {}
+    differs = False
+    for part in ("capacity", "allocatable"):
+        there = _counted(status.get(part) or {})
+        by = owners(standing.node, "status", part)
+        held = {name: list(_contradicted(standing.name, part, there, by, {name: amounts[name]})) for name in amounts}
+        for theirs in held.values():
+            kept += theirs
+        ours = _present(there, applied(standing.node, MANAGER, "status", part, part="status"))
+        wanted[part] = {name: amount for name, amount in amounts.items() if not held[name]}
+        wanted[part] |= _present(ours, doubted & ours.keys())
+        differs = differs or ours != wanted[part]
+    if not differs:
+        return None
+    body = {**_head(NODES), "metadata": _meta(standing), "status": wanted}
+    return Write(NODES, standing.name, body, "capacity", part="status")
+
+
+def _counted(stated: Mapping[str, str]) -> dict[str, str]:
+    """Return our resources as plain numbers: an API server writes 10000 as 10k."""
+    return {name: str(parse_amount(name, stated[name])) for name in OUR_RESOURCES if name in stated}
+
+
+# -- objects ---------------------------------------------------------------------------------------------------------
+
+
+def _object(kind: Resource, standing: Standing, there: Plain | None, content: Plain, kept: list[Kept]) -> Write | None:
+    """Say something about a node in an object of its name, unless that is somebody else's."""
+    if there is not None:
+        meta = there["metadata"]
+        if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
+            kept.append(Kept(standing.name, kind.kind, "an object of their own", "", ", ".join(managers(there))))
+            return None
+        owned = {owner.get("uid") for owner in meta.get("ownerReferences") or ()}
+        if owned == {standing.uid} and all(there.get(name) == value for name, value in content.items()):
+            return None
+    owner = {"apiVersion": "v1", "kind": "Node", "name": standing.name, "uid": standing.uid}
+    own = {"name": standing.name, "labels": {keys.MANAGED_BY: MANAGER}, "ownerReferences": [owner]}
+    return Write(kind, standing.name, {**_head(kind), "metadata": own, **content}, kind.kind)
+
+
+def _counts(standing: Standing, facts: NodeReport) -> bool:
+    """Tell whether a node has to do with cards; an object that says "none" is for those that offer some."""
+    offered = (standing.node.get("status") or {}).get("allocatable") or {}
+    return bool(facts.gpus) or standing.gpus is not None or any(name in offered for name in GPU_RESOURCES)
+
+
+def _topology(numa: NumaReport) -> Plain:
+    calm = msgspec.structs.replace(numa, zones=tuple(map(_calm, numa.zones)))
+    content = topology_object(calm, None)
+    for zone in content["zones"]:
+        for resource in zone["resources"]:
+            resource["available"] = resource["allocatable"]  # the kind demands it
+    return content
+
+
+def _calm(zone: NumaZone) -> NumaZone:
+    """Round what co-located load leaves down to tenths of a CPU: it changes all the time, and writes are dear."""
+    left = zone.offline_capacity_millis
+    allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}
+    return msgspec.structs.replace(
+        zone, offline_capacity_millis=None if left is None else left // 100 * 100, allocatable=allocatable
+    )
+
+
+def _head(kind: Resource) -> Plain:
+    return {"apiVersion": kind.api_version, "kind": kind.kind}
+
+
+def _meta(standing: Standing) -> Plain:
+    """Name the node by its uid too: another one of that name is not meant."""
+    return {"name": standing.name, "uid": standing.uid}

@@ -1,0 +1,114 @@
+"""Have the volumes of a pod's claims before the pod is bound.
+
+Problem: a volume controller must learn which volume or which node was chosen, and a kubelet must not get a pod whose
+claims are still without a volume.
+Rule: for each claim of the pod that is not bound yet
+    a volume was chosen    it is written into the volume, which is then this claim's
+    one is to be made      the node is written on the claim; where it was and is gone, making it has failed
+and the pod waits until all claims are bound. Nothing is written over: what is somebody else's sends the pod back. Every
+write names the version that was read.
+Source: kube-scheduler's VolumeBinding (bindAPIUpdate, checkBindings); annotations of component-helpers/storage/volume.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters.objects.storage import SELECTED_NODE
+
+from .api import Api, ApiFailure, Resource
+from .binding import Bound, Fate, ToBind
+from .resources import CLAIMS, VOLUMES
+
+BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # so that it is free again when its claim goes
+MARK = "hetsched.io/selected-for"
+_PATCH = "application/merge-patch+json"
+_REFUSED = frozenset({403, 404, 422})
+
+
+def provide(api: Api, one: ToBind) -> Bound | None:
+    """Bring the claims of a pod on; None: all are bound. One that is not patient any more is refused."""
+    try:
+        told = [told for claim, volume in one.claims if (told := _claim(api, one, claim, volume)) is not None]
+    except ApiFailure as failure:
+        fate = Fate.REFUSED if failure.status in _REFUSED else Fate.WAITING
+        told = [Bound(one.pod_id, fate, str(failure))]
+    # One claim that cannot be had decides for the pod.
+    first = min(told, key=lambda bound: bound.fate is not Fate.REFUSED, default=None)
+    if first is not None and first.fate is Fate.WAITING and not one.patient:
+        return msgspec.structs.replace(first, fate=Fate.REFUSED)
+    return first
+
+
+def _claim(api: Api, one: ToBind, name: str, volume: str) -> Bound | None:
+    found = _read(api, CLAIMS, name, one.namespace)
+    if found is None:
+        return Bound(one.pod_id, Fate.WAITING, f"claim {name} is not there yet")
+    meta, spec = found["metadata"], found.get("spec", {})
+    if "deletionTimestamp" in meta:
+        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is being deleted")
+    if found.get("status", {}).get("phase") == "Bound":
+        if volume and spec.get("volumeName") != volume:
+            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} got another volume than {volume}")
+        return None
+    waits = Bound(one.pod_id, Fate.WAITING, f"claim {name} is not bound to a volume yet")
+    if volume:
+        return _take(api, one, found, volume) or waits
+    return _select(api, one, found) or waits
+
+
+def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> Bound | None:
+    """Write the claim into the volume that was chosen for it; a refusal where it is another's."""
+    volume = _read(api, VOLUMES, name)
+    if volume is None:
+        return Bound(one.pod_id, Fate.REFUSED, f"volume {name} is gone")
+    meta, own = claim["metadata"], volume.get("spec", {}).get("claimRef")
+    if own is None:
+        reference = {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta["namespace"], "name": meta["name"],
+            "uid": meta["uid"],
+        }  # fmt: skip
+        _patch(api, VOLUMES, volume, {"spec": {"claimRef": reference}}, {BOUND_BY_US: "yes"})
+        return None
+    same = (own.get("namespace"), own.get("name")) == (meta["namespace"], meta["name"])
+    if same and own.get("uid") in (None, "", meta["uid"]):
+        return None
+    return Bound(one.pod_id, Fate.REFUSED, f"volume {name} is another claim's by now")
+
+
+def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> Bound | None:
+    """Write on a claim for which node its volume is to be made; a refusal where that failed."""
+    name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
+    node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"
+    if node == one.node:
+        return None
+    if node:
+        return Bound(one.pod_id, Fate.REFUSED, f"a volume for claim {name} is being made for {node}")
+    if annotations.get(MARK) == mark:
+        _patch(api, CLAIMS, claim, {}, {MARK: None})
+        return Bound(one.pod_id, Fate.REFUSED, f"no volume for claim {name} could be made for {one.node}")
+    _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: one.node, MARK: mark})
+    return None
+
+
+def _read(api: Api, resource: Resource, name: str, namespace: str = "") -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(api.get(resource.path(namespace=namespace, name=name)))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return None
+        raise
+    return found
+
+
+def _patch(
+    api: Api, resource: Resource, read: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str | None]
+) -> None:
+    """Change an object as it was read; somebody who was faster is found out by the next run."""
+    meta = read["metadata"]
+    body = {**fields, "metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
+    path = resource.path(namespace=meta.get("namespace", ""), name=meta["name"])
+    api.send("PATCH", path, json.dumps(body).encode(), content=_PATCH)

@@ -1,0 +1,221 @@
+"""HTTP/1.1 to one API server: short calls on connections that are kept open.
+
+Problem: a general client spends several times longer on a call than its bytes take, and binding is nothing but calls.
+Rule: one request and its answer at a time on a connection; one that was idle is looked at before it is used again, for
+its server may have ended it. What is not plain HTTP/1.1 ends the connection. Nothing is retried here: whoever calls
+knows whether a second try is harmless.
+Source: RFC 9112.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hetsched.adapters.http.outbound import Refused, reach
+
+_LONGEST_HEAD = 1 << 16
+_KEPT = 64
+_BODYLESS = frozenset({204, 304})
+
+
+class WireError(Exception):
+    """There was no whole answer: nobody knows what became of a write."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer; names of headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+
+class Wire:
+    """Connections to one server, for calls from several threads."""
+
+    def __init__(self, configuration: Any) -> None:
+        url = urlsplit(configuration.host)
+        self._name = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._prefix = url.path.rstrip("/")
+        self._tls = _tls(configuration) if url.scheme == "https" else None
+        self._server_name = getattr(configuration, "tls_server_name", None) or self._name
+        self._idle: deque[_Connection] = deque()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        connect_seconds: float,
+        read_seconds: float,
+    ) -> Answer:
+        """Make one call. Raises: WireError."""
+        try:
+            connection = self._taken(connect_seconds)
+        except (OSError, Refused) as error:
+            raise WireError(f"no connection: {error}") from None
+        try:
+            answer = connection.call(method, self._prefix + path, headers, body, read_seconds)
+        except (OSError, ValueError) as error:
+            connection.close()
+            raise WireError(str(error) or type(error).__name__) from None
+        except BaseException:
+            connection.close()
+            raise
+        if connection.reusable and len(self._idle) < _KEPT:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _taken(self, connect_seconds: float) -> _Connection:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if connection.is_open():
+                return connection
+            connection.close()
+        plain = reach(self._name, self._port, connect_seconds)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wrapped = self._tls.wrap_socket(plain, server_hostname=self._server_name) if self._tls else plain
+        except BaseException:
+            plain.close()
+            raise
+        host = f"[{self._name}]" if ":" in self._name else self._name
+        return _Connection(wrapped, f"{host}:{self._port}")
+
+
+def _close_all(idle: deque[_Connection]) -> None:
+    while idle:
+        idle.pop().close()
+
+
+class _Connection:
+    def __init__(self, connected: socket.socket, host: str) -> None:
+        self._socket = connected
+        self._host = host
+        self._rest = b""
+        self.reusable = False
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.close()
+
+    def is_open(self) -> bool:
+        """Tell whether the server left this idle connection alone: it has nothing to say before it is asked."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes, read_seconds: float) -> Answer:
+        """Make one call. Raises: OSError, ValueError."""
+        self.reusable = False
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", *(f"{k}: {v}" for k, v in headers.items())]
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {len(body)}")
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) - 1:
+            raise ValueError("a header holds a line break")
+        self._socket.settimeout(read_seconds)
+        self._socket.sendall(f"{head}\r\n\r\n".encode("latin-1") + body)
+        status = 100
+        while 100 <= status < 200:
+            status, found = self._head()
+        data, ends = self._body(method, status, found)
+        self.reusable = not ends and not self._rest and "close" not in found.get("connection", "").lower()
+        return Answer(status, found, data)
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        while (end := self._rest.find(b"\r\n\r\n")) < 0:
+            if len(self._rest) > _LONGEST_HEAD:
+                raise ValueError("the head of the answer does not end")
+            self._rest += self._more()
+        first, *lines = self._rest[:end].decode("latin-1").split("\r\n")
+        self._rest = self._rest[end + 4 :]
+        version, _, told = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not told[:3].isdecimal():
+            raise ValueError("the answer is not HTTP/1.1")
+        pairs = (line.partition(":") for line in lines)
+        return int(told[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+    def _body(self, method: str, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+        """Return the body, and whether it went on until the server ended the connection."""
+        if method == "HEAD" or status in _BODYLESS:
+            return b"", False
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return self._chunks(), False
+        length = headers.get("content-length")
+        if length is not None:
+            if not length.isdecimal():
+                raise ValueError("the length of the answer is no number")
+            return self._exactly(int(length)), False
+        parts = [self._rest]
+        self._rest = b""
+        while part := self._socket.recv(1 << 16):
+            parts.append(part)
+        return b"".join(parts), True
+
+    def _chunks(self) -> bytes:
+        parts: list[bytes] = []
+        while True:
+            size = int(self._line().partition(b";")[0], 16)
+            if size == 0:
+                break
+            parts.append(self._exactly(size))
+            if self._exactly(2) != b"\r\n":
+                raise ValueError("a chunk of the answer does not end")
+        while self._line():
+            pass  # trailers
+        return b"".join(parts)
+
+    def _line(self) -> bytes:
+        while (end := self._rest.find(b"\r\n")) < 0:
+            if len(self._rest) > _LONGEST_HEAD:
+                raise ValueError("a line of the answer does not end")
+            self._rest += self._more()
+        line, self._rest = self._rest[:end], self._rest[end + 2 :]
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        parts, missing = [self._rest], size - len(self._rest)
+        while missing > 0:
+            part = self._more()
+            parts.append(part)
+            missing -= len(part)
+        whole = b"".join(parts) if len(parts) > 1 else parts[0]
+        self._rest = whole[size:]
+        return whole[:size]
+
+    def _more(self) -> bytes:
+        part = self._socket.recv(1 << 16)
+        if not part:
+            raise ValueError("the server ended the connection before its answer was whole")
+        return part
+
+
+def _tls(configuration: Any) -> ssl.SSLContext:
+    """Return what a configuration of the official client says of certificates."""
+    data = getattr(configuration, "ca_cert_data", None)
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None, cadata=data or None)
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context

@@ -1,0 +1,1 @@
+"""Node facts of several sources: agent reports, collected facts, their merge and their acceptance."""

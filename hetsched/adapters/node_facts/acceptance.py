@@ -1,0 +1,322 @@
+"""What counts of what is told of a node, beside what is known of it.
+
+Problem: a node that lies or breaks must neither draw pods nor lose them.
+Rule: `weigh` compares the report that all sources give together with what counted:
+    missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
+    grown amounts          count up to `growth` times what was told first or approved last; beyond that, that counts
+    new cards              that a node itself tells beside those that are known do not count
+    another card           under a known uuid, of another model or grown: what was known of it counts, as of amounts
+    another machine of the same name (another uid) counts as it is, but for what of the old one it has not
+A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
+makes what is told what is known; where a loss is rejected, what was known counts on.
+Source: reliability rules F23, F24, T13, I5.
+Invariant: every card and CPU that counted is in the result, as usable or as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from hetsched.contracts.cards import MAX_CARDS, facts_of, model_tokens
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.facts import FactInQuarantine, fact_id
+from hetsched.contracts.node_report import CardLink, GpuCard, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.units import CPU, MEMORY, format_amount
+
+from .fact_text import card_amounts, card_name, card_words
+
+# A kernel that is updated leaves a little more or less of the same memory.
+MEMORY_TOLERANCE = 0.02
+# What a card offers, and what goes with its model.
+_AMOUNTS = ("memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz")
+_OF_THE_MODEL = ("model", "vendor", *_AMOUNTS)
+_replace = msgspec.structs.replace
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """What counts for placing, what is known (with what is missing), and what is in quarantine."""
+
+    report: NodeReport
+    known: NodeReport
+    quarantined: tuple[FactInQuarantine, ...]
+
+
+class _Scales:
+    """One weighing; entries are collected on the way."""
+
+    def __init__(self, rejected: Collection[str], approved: Collection[str], growth: float, source: str, now: str):
+        self.rejected = rejected
+        self.approved = approved
+        self.growth = growth
+        self.source = source
+        self.now = now
+        self.found: dict[str, FactInQuarantine] = {}
+
+    @property
+    def is_first(self) -> bool:
+        return self.growth == float("inf")
+
+    def ruled(self, fact: str, item: str, change: str, known: str, told: str) -> str:
+        """Return `approved`, `rejected` or `open`; what is not approved is noted."""
+        key = fact_id(fact, item, told)
+        if key in self.approved:
+            return "approved"
+        state = "rejected" if key in self.rejected else "open"
+        self.found[key] = FactInQuarantine(key, fact, item, change, known, told, self.source, self.now, state)
+        return state
+
+
+def weigh(
+    known: NodeReport,
+    candidate: NodeReport,
+    *,
+    growth: float,
+    now: str,
+    source: str = "agent",
+    standing: Iterable[FactInQuarantine] = (),
+    approved: Collection[str] = (),
+    first: bool = False,
+    trusted_cards: bool = False,
+    stated: Mapping[str, int] | None = None,
+) -> Weighed:
+    """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is.
+
+    `trusted_cards`: whoever lists cards is not the node itself, so that new ones count. `stated` are amounts that the
+    node itself tells where others' words count by now: they are weighed before anybody makes them the cluster's own.
+    """
+    stood = {one.id: one for one in standing}
+    rejected = [key for key, one in stood.items() if one.state == "rejected"]
+    anew = known.uid != candidate.uid and bool(known.uid)
+    scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
+    counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
+    counted_numa, known_numa = _weigh_zones(scales, known.numa, candidate.numa)
+    counted_amounts, known_amounts = _weigh_amounts(scales, known, candidate, stated or {})
+    found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
+    return Weighed(
+        _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),
+        _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=known_amounts),
+        found,
+    )
+
+
+Cards = tuple[GpuCard, ...] | None
+
+
+def _weigh_cards(
+    scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool, trusted: bool
+) -> tuple[Cards, Cards]:
+    before = {card.index: card for card in known.gpus or ()}
+    told = candidate.gpus or ()
+    same = _same(told, before, anew=anew)
+    unlimited = trusted or scales.is_first or known.gpus is None
+    counted, kept = [], []
+    for card, place in zip(_in_place(told, same, before), told, strict=True):
+        if card is None:
+            continue
+        if unlimited:
+            counts = measure = card
+        elif place.index in same:
+            counts, measure = _weigh_card(scales, before[card.index], card)
+        elif scales.ruled("gpu", card_name(card), "grown", "not there", card_words(card)) == "approved":
+            counts = measure = card
+        else:
+            continue
+        counted.append(counts)
+        kept.append(measure)
+    taken = {card.index for card in counted}
+    for index in sorted(before.keys() - set(same.values()) - taken):
+        card = before[index]
+        ruling = scales.ruled("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
+        if ruling != "approved":
+            counted.append(card if ruling == "rejected" else _replace(card, healthy=False))
+            kept.append(card)
+    if candidate.gpus is None and not before:
+        return None, None
+    return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
+
+
+def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
+    """Return what counts of a known card, and what later words about it are measured by: the first or approved ones."""
+    first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name))}
+    measure = _replace(card, **first)
+    amounts = {name: first[name] for name in _AMOUNTS if name in first and getattr(card, name) is not None}
+    other = bool(known.model and card.model) and not _is_same_model(known.model or "", card.model or "")
+    if not other and all(getattr(card, name) <= scales.growth * amount for name, amount in amounts.items()):
+        return card, measure
+    if scales.ruled("gpu", card_name(card), "grown", card_amounts(known), card_amounts(card)) == "approved":
+        return card, card
+    return _replace(measure, **{name: min(getattr(card, name), amount) for name, amount in amounts.items()}), measure
+
+
+def _is_same_model(one: str, other: str) -> bool:
+    """Tell whether two names are of one model; a name that says less, as a prefix, may be of another."""
+    facts = facts_of(one)
+    return model_tokens(one) == model_tokens(other) or (facts is not None and facts is facts_of(other))
+
+
+def _index(card: GpuCard) -> int:
+    return card.index
+
+
+def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
+    if candidate.gpus is None:
+        return "no cards are told any more"
+    split = f"CardSplit: card {card.index} "
+    return next((text for text in candidate.problems if text.startswith(split)), "missing")
+
+
+def _same(told: tuple[GpuCard, ...], before: dict[int, GpuCard], *, anew: bool) -> dict[int, int]:
+    """Return which told card (by its index) is which known one: the one of its uuid, else that of its index.
+
+    Of a card that is known without a uuid, or told without one, only the index is there to go by; so it is where the
+    whole machine is another.
+    """
+    by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not anew}
+    found = {card.index: by_uuid[card.uuid] for card in told if card.uuid in by_uuid}
+    for card in told:
+        known = before.get(card.index)
+        if card.index in found or known is None or known.index in found.values():
+            continue
+        if anew or not (card.uuid and known.uuid):
+            found[card.index] = known.index
+    return found
+
+
+def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
+    """Give known cards the index by which they are known, and others one that no known card has."""
+    moved, used = dict(same), set(before)
+    for card in told:
+        if card.index not in moved:
+            free = (index for index in (card.index, *range(MAX_CARDS)) if index not in used)
+            index = next(free, None)
+            if index is not None:
+                moved[card.index] = index
+                used.add(index)
+    return [
+        _replace(
+            card,
+            index=moved[card.index],
+            links=tuple(CardLink(moved[ln.to], ln.kind, ln.bandwidth_gbs) for ln in card.links if ln.to in moved),
+        )
+        if card.index in moved
+        else None
+        for card in told
+    ]
+
+
+def _weigh_zones(
+    scales: _Scales, known: NumaReport | None, told: NumaReport | None
+) -> tuple[NumaReport | None, NumaReport | None]:
+    before = _named(known)
+    if not before:
+        return told, told
+    now = _named(told)
+    counted = told if told is not None else NumaReport()
+    kept_zones = {zone.name: zone for zone in counted.zones}
+    assert known is not None
+    if len(now) > scales.growth * len(before):
+        text = f"{len(now)} CPUs: {format_cpuset(now)}"
+        if scales.ruled("numa", "CPUs", "grown", f"{len(before)} CPUs", text) != "approved":
+            old = tuple(_only(zone, now) for zone in known.zones)
+            counted = _replace(counted, zones=old)
+            kept_zones = {zone.name: zone for zone in known.zones}
+    lost = before - now
+    if lost:
+        ruling = scales.ruled("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
+        if ruling == "rejected":
+            counted = _replace(counted, zones=_with(counted.zones, known.zones, lost))
+        elif ruling == "open":
+            counted = _replace(counted, lost_cpus=format_cpuset(lost))
+        if ruling != "approved":
+            kept_zones = {zone.name: zone for zone in _with(tuple(kept_zones.values()), known.zones, lost)}
+    memory_before, memory_now = _memory(known.zones), _memory(told.zones if told else ())
+    if memory_now and memory_before > memory_now * (1 + MEMORY_TOLERANCE):
+        words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
+        ruling = scales.ruled("numa", "memory", "shrunk", *words)
+        if ruling == "rejected":
+            counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
+        if ruling != "approved":
+            kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
+    elif memory_before and memory_now > scales.growth * memory_before:
+        words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
+        if scales.ruled("numa", "memory", "grown", *words) != "approved":
+            counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
+            kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
+    return counted, _replace(counted, zones=tuple(kept_zones.values()), lost_cpus=None)
+
+
+def _named(numa: NumaReport | None) -> frozenset[int]:
+    zones = numa.zones if numa is not None else ()
+    return frozenset().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
+
+
+def _only(zone: NumaZone, cpus: frozenset[int]) -> NumaZone:
+    if zone.cpus is None:
+        return zone
+    return _replace(zone, cpus=format_cpuset(parse_cpuset(zone.cpus) & cpus))
+
+
+def _with(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...], lost: frozenset[int]) -> tuple[NumaZone, ...]:
+    """Return the zones with their lost CPUs, and zones that are lost as a whole."""
+    found = {zone.name: zone for zone in zones}
+    for zone in known:
+        own = parse_cpuset(zone.cpus or "") & lost
+        if own and zone.name in found:
+            there = parse_cpuset(found[zone.name].cpus or "")
+            found[zone.name] = _replace(
+                found[zone.name],
+                cpus=format_cpuset(there | own),
+                siblings=zone.siblings,
+                capacity={**found[zone.name].capacity, **_of(zone.capacity, CPU)},
+                allocatable={**found[zone.name].allocatable, **_of(zone.allocatable, CPU)},
+            )
+        elif own:
+            found[zone.name] = zone
+    return tuple(found.values())
+
+
+def _of(amounts: dict[str, int], *names: str) -> dict[str, int]:
+    return {name: amounts[name] for name in names if name in amounts}
+
+
+def _memory(zones: tuple[NumaZone, ...]) -> int:
+    return sum(zone.capacity.get(MEMORY, zone.allocatable.get(MEMORY, 0)) for zone in zones)
+
+
+def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
+    """Return the zones with the memory that is known of them."""
+    before = {zone.name: zone for zone in known}
+    return tuple(
+        _replace(
+            zone,
+            capacity={**zone.capacity, **_of(before[zone.name].capacity, MEMORY)},
+            allocatable={**zone.allocatable, **_of(before[zone.name].allocatable, MEMORY)},
+        )
+        if zone.name in before
+        else zone
+        for zone in zones
+    )
+
+
+def _weigh_amounts(
+    scales: _Scales, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the amounts that count, and those that later ones are measured by: no more than were approved.
+
+    Else a node would be believed to have any amount, told in small steps or after it was left out once.
+    """
+    counted = dict(candidate.allocatable)
+    measure = {} if scales.is_first else dict(known.allocatable)
+    for resource, present in candidate.allocatable.items():
+        before, amount = known.allocatable.get(resource, 0), max(present, stated.get(resource, 0))
+        if before and amount > scales.growth * before:
+            words = format_amount(resource, before), format_amount(resource, amount)
+            if scales.ruled("allocatable", resource, "grown", *words) != "approved":
+                counted[resource] = min(present, before)
+                continue
+        elif before and not scales.is_first:
+            continue
+        measure[resource] = amount
+    return counted, measure

@@ -1,0 +1,109 @@
+"""What collectors told, laid over what a node's other sources say.
+
+Rule: fresh facts of collectors count before those of a node's agent and objects, among collectors the one that is first
+by name; an operator's override counts before all. Use is one source's alone; where the collector's is too old, that of
+another counts if it was taken later. Where there is none, the last one stays, marked as stale: requests stand for it,
+and everybody can see that. Stale facts of other kinds do not count, and the report says so among its problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hetsched.adapters.collectors.facts import zone_of
+from hetsched.contracts.collected import CollectedFact, Finding
+from hetsched.contracts.node_report import NodeReport, NumaReport, PowerReport, Usage
+from hetsched.contracts.times import seconds
+from hetsched.contracts.units import CPU, format_amount
+
+STALE = "CollectedStale"
+UNKNOWN_ZONE = "CollectedZoneUnknown"
+_replace = msgspec.structs.replace
+
+
+def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> NodeReport:
+    """Return a report with what collectors tell of its node."""
+    facts = sorted(collected, key=lambda fact: fact.collector, reverse=True)
+    if not facts:
+        return report
+    problems: list[str] = []
+    numa, power = report.numa, report.power
+    for fact in facts:
+        finding = fact.finding
+        if fact.load or finding is None:
+            continue
+        if fact.stale:
+            problems.append(f"{STALE}: what collector {fact.collector} told at {finding.observed_at} counts no more")
+            continue
+        numa = _zones(numa, fact.collector, finding.zones, problems)
+        if finding.power is not None:
+            before = power or PowerReport()
+            watts = finding.power.headroom_watts
+            power = PowerReport(finding.power.state or before.state, before.headroom_watts if watts is None else watts)
+    return _replace(
+        report,
+        numa=numa,
+        power=power,
+        usage=usage_of(report.usage, facts),
+        problems=(*report.problems, *problems),
+    )
+
+
+def measured_by(collected: Iterable[CollectedFact]) -> CollectedFact | None:
+    """Return the collector whose fresh measurement counts; None where there is none."""
+    fresh = [fact for fact in collected if fact.load and fact.finding is not None and not fact.stale]
+    return min(fresh, key=lambda fact: fact.collector, default=None)
+
+
+def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage | None:
+    """Return the sample that counts, out of that of other sources and those of collectors; a stale one last."""
+    collected = list(collected)
+    counting = measured_by(collected)
+    if counting is not None and counting.finding is not None:
+        return Usage(counting.finding.usage, counting.finding.observed_at, counting.collector)
+    late = min((fact for fact in collected if fact.load), key=lambda fact: fact.collector, default=None)
+    if late is None:
+        return other
+    finding = late.finding
+    if other is not None and not other.stale and (finding is None or _at(other) > _at(finding)):
+        return other
+    if finding is None:
+        return Usage({}, "", late.collector, stale=True)
+    return Usage(finding.usage, finding.observed_at, late.collector, stale=True)
+
+
+def _at(sample: Usage | Finding) -> float:
+    return seconds(sample.observed_at) or 0.0
+
+
+def words_of(fact: CollectedFact) -> dict[str, str]:
+    """Say in a few words what a collector tells of a node besides its use."""
+    words: dict[str, str] = {}
+    if fact.finding is None or fact.stale:
+        return words
+    for zone, millis in fact.finding.zones.items():
+        words[f"offline-capacity.{zone}"] = format_amount(CPU, millis)
+    power = fact.finding.power
+    if power is not None and power.state is not None:
+        words["power.state"] = power.state
+    if power is not None and power.headroom_watts is not None:
+        words["power.headroom"] = f"{power.headroom_watts} W"
+    return words
+
+
+def _zones(numa: NumaReport | None, collector: str, told: dict[str, int], problems: list[str]) -> NumaReport | None:
+    names = tuple(zone.name for zone in numa.zones) if numa is not None else ()
+    found = {zone_of(text, names): millis for text, millis in told.items()}
+    unknown = sorted(text for text in told if zone_of(text, names) is None)
+    if unknown:
+        problems.append(
+            f"{UNKNOWN_ZONE}: collector {collector} tells of {', '.join(unknown[:4])}, which is no zone here"
+        )
+    if numa is None or not found:
+        return numa
+    zones = tuple(
+        _replace(zone, offline_capacity_millis=found[zone.name]) if zone.name in found else zone for zone in numa.zones
+    )
+    return _replace(numa, zones=zones)

@@ -1,0 +1,1 @@
+"""Conversion between Kubernetes objects and contract types, in both directions."""

@@ -1,0 +1,275 @@
+"""ResourceSlices, DeviceClasses and ResourceClaims as `Devices`, selectors evaluated.
+
+Rule: of each pool the slices of the highest generation count, and only where all of them are there. A device that needs
+more than we do (counters shared with others, several users at once, conditions of its own, a taint, nodes by selector)
+is known and never given; a claim that asks for more is known and refused, with the field. Fields that nobody here has
+heard of count as more. Selectors are evaluated in order, the class's own first, and each only of devices that the ones
+before let through.
+Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hetsched.contracts.devices import (
+    MOST_RESULTS,
+    Device,
+    DeviceId,
+    DeviceRequest,
+    Devices,
+    DeviceWish,
+    ResourceClaim,
+    SameAttribute,
+    Value,
+    Verdict,
+)
+from hetsched.contracts.errors import InputError
+
+from . import keys
+from .cel_selectors import Answer, expression, is_version, quantity, version
+from .fields import View
+
+_DEVICE = {"name", "attributes", "capacity", "taints", keys.EXPORT_BLOCKED}
+_ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
+_REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "name"}
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+Plain = dict[str, Any]
+
+
+class DeviceReader:
+    """Reads the objects of one file or cluster; `known` are devices of a cluster that claims may ask for."""
+
+    def __init__(self, known: Devices | None = None) -> None:
+        self._known = known or Devices()
+        self._slices: list[tuple[View, str]] = []
+        self._classes: dict[str, tuple[str, ...]] = {}
+        self._claims: dict[str, ResourceClaim] = {}
+
+    def slice(self, root: View) -> None:
+        spec = root.view("spec")
+        self._slices.append((spec, f"{spec.text('driver')}/{spec.view('pool').text('name')}"))
+
+    def device_class(self, root: View) -> None:
+        self._classes[root.view("metadata").text("name")] = _selectors(root.view("spec"))
+
+    def claim(self, root: View, namespace: str) -> None:
+        found = resource_claim(root, namespace)
+        self._claims[found.key] = found
+
+    def devices(self) -> Devices:
+        """Return what was read, with what every selector says of the devices it is asked about."""
+        newest: dict[str, int] = {}
+        for spec, pool in self._slices:
+            newest[pool] = max(newest.get(pool, 0), spec.view("pool").integer("generation"))
+        current = [
+            (spec, pool) for spec, pool in self._slices if spec.view("pool").integer("generation") == newest[pool]
+        ]
+        counts: dict[str, int] = {}
+        wanted: dict[str, int] = {}
+        for spec, pool in current:
+            counts[pool] = counts.get(pool, 0) + 1
+            wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
+        incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
+        read = [one for spec, pool in current if pool not in incomplete for one in _devices_of(spec)]
+        devices = tuple(read) or self._known.devices
+        classes = {**self._known.classes, **self._classes}
+        verdicts = _evaluate(devices, classes, self._claims.values())
+        return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
+
+
+def _devices_of(spec: View) -> Iterator[Device]:
+    driver, pool = spec.text("driver"), spec.view("pool").text("name")
+    blocked = ""
+    if spec.value.get("sharedCounters"):
+        blocked = "spec.sharedCounters"
+    node, everywhere = spec.text("nodeName"), spec.flag("allNodes")
+    if not node and not everywhere:
+        blocked = blocked or ("spec.nodeSelector" if "nodeSelector" in spec else "spec.perDeviceNodeSelection")
+    for device in spec.views("devices"):
+        attributes, odd = _attributes(device, driver)
+        extra = sorted(set(device.value) - _DEVICE)
+        why = device.text(keys.EXPORT_BLOCKED) or blocked or (f"devices[].{extra[0]}" if extra else "")
+        versions = tuple(
+            "/".join(_qualified(key, driver))
+            for key, holder in device.view("attributes").value.items()
+            if isinstance(holder, dict) and "version" in holder
+        )
+        yield Device(
+            id=DeviceId(driver, pool, device.text("name")),
+            node=node,
+            attributes=attributes,
+            versions=versions,
+            capacity=_capacity(device, driver),
+            blocked=why or _taint(device) or odd,
+        )
+
+
+def _taint(device: View) -> str:
+    taints = [taint.text("key") for taint in device.views("taints") if taint.text("effect") in _KEEPS_OFF]
+    return f"taint {taints[0]}" if taints else ""
+
+
+def _attributes(device: View, driver: str) -> tuple[dict[str, Value], str]:
+    """Return attributes by qualified name, and one of a kind that is unknown here."""
+    found: dict[str, Value] = {}
+    odd = ""
+    for key, holder in device.view("attributes").value.items():
+        facts: Plain = holder if isinstance(holder, dict) else {}
+        kind: str = next(iter(facts), "")
+        value: Any = facts.get(kind)
+        fits = kind in _ATTRIBUTES and type(value) is _ATTRIBUTES[kind]
+        if not fits or (kind == "version" and not is_version(value)):
+            odd = odd or f"devices[].attributes[{key}].{kind}"
+        else:
+            found["/".join(_qualified(key, driver))] = value
+    return found, odd
+
+
+def _capacity(device: View, driver: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key, holder in device.view("capacity").value.items():
+        try:
+            found["/".join(_qualified(key, driver))] = quantity(holder["value"])
+        except (InputError, KeyError, TypeError):
+            continue  # an expression that asks for it finds it absent
+    return found
+
+
+def _qualified(key: str, driver: str) -> tuple[str, str]:
+    domain, slash, name = key.rpartition("/")
+    return (domain if slash else driver), name
+
+
+def _plain_of(device: Device) -> Plain:
+    """Return what an expression sees of a device: attributes and capacity by domain and name."""
+    attributes: dict[str, Plain] = {}
+    for key, value in device.attributes.items():
+        domain, _, name = key.rpartition("/")
+        attributes.setdefault(domain, {})[name] = version(str(value)) if key in device.versions else value
+    capacity: dict[str, Plain] = {}
+    for key, amount in device.capacity.items():
+        domain, _, name = key.rpartition("/")
+        capacity.setdefault(domain, {})[name] = amount
+    return {"driver": device.id.driver, "attributes": attributes, "capacity": capacity}
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def resource_claim(root: View, namespace: str) -> ResourceClaim:
+    """Read a ResourceClaim; what we do not do is named in `unsupported`."""
+    meta, devices, status = root.view("metadata"), root.view("spec").view("devices"), root.view("status")
+    unsupported: list[str] = []
+    requests = tuple(_request(request, unsupported) for request in devices.views("requests"))
+    constraints = []
+    for constraint in devices.views("constraints"):
+        if "matchAttribute" not in constraint or set(constraint.value) - {"matchAttribute", "requests"}:
+            unsupported.append(constraint.place(next(iter(set(constraint.value) - {"requests"}), "")))
+        constraints.append(
+            SameAttribute(constraint.text("matchAttribute"), tuple(constraint.value.get("requests") or ()))
+        )
+    if sum(max((wish.count for wish in request.wishes), default=0) for request in requests) > MOST_RESULTS:
+        unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
+    allocation = status.view("allocation")
+    results = allocation.view("devices").views("results")
+    allocated = tuple(DeviceId(one.text("driver"), one.text("pool"), one.text("device")) for one in results)
+    node, elsewhere = _node_of(allocation)
+    if elsewhere:
+        unsupported.append("status.allocation.nodeSelector")
+    return ResourceClaim(
+        namespace=namespace,
+        name=meta.text("name"),
+        uid=meta.text("uid"),
+        requests=requests,
+        constraints=tuple(constraints),
+        allocated=allocated if "allocation" in status else None,
+        node=node,
+        users=tuple(user.text("uid") for user in status.views("reservedFor")),
+        deleting="deletionTimestamp" in meta,
+        unsupported=devices.text(keys.EXPORT_UNSUPPORTED) or (unsupported[0] if unsupported else ""),
+    )
+
+
+def _request(request: View, unsupported: list[str]) -> DeviceRequest:
+    alternatives = request.views("firstAvailable")
+    wishes = alternatives or [request.view("exactly")]
+    extra = sorted(set(request.value) - {"name", "exactly", "firstAvailable"})
+    if extra:
+        unsupported.append(request.place(extra[0]))
+    return DeviceRequest(request.text("name"), tuple(_wish(wish, unsupported) for wish in wishes))
+
+
+def _wish(wish: View, unsupported: list[str]) -> DeviceWish:
+    extra = sorted(set(wish.value) - _REQUEST)
+    if extra:
+        unsupported.append(wish.place(extra[0]))
+    if wish.flag("adminAccess"):
+        unsupported.append(wish.place("adminAccess"))
+    mode = wish.text("allocationMode", "ExactCount")
+    if mode not in ("ExactCount", "All"):
+        unsupported.append(wish.place("allocationMode"))
+    count = wish.integer("count", 1, least=1)
+    return DeviceWish(wish.text("name"), wish.text("deviceClassName"), _selectors(wish), count, mode == "All")
+
+
+def _node_of(allocation: View) -> tuple[str, bool]:
+    """Return the one node that an allocation is bound to, and whether it says anything else of nodes."""
+    terms = allocation.view("nodeSelector").views("nodeSelectorTerms")
+    if not terms:
+        return "", False
+    fields = terms[0].views("matchFields")
+    if len(terms) > 1 or len(fields) != 1 or terms[0].views("matchExpressions"):
+        return "", True
+    values = fields[0].value.get("values") or []
+    if fields[0].text("key") != "metadata.name" or fields[0].text("operator") != "In" or len(values) != 1:
+        return "", True
+    return str(values[0]), False
+
+
+def _selectors(holder: View) -> tuple[str, ...]:
+    found = []
+    for selector in holder.views("selectors"):
+        # A selector that is no expression can never be told to hold.
+        found.append(selector.view("cel").text("expression") if "cel" in selector else "")
+    return tuple(found)
+
+
+# -- what selectors say ------------------------------------------------------------------------------------------------
+
+
+def _evaluate(
+    devices: Sequence[Device], classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]
+) -> dict[str, Verdict]:
+    """Return for each selector that is asked for what it says of the devices that are asked about."""
+    chains = {
+        (*classes.get(wish.device_class, ()), *wish.selectors)
+        for claim in claims
+        for request in claim.requests
+        for wish in request.wishes
+    }
+    texts = [json.dumps(_plain_of(device), sort_keys=True) for device in devices] if chains else []
+    answers: dict[str, dict[int, Answer]] = {}
+    for chain in sorted(chains):
+        left: Iterable[int] = range(len(devices))
+        for selector in chain:
+            known = answers.setdefault(selector, {})
+            for place in left:
+                if place not in known:
+                    known[place] = _answer(selector, texts[place])
+            left = [place for place in left if known[place][0]]
+    return {selector: _verdict(known) for selector, known in answers.items()}
+
+
+def _verdict(known: dict[int, Answer]) -> Verdict:
+    true = tuple(place for place, (answer, _) in known.items() if answer)
+    unknown = tuple(place for place, (answer, _) in known.items() if answer is None)
+    return Verdict(true, unknown, known[unknown[0]][1] if unknown else "")
+
+
+@lru_cache(maxsize=200_000)
+def _answer(selector: str, facts: str) -> Answer:
+    return expression(selector).evaluate(json.loads(facts))

@@ -1,0 +1,106 @@
+"""GoldenPlacement objects: what is agreed on, as files that stand beside the policies they guard.
+
+Rule: `spec.pod` is a manifest of one pod, a Job or Deployment stands for one of its pods; `spec.expect` says one thing;
+`spec.policy` names the policy that is guarded, none means all. Other objects of the files are left alone.
+
+    apiVersion: hetsched.io/v1alpha1
+    kind: GoldenPlacement
+    metadata: {name: inference-on-a100}
+    spec: {policy: hetsched, expect: {selector: {gpu: a100}}, pod: {apiVersion: v1, kind: Pod, …}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters.files import Source, parse_workload
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import Expectation
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.framework.isa_strings import required_isa
+from hetsched.engine.simulation.golden_placements import Golden
+
+from .documents import Document, load_documents
+
+KIND = "GoldenPlacement"
+API_VERSION = "hetsched.io/v1alpha1"
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """A golden placement of a file, and the policy that it guards, "" for all."""
+
+    golden: Golden
+    policy: str
+
+
+class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pod: dict[str, Any]
+    expect: Expectation
+    policy: str = ""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec
+
+
+def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterContent) -> list[Agreed]:
+    """Read golden placements for a cluster, whose classes and groups their pods may name.
+
+    Raises: InputError `GoldensMissing`, `GoldenMalformed`, or what is wrong with a pod or an expectation.
+    """
+    documents = [document for name, data in sources for document in load_documents(data, name=name)]
+    found = [_read(document, cluster, known) for document in documents if _is_golden(document)]
+    if not found:
+        raise InputError("GoldensMissing", f"there is no {KIND} in it", place=", ".join(name for name, _ in sources))
+    names = [one.golden.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("ObjectDuplicate", f"two {KIND} objects are called {name}")
+    return found
+
+
+def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
+    """Read a manifest of one pod; a Job or Deployment stands for one of its pods.
+
+    Raises: InputError `GoldenPodInvalid`, or what is wrong with the manifest.
+    """
+    pods = parse_workload([("manifest", data)], known=known).pending
+    if not pods or len({pod.shape for pod in pods}) > 1:
+        said = "holds no pod to place" if not pods else "holds pods that ask for different things"
+        raise InputError("GoldenPodInvalid", f"the manifest {said}, not one", place="manifest")
+    return pods[0]
+
+
+def golden_object(name: str, policy: str, expect: Expectation, pod: Any) -> dict[str, Any]:
+    """Return a golden placement as an object; `pod` is the object of its pod."""
+    guarded = {"policy": policy} if policy else {}
+    spec = {**guarded, "expect": msgspec.to_builtins(expect), "pod": pod}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+
+def _is_golden(document: Document) -> bool:
+    return document.object.get("kind") == KIND and document.object.get("apiVersion") == API_VERSION
+
+
+def _read(document: Document, cluster: str, known: ClusterContent) -> Agreed:
+    try:
+        found = msgspec.convert(document.object, _Object)
+        found.spec.expect.checked()
+        if found.spec.expect.isa:
+            required_isa(found.spec.expect.isa)
+        pod = one_pod(msgspec.json.encode(found.spec.pod), known)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$.")
+        raise document.locate(InputError("GoldenMalformed", message, place=place.rstrip("`"))) from None
+    except InputError as error:
+        raise document.locate(error) from None
+    return Agreed(Golden(found.metadata.name, cluster, pod, found.spec.expect), found.spec.policy)

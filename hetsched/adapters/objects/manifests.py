@@ -1,0 +1,360 @@
+"""Kubernetes objects as one `ClusterContent`.
+
+Problem: a file is a bag of objects that refer to each other by name, in any order; one wrong object must refuse all.
+Rule: names that others refer to (classes, groups, namespaces) are read first, then nodes and pods, then what describes
+a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) is joined to it by name, NodeUsage before NodeMetrics;
+what describes an absent node is dropped.
+Kinds that nothing is read from are ignored; those of a workload file that make pods are named as left out. File order
+is kept. Objects with `generateName` get the letters that their submission stands for, or numbers where there is none.
+Source: the public contract, "Objects in"; Kubernetes API conventions, "Generated values".
+Invariant: nothing is returned unless every object was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters import metrics
+from hetsched.contracts.cluster import (
+    ClusterContent,
+    DisruptionBudget,
+    ElasticQuota,
+    PodUsage,
+    PriorityClass,
+    RuntimeClass,
+)
+from hetsched.contracts.devices import Devices
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.storage import Storage
+from hetsched.contracts.workload import PodGroup, PodSpec
+
+from . import controllers, keys, nodes, quotas_and_budgets, selectors, storage
+from .demands import group_name
+from .devices import DeviceReader
+from .documents import Document
+from .fields import View, metadata
+from .pods import Names, PodReader, namespace_of, preempts
+
+
+def read_content(
+    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None, names: str = ""
+) -> ClusterContent:
+    """Convert objects; controllers are expanded in a workload file only.
+
+    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name. `names` is what
+    generated names are made of.
+
+    Raises: InputError naming file, document, field path and reason; nothing is converted then.
+    """
+    reading = _Reading(workload, names)
+    for document in documents:
+        reading.sort(document)
+    own = reading.definitions(known)
+    known_names = Names.of(own) if known is None else Names.of(known, own)
+    reading.read_pods(PodReader(known_names))
+    return msgspec.structs.replace(
+        own,
+        nodes=reading.read_nodes(),
+        running=tuple(reading.running),
+        pending=tuple(reading.pending),
+        budgets=reading.read_budgets(),
+        pod_usages=reading.read_pod_usages(),
+        left_out=tuple(reading.left_out),
+    )
+
+
+def generated_name(stem: str, names: str, number: int) -> str:
+    """Return the name of the object of this number, from 0, with this `generateName`.
+
+    The same `names` gives the same name always, another one another; without it the name is the number.
+    """
+    if not names:
+        return f"{stem}{number}"
+    digest = blake2b(f"{names}\0{stem}\0{number}".encode(), digest_size=_LETTERS_OF_NAME).digest()
+    return stem[: _MOST_GENERATED - _LETTERS_OF_NAME] + "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
+
+
+class _Reading:
+    """One file on its way in: objects sorted by what they are read for."""
+
+    def __init__(self, workload: bool, names: str) -> None:
+        self._workload = workload
+        self._names = names
+        self._sorted: dict[str, list[tuple[Document, View]]] = {}
+        self._seen: set[tuple[str, str, str]] = set()
+        self._taken: set[str] = set()
+        self._generated: dict[str, int] = {}
+        self.running: list[PodSpec] = []
+        self.pending: list[PodSpec] = []
+        self.left_out: list[str] = []
+
+    def sort(self, document: Document) -> None:
+        kind, group = document.object["kind"], document.object["apiVersion"].rpartition("/")[0]
+        if (kind, group) not in _READ:
+            if self._workload and (kind, group) in _MADE_ELSEWHERE:
+                with _Placed(document):
+                    self.left_out.append(_name_of(document))
+            return
+        root = View(document.object)
+        with _Placed(document):
+            if kind in _NAMESPACED:
+                root = self._named(root)
+            meta = metadata(root)
+            key = (kind, namespace_of(meta) if kind in _NAMESPACED else "", meta.text("name"))
+            if key in self._seen:
+                meta.fail(f"two objects of kind {kind} have the name {key[2]!r}", "name", code="ObjectDuplicate")
+            self._seen.add(key)
+        self._sorted.setdefault("Pods" if kind == "Pod" or kind in controllers.KINDS else kind, []).append(
+            (document, root)
+        )
+
+    def _named(self, root: View) -> View:
+        """Give an object with `generateName` its name, as the API server would."""
+        meta = root.view("metadata")
+        stem = meta.text("generateName")
+        if not stem or "name" in meta:
+            return root
+        number = self._generated[stem] = self._generated.get(stem, -1) + 1
+        return View({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
+
+    def _each(self, kind: str, read: Callable[[View], Any]) -> dict[str, Any]:
+        """Read all objects of a kind, by name."""
+        found = {}
+        for document, root in self._sorted.get(kind, ()):
+            with _Placed(document):
+                found[root.view("metadata").text("name")] = read(root)
+        return found
+
+    def definitions(self, known: ClusterContent | None = None) -> ClusterContent:
+        groups: dict[str, PodGroup] = {}
+        for document, root in self._sorted.get("PodGroup", ()):
+            with _Placed(document):
+                meta = root.view("metadata")
+                native = document.object["apiVersion"].startswith("scheduling.k8s.io/")
+                name = group_name(meta.text("name")) if native else meta.text("name")
+                read = _native_group if native else _pod_group
+                groups[f"{namespace_of(meta)}/{name}"] = read(root.view("spec"))
+        for document, root in self._sorted.get("Workload", ()):
+            with _Placed(document):
+                meta = root.view("metadata")
+                for group in root.view("spec").views("podGroups"):
+                    name = group_name(f"{meta.text('name')}.{group.text('name')}")
+                    groups[f"{namespace_of(meta)}/{name}"] = _native_group(group, "policy")
+        return ClusterContent(
+            policies=tuple(self._each("SchedulingPolicy", _policy).values()),
+            namespaces=self._each("Namespace", lambda root: root.view("metadata").labels()),
+            namespace_policies={
+                name: policy for name, policy in self._each("Namespace", _namespace_policy).items() if policy
+            },
+            priority_classes=self._each("PriorityClass", _priority_class),
+            runtime_classes=self._each("RuntimeClass", _runtime_class),
+            pod_groups=groups,
+            storage=self._storage(),
+            devices=self._devices(known),
+            quotas=self._quotas(),
+        )
+
+    def _storage(self) -> Storage:
+        claims = {}
+        for document, root in self._sorted.get("PersistentVolumeClaim", ()):
+            with _Placed(document):
+                claim = storage.volume_claim(root, namespace_of(root.view("metadata")))
+                claims[claim.key] = claim
+        volumes = self._each("PersistentVolume", storage.persistent_volume)
+        return Storage(volumes, claims, self._each("StorageClass", storage.storage_class))
+
+    def _devices(self, known: ClusterContent | None) -> Devices:
+        reader = DeviceReader(None if known is None else known.devices)
+        for kind, read in (("ResourceSlice", reader.slice), ("DeviceClass", reader.device_class)):
+            self._each(kind, read)
+        for document, root in self._sorted.get("ResourceClaim", ()):
+            with _Placed(document):
+                reader.claim(root, namespace_of(root.view("metadata")))
+        return reader.devices()
+
+    def _quotas(self) -> tuple[ElasticQuota, ...]:
+        found: dict[str, ElasticQuota] = {}
+        for document, root in self._sorted.get("ElasticQuota", ()):
+            with _Placed(document):
+                quota = quotas_and_budgets.elastic_quota(root)
+                if quota.namespace in found:
+                    message = f"namespace {quota.namespace} has a quota already: {found[quota.namespace].name}"
+                    root.view("metadata").fail(message, "namespace", code="QuotaDuplicate")
+                found[quota.namespace] = quota
+        return tuple(found.values())
+
+    def read_budgets(self) -> tuple[DisruptionBudget, ...]:
+        pods = [*self.running, *self.pending]
+        found = []
+        for document, root in self._sorted.get("PodDisruptionBudget", ()):
+            with _Placed(document):
+                found.append(quotas_and_budgets.disruption_budget(root, pods))
+        return tuple(found)
+
+    def read_pod_usages(self) -> tuple[PodUsage, ...]:
+        found = []
+        for document, root in self._sorted.get("PodMetrics", ()):
+            with _Placed(document):
+                found.append(metrics.pod_usage(root))
+        return metrics.of_controllers(found, [*self.running, *self.pending])
+
+    def read_pods(self, reader: PodReader) -> None:
+        own = [(document, root) for document, root in self._sorted.get("Pods", ()) if root.value["kind"] == "Pod"]
+        self._taken.update(
+            f"{namespace_of(root.view('metadata'))}/{root.view('metadata').text('name')}" for _, root in own
+        )
+        for document, root in self._sorted.get("Pods", ()):
+            kind = root.value["kind"]
+            with _Placed(document):
+                if self._workload:
+                    _check_size(root.view("spec") if kind == "Pod" else root.view("spec").view("template").view("spec"))
+                if kind == "Pod":
+                    pod = reader.pod(root)
+                    if pod is not None:
+                        (self.running if pod.node_name else self.pending).append(pod)
+                elif self._workload:
+                    pods = list(controllers.expand(root, kind, reader, self._taken))
+                    self._taken.update(pod.key for pod in pods)
+                    self.pending.extend(pods)
+
+    def read_nodes(self) -> tuple[NodeReport, ...]:
+        reports: dict[str, NodeReport] = self._each("Node", nodes.node)
+        problems: dict[str, list[str]] = {}
+
+        def topology(root: View) -> dict[str, Any]:
+            own = problems.setdefault(root.view("metadata").text("name"), [])
+            power = nodes.power(root, own)
+            # An object that was written for the sake of power alone says nothing about zones.
+            numa = nodes.numa(root, own) if power is None or "zones" in root else None
+            return {"numa": numa, "power": power}
+
+        for kind, read in (
+            ("NodeGpu", lambda root: {"gpus": nodes.cards(root)}),
+            ("NodeMetrics", lambda root: {"usage": metrics.node_usage(root)}),
+            ("NodeUsage", lambda root: {"usage": nodes.usage(root)}),
+            ("CSINode", lambda root: {"attach_limits": storage.attach_limits(root)}),
+            ("NodeResourceTopology", topology),
+        ):
+            for name, facts in self._each(kind, read).items():
+                if name in reports:
+                    reports[name] = msgspec.structs.replace(reports[name], **facts)
+        for name, found in problems.items():
+            if found and name in reports:
+                reports[name] = msgspec.structs.replace(reports[name], problems=(*reports[name].problems, *found))
+        return tuple(nodes.with_vendors(report) for report in reports.values())
+
+
+def _check_size(spec: View) -> None:
+    """Refuse a pod whose spec is larger than one may be submitted; what a cluster has is read as it is."""
+    size = len(msgspec.json.encode(spec.value))
+    if size > MOST_SPEC_BYTES:
+        message = f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec"
+        spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")
+
+
+class _Placed:
+    """Say of an error inside the block in which document it is."""
+
+    __slots__ = ("_document",)
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InputError):
+            raise self._document.locate(error) from None
+
+
+def _priority_class(root: View) -> PriorityClass:
+    value = root.integer("value", least=-(2**31), most=2**31 - 1)
+    return PriorityClass(value, root.flag("globalDefault"), preempts(root))
+
+
+def _runtime_class(root: View) -> RuntimeClass:
+    scheduling = root.view("scheduling")
+    return RuntimeClass(
+        overhead=tuple(sorted(root.view("overhead").amounts("podFixed").items())),
+        node_selector=selectors.node_selector(scheduling),
+        tolerations=selectors.tolerations(scheduling),
+    )
+
+
+def _pod_group(spec: View) -> PodGroup:
+    return PodGroup(
+        min_member=spec.integer("minMember", 1, least=1, most=2**31 - 1),
+        timeout_seconds=spec.maybe_integer("scheduleTimeoutSeconds", most=2**31 - 1),
+        min_resources=tuple(sorted(spec.amounts("minResources").items())),
+    )
+
+
+def _native_group(spec: View, policy: str = "schedulingPolicy") -> PodGroup:
+    """Read a group of Kubernetes' own; one that is no gang may start with any member."""
+    gang = spec.view(policy).view("gang")
+    unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
+    return PodGroup(
+        min_member=gang.integer("minCount", 1, least=1, most=2**31 - 1),
+        native=True,
+        unsupported=f"spec.{unsupported[0]}" if unsupported else "",
+    )
+
+
+def _namespace_policy(root: View) -> str:
+    return root.view("metadata").annotations().get(keys.POLICY, "").strip()
+
+
+def _policy(root: View) -> PolicySpec:
+    meta, spec = root.view("metadata"), root.view("spec")
+    name = meta.name(label=True)
+    if not spec.views("plugins"):
+        spec.fail("must have at least one plugin", "plugins", code="PolicyMalformed")
+    try:
+        policy = msgspec.convert({**spec.value, "name": name}, PolicySpec)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        raise InputError("PolicyMalformed", message, place=f"spec{place.rstrip('`')}") from None
+    used = [plugin.name for plugin in policy.plugins]
+    for position, plugin in enumerate(used):
+        if plugin in used[:position]:
+            spec.views("plugins")[position].fail(f"{plugin} stands twice", "name", code="PolicyMalformed")
+    return policy
+
+
+def _name_of(document: Document) -> str:
+    meta = View(document.object).view("metadata")
+    return f"{document.object['kind']} {namespace_of(meta)}/{meta.text('name') or meta.text('generateName')}"
+
+
+MOST_SPEC_BYTES = 256 * 1024
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: no words come of them
+_LETTERS_OF_NAME = 8
+_MOST_GENERATED = 63
+# Their pods come one a node, or at times: neither is a number of pods to place now.
+_MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
+_NAMESPACED = {
+    "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ResourceClaim", "ElasticQuota",
+    "PodDisruptionBudget", "PodMetrics", *controllers.KINDS,
+}  # fmt: skip
+_CRANE = "topology.crane.io"
+_READ = {
+    ("Node", ""), ("Pod", ""), ("Namespace", ""),
+    ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
+    ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
+    ("PodGroup", "scheduling.k8s.io"), ("Workload", "scheduling.k8s.io"),
+    ("PersistentVolume", ""), ("PersistentVolumeClaim", ""), ("StorageClass", "storage.k8s.io"),
+    ("CSINode", "storage.k8s.io"),
+    ("ResourceSlice", "resource.k8s.io"), ("DeviceClass", "resource.k8s.io"), ("ResourceClaim", "resource.k8s.io"),
+    ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
+    ("PodDisruptionBudget", "policy"), ("PodMetrics", "metrics.k8s.io"), ("NodeMetrics", "metrics.k8s.io"),
+    ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),
+    ("NodeGpu", "hetsched.io"), ("NodeUsage", "hetsched.io"), ("SchedulingPolicy", "hetsched.io"),
+    *((kind, group.rstrip("/")) for kind, group in controllers.KINDS.items()),
+}  # fmt: skip

@@ -1,0 +1,99 @@
+"""What is known of a pod's images, as part of what it asks for.
+
+Rule: facts are put into a pod where it is read: by its annotation `hetsched.io/image-platforms` (a JSON object: image
+-> list of platforms, or a text that says why they are unknown) and, on a live cluster, by the indexes that were read
+there, which count more. The images of a pod narrow its nodes together; one that nothing is known of narrows nothing,
+and is said to be unknown. A 64-bit node takes images that are built for its 32-bit sibling only, as containerd does.
+Pods that select nodes of another system than Linux are left alone.
+Source: public contract section 1; containerd/platforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from json import JSONDecodeError
+
+import msgspec
+
+from hetsched.adapters.objects.documents import read_json
+from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.wishes import IMAGE_PLATFORMS
+from hetsched.contracts.workload import ImageDemand, ImageFacts, IsaDemand, PodSpec, Shape
+from hetsched.isa import Isa
+from hetsched.isa.platforms import floor, image_floors, normalise, pod_floors
+
+MOST_PLATFORMS = 256
+_OLDER = {"amd64": "386", "arm64": "arm"}
+
+
+def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
+    """Return a pod with what is known of its images; where nothing new is, what it says itself stays."""
+    stated = {facts.image: facts for facts in pod.image_facts}
+    facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
+    found = tuple(one for one in facts if one is not None)
+    return msgspec.structs.replace(pod, image_facts=found, shape=with_demand(pod.shape, found))
+
+
+def without_facts(pod: PodSpec) -> PodSpec:
+    """Return a pod as if nobody had looked at its images."""
+    return msgspec.structs.replace(pod, image_facts=(), shape=with_demand(pod.shape, ())) if pod.image_facts else pod
+
+
+def with_demand(shape: Shape, facts: tuple[ImageFacts, ...]) -> Shape:
+    """Return a shape that asks for what the images need."""
+    demand = None if dict(shape.node_selector).get("kubernetes.io/os", "linux") != "linux" else demand_of(facts)
+    isa = msgspec.structs.replace(shape.isa or IsaDemand(), images=demand)
+    return msgspec.structs.replace(shape, isa=isa if isa.is_stated or isa.images else None)
+
+
+def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
+    """Return what a pod's images ask of a node together, None where nobody looked at any."""
+    if not facts:
+        return None
+    known = [_floors(one.platforms) for one in facts if not one.unknown]
+    floors = tuple(sorted(pod_floors(known).items())) if known else None
+    written = None if floors is None else tuple((arch, isa.canonical if isa else "") for arch, isa in floors)
+    return ImageDemand(written, unknown=len(known) < len(facts))
+
+
+def stated_facts(
+    annotations: Mapping[str, str], images: tuple[str, ...], problems: list[Problem]
+) -> tuple[ImageFacts, ...]:
+    """Read what a pod itself says of its images."""
+    if IMAGE_PLATFORMS not in annotations:
+        return ()
+    try:
+        stated = read_json(annotations[IMAGE_PLATFORMS])
+        if not isinstance(stated, dict):
+            raise InputError("ImagePlatformsInvalid", "it must be a JSON object: image to list of platforms")
+        return tuple(_stated(image, stated[image]) for image in images if image in stated)
+    except JSONDecodeError as error:
+        problems.append(Problem("ImagePlatformsInvalid", IMAGE_PLATFORMS, f"it is not JSON: {error.msg}"))
+    except InputError as error:
+        problems.append(Problem(error.code, IMAGE_PLATFORMS, error.message))
+    return ()
+
+
+def _stated(image: str, said: object) -> ImageFacts:
+    if isinstance(said, str) and 0 < len(said) <= 1000:
+        return ImageFacts(image, unknown=said)
+    if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(one, str) for one in said):
+        raise InputError("ImagePlatformsInvalid", f"{image[:80]!r}: it must be a list of platforms, or a reason")
+    for platform in said:
+        normalise(platform)
+    return ImageFacts(image, tuple(said))
+
+
+def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:
+    """Return what was read, else what was known or stated before, else why nothing is known."""
+    if read is not None and (not read.unknown or stated is None or stated.unknown):
+        return read
+    return stated
+
+
+def _floors(platforms: tuple[str, ...]) -> dict[str, Isa | None]:
+    floors = image_floors(platforms)
+    for arch, older in _OLDER.items():
+        if older in floors:
+            floors.setdefault(arch, floor(arch))
+    return floors

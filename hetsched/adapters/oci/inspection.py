@@ -1,0 +1,228 @@
+"""What programs and images need of a node, from their bytes alone.
+
+Rule: an ELF file states its own need. An image needs what its platforms ask, raised by what the program it starts
+needs. A folder needs, for each architecture, all that its programs need together. Nothing is run or unpacked, links of
+a folder are not followed, and what is looked at is bounded; what was left out is said in `problems`.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from hetsched.contracts.errors import InputError
+from hetsched.isa import parse
+from hetsched.isa.elf import ElfNeed, inspect_elf
+from hetsched.isa.platforms import image_floors, image_warnings, normalise
+from hetsched.isa.union import joint_requirement
+
+from .entrypoint import entry_programs
+from .layout import Image, Layout, opened
+
+MAX_FILES = 100_000
+MAX_PROGRAMS = 5_000
+MAX_IMAGES = 16
+_MAX_PROBLEMS = 100
+_TAR_MAGIC = slice(257, 262)
+_ARCHITECTURES = {"x86-64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le", "s390": "s390x", "loongarch": "loong64"}
+
+
+class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One program, where it lies, and what it needs; `requirement` None: its machine is outside the lattice."""
+
+    file: str
+    machine: str
+    bits: int
+    requirement: str | None
+    evidence: str
+    arch_attribute: str | None = None
+    platform: str = ""
+
+
+class Inspection(msgspec.Struct, frozen=True, rename="camel"):
+    """What was found. `requirements` is by Kubernetes architecture, `requirement` is there where it is only one."""
+
+    format: str
+    requirements: dict[str, str | None]
+    platforms: tuple[str, ...] = ()
+    programs: tuple[ProgramNeed, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str | None:
+        return next(iter(self.requirements.values())) if len(self.requirements) == 1 else None
+
+    def document(self) -> dict[str, Any]:
+        """Return what `hetsched isa inspect -o json` and REST say, but for the file's name."""
+        if self.format == "elf":
+            program: dict[str, Any] = msgspec.to_builtins(self.programs[0])
+            del program["file"]
+            return {"format": "elf"} | program
+        document: dict[str, Any] = {"format": self.format}
+        if self.format != "directory":
+            document["platforms"] = list(self.platforms)
+        document |= {"requirements": self.requirements, "requirement": self.requirement}
+        document |= {"warnings": list(self.warnings), "programs": msgspec.to_builtins(self.programs)}
+        return document | {"problems": list(self.problems)}
+
+
+def inspect_bytes(data: bytes, name: str = "") -> Inspection:
+    """Inspect an ELF program or an image archive. Raises: InputError (ElfMalformed, OciMalformed and others)."""
+    if looks_like_archive(data[: _TAR_MAGIC.stop]):
+        return _image(io.BytesIO(data))
+    return _program(memoryview(data), name)
+
+
+def inspect_path(path: Path) -> Inspection:
+    """Inspect a program, an image layout or archive, or a folder of programs. Raises: InputError."""
+    if path.is_dir():
+        return _image(path) if _is_unpacked_image(path) else _folder(path)
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(_TAR_MAGIC.stop)
+            if looks_like_archive(start):
+                return _image(path)
+            return _program(_mapped(stream), str(path))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
+    except OSError as error:
+        raise InputError("FileUnreadable", f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _is_unpacked_image(folder: Path) -> bool:
+    """Tell a layout, or what `docker save` wrote: many another folder has a manifest.json too."""
+    if (folder / "oci-layout").is_file():
+        return True
+    try:
+        with (folder / "manifest.json").open("rb") as file:
+            return b'"Layers"' in file.read(65536)
+    except OSError:
+        return False
+
+
+def looks_like_archive(start: bytes) -> bool:
+    """Tell a tar file, packed or not, by its first 262 bytes."""
+    return start[_TAR_MAGIC] == b"ustar" or start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"))
+
+
+def _program(data: memoryview, name: str) -> Inspection:
+    need = _need(name, inspect_elf(data))
+    return Inspection("elf", {_architecture(need): need.requirement}, programs=(need,))
+
+
+def _image(place: Path | IO[bytes]) -> Inspection:
+    with opened(place) as layout:
+        platforms = layout.platforms()
+        requirements = {name: floor.canonical if floor else None for name, floor in image_floors(platforms).items()}
+        programs, problems = [], []
+        warnings = image_warnings(platforms)
+        for at, image in enumerate(layout.images()):
+            if at >= MAX_IMAGES:
+                problems.append(f"only the first {MAX_IMAGES} images are looked into")
+                break
+            needs, untold = _entry(layout, image)
+            programs += needs
+            problems += [f"{image.platform}: {reason}" for reason in untold]
+            warnings += _raised(requirements, image, needs)
+        form = "oci-layout" if layout.is_oci else "docker-archive"
+    return Inspection(form, requirements, platforms, tuple(programs), _printable(warnings), _printable(problems))
+
+
+def _entry(layout: Layout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
+    if not image.platform.startswith("linux/") or not image.layers:
+        return [], [] if image.layers else ["it has no layers to look into"]
+    try:
+        found, problems = entry_programs(layout.files(image), image.configuration)
+    except InputError as error:
+        return [], [error.message]
+    return [_need(file, need, image.platform) for file, need in found.items()], problems
+
+
+def _raised(requirements: dict[str, str | None], image: Image, needs: list[ProgramNeed]) -> list[str]:
+    """Raise an architecture's need by that of its programs; return what contradicts its platform."""
+    _, architecture, _ = normalise(image.platform)
+    warnings = []
+    for need in needs:
+        if _architecture(need) != architecture:
+            warnings.append(f"{need.file} is a program for {_architecture(need)}, in an image for {image.platform}")
+        elif (floor := requirements.get(architecture)) and need.requirement:
+            # A profile already names more than its programs: only what they need besides is added.
+            raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
+            requirements[architecture] = raised
+    return warnings
+
+
+def _covers(floor: str, requirement: str) -> bool:
+    return parse(requirement).extensions <= parse(floor).extensions
+
+
+def _folder(root: Path) -> Inspection:
+    programs: list[ProgramNeed] = []
+    problems: list[str] = []
+    for at, file in enumerate(_files(root)):
+        if at >= MAX_FILES or len(programs) >= MAX_PROGRAMS:
+            problems.append(f"only the first {at} files are looked at")
+            break
+        try:
+            if (need := _program_file(root, file)) is not None:
+                programs.append(need)
+        except (OSError, ValueError) as error:
+            reason = error.message if isinstance(error, InputError) else str(error)
+            problems.append(f"{file.relative_to(root)}: {reason}")
+    if not programs:
+        raise InputError("OciMalformed", "the folder is no image layout and holds no program")
+    requirements: dict[str, str | None] = {}
+    for architecture in sorted({_architecture(need) for need in programs}):
+        needs = [need.requirement for need in programs if _architecture(need) == architecture]
+        try:
+            requirements[architecture] = joint_requirement(needs)
+        except InputError as error:
+            requirements[architecture] = None
+            problems.append(f"{architecture}: {error.message}")
+    return Inspection("directory", requirements, programs=tuple(programs), problems=_printable(problems))
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yield the plain files below a folder in order; links are not followed."""
+    for folder, folders, names in os.walk(root, followlinks=False):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _program_file(root: Path, file: Path) -> ProgramNeed | None:
+    with file.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            return None
+        return _need(str(file.relative_to(root)), inspect_elf(_mapped(stream)))
+
+
+def _mapped(stream: IO[bytes]) -> memoryview:
+    """Return a file without reading it; it is unmapped when nobody holds a part of it any more."""
+    return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _need(file: str, need: ElfNeed, platform: str = "") -> ProgramNeed:
+    written = file.encode("utf-8", "replace").decode()
+    attribute = need.arch_attribute
+    return ProgramNeed(written, need.machine, need.bits, need.requirement, need.evidence, attribute, platform)
+
+
+def _printable(texts: list[str]) -> tuple[str, ...]:
+    """Replace what names of files hold although it is no UTF-8: JSON cannot hold it."""
+    return tuple(text.encode("utf-8", "replace").decode() for text in texts[:_MAX_PROBLEMS])
+
+
+def _architecture(need: ProgramNeed) -> str:
+    return f"riscv{need.bits}" if need.machine == "riscv" else _ARCHITECTURES.get(need.machine, need.machine)
