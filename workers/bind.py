@@ -38,15 +38,15 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.connecting import api_of, in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal import figures, tally
-from hetsched.journal.moment import shared_now
-from hetsched.journal.prepared import Among, Prepared
+from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import keep_gangs_whole
 from hetsched.placement.granting import granting
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
+from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.snapshot_read import shared_now
 
 PODS_PER_STEP = 500
 BINDINGS_PER_STEP = 200
@@ -169,9 +169,9 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
         # What cannot be taken back now stays with the claim, where everybody sees it.
         with suppress(ApiFailure):
             release(api, one)
-    tally.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
+    counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
     if bound.read:
-        tally.add(figures.READ_BACKS, name, bound.fate.value)
+        counters.add(figures.READ_BACKS, name, bound.fate.value)
     return bound
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 import structlog
 from celery import shared_task
 
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.placement.invariants import CHECKED, check_invariants
 
 _MOST_TOLD = 20
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 @shared_task(name="workers.canary.run")
 def run(queue: str) -> None:
     """Say that somebody works on a queue; the count is written when the task ends."""
-    tally.add(figures.CANARY, queue)
+    counters.add(figures.CANARY, queue)
 
 
 @shared_task(name="workers.canary.check")
@@ -32,5 +32,5 @@ def check() -> int:
     for violation in found[:_MOST_TOLD]:
         log.error("invariant broken", id=violation.id, where=violation.where, reason=violation.message)
     counted = Counter(violation.id for violation in found)
-    tally.put(figures.VIOLATIONS, {(name,): counted[name] for name in (*CHECKED, *counted)})
+    counters.put(figures.VIOLATIONS, {(name,): counted[name] for name in (*CHECKED, *counted)})
     return len(found)

@@ -2,9 +2,9 @@
 
 Problem: whoever else works on a cluster sees only what stands in it, and a restored or second installation too.
 Rule: every so often the worker looks at each live cluster as the account of discovery, compares what stands there with
-what agents said and was believed, and applies what differs (`adapters.kubernetes.node_discovery`). One worker at a time per
-cluster, and only where this installation holds the cluster's Lease. It writes nothing where the account is missing or
-lacks a right, nor where the cluster does not refuse it what is not its own; then it only says what differs.
+what agents said and was believed, and applies what differs (`adapters.kubernetes.node_discovery`). One worker at a time
+per cluster, and only where this installation holds the cluster's Lease. It writes nothing where the account is missing
+or lacks a right, nor where the cluster does not refuse it what is not its own; then it only says what differs.
 Invariants: parts of a node that are in quarantine are left as they stand; a node whose agent is silent keeps what was
 said of it and is marked; nothing is ever deleted.
 """

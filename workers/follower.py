@@ -32,7 +32,7 @@ from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.staleness import tell_watched
-from hetsched.journal import tally
+from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.counting import count_always, count_seldom, count_up
@@ -308,7 +308,7 @@ class Follower:
             rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
         )
         tell_watched(self.lease.cluster_id)
-        tally.flush()
+        counters.flush()
 
 
 class _Known:

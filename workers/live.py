@@ -36,7 +36,7 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
 from hetsched.placement.lifecycle import HOLDING, State
@@ -243,14 +243,14 @@ class Live:
                 return False
             recorded = batch(self._lease, copy, self._cluster.name, self._most, follows=True)
         except Contradiction as refusal:
-            tally.add(figures.BATCHES, self._cluster.name, "refused")
+            counters.add(figures.BATCHES, self._cluster.name, "refused")
             log.warning("batch refused", cluster=self._cluster.pk, pods=refusal.pods, reason=str(refusal))
             self._most = max(1, min(self._most, refusal.pods) // 2)
             self._due = True
             return True
         except Conflict as conflict:
             # Somebody else leads, or wrote meanwhile: who it is shows at the next renewal.
-            tally.add(figures.BATCHES, self._cluster.name, "lost")
+            counters.add(figures.BATCHES, self._cluster.name, "lost")
             log.info("batch lost", cluster=self._cluster.pk, epoch=self._lease.epoch, reason=str(conflict))
             self._asked, self._due = -settings.HETSCHED_LEASE_SECONDS, True
             return True

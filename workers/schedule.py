@@ -31,14 +31,14 @@ from hetsched.inventory.connecting import in_shadow
 from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal import figures, tally
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.disagreeing import note_disagreement
 from hetsched.placement.queue import Waiting, is_any_due, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .deciding import Batch
 
@@ -90,13 +90,13 @@ def _lead(lease: Lease) -> tuple[int, bool]:
         try:
             found = batch(lease, copy, name, most)
         except Contradiction as refusal:
-            tally.add(figures.BATCHES, name, "refused")
+            counters.add(figures.BATCHES, name, "refused")
             log.warning("batch refused", cluster=lease.cluster_id, pods=refusal.pods, reason=str(refusal))
             most = max(1, min(most, refusal.pods) // 2)
             continue
         except Conflict as conflict:
             conflicts += 1
-            tally.add(figures.BATCHES, name, "lost")
+            counters.add(figures.BATCHES, name, "lost")
             log.info("batch lost", cluster=lease.cluster_id, epoch=lease.epoch, reason=str(conflict))
             if conflicts > MOST_CONFLICTS or not leading.renew(lease):
                 return decided, True
@@ -167,15 +167,15 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
 
 def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
     """Count what was recorded."""
-    tally.add(figures.BATCHES, name, "recorded")
+    counters.add(figures.BATCHES, name, "recorded")
     for seconds in took_seconds:
-        tally.observe(figures.DECISION_SECONDS, seconds, name)
+        counters.observe(figures.DECISION_SECONDS, seconds, name)
     for result in results:
-        tally.add(figures.DECISIONS, name, result.verdict.value)
+        counters.add(figures.DECISIONS, name, result.verdict.value)
         if result.waiting.flushed and result.verdict is Verdict.PLACED:
-            tally.add(figures.FLUSHED, name)
+            counters.add(figures.FLUSHED, name)
         for reason in result.reasons:
-            tally.add(figures.REASONS, name, reason.plugin, reason.code)
+            counters.add(figures.REASONS, name, reason.plugin, reason.code)
 
 
 def _nodes(results: Sequence[Result]) -> set[int]:

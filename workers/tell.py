@@ -31,11 +31,11 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connecting import api_of
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
 from hetsched.policies.models import PolicyObject
+from hetsched.storage.prepared_queries import Given, Prepared
 
 PODS_PER_STEP = 100
 REST_SECONDS = 0.1

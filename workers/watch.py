@@ -25,7 +25,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.connecting import check_identity, in_shadow
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal import pulse
+from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
 
 from .follower import Follower, turned
@@ -55,7 +55,7 @@ def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> Non
             log.warning("clusters cannot be looked up", reason=str(error))
         database.close()
         if all(time.monotonic() - at < STUCK_SECONDS for at in list(turned.values())):
-            pulse.beat("watch")
+            heartbeat.beat("watch")
         ended.wait(LOOK_SECONDS)
     for thread in threads.values():
         thread.join()

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group
 
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .models import Token
 from .roles import Action, actions_of

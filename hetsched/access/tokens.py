@@ -28,8 +28,8 @@ from knox.settings import CONSTANTS
 from hetsched.contracts.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
-from hetsched.journal.prepared import Given, Prepared
-from hetsched.journal.sealed import derived
+from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.sealed_secrets import derived
 
 from .models import Token
 from .roles import MAY, Action, Role

@@ -32,7 +32,7 @@ def backup(
     open_server_database(data)
     from django.db import Error
 
-    from hetsched.journal import archive
+    from hetsched.journal import backup as archive
 
     try:
         rows = archive.write(file)
@@ -54,7 +54,7 @@ def restore(
 
     from hetsched.inventory.lease import end_all
     from hetsched.inventory.models import Cluster, Sync
-    from hetsched.journal import archive
+    from hetsched.journal import backup as archive
     from hetsched.placement.invariants import check_invariants
 
     try:

@@ -36,7 +36,7 @@ from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.waits import Event
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
-from hetsched.journal.sealed import seal, unseal
+from hetsched.storage.sealed_secrets import seal, unseal
 
 from .actions import cluster_topic, node_topic, require_reason
 from .collector import Collector

@@ -22,10 +22,10 @@ from django.db.models import F
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import is_ours
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
-from hetsched.journal.prepared import Given, Prepared
-from hetsched.journal.sealed import seal, unseal
+from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.sealed_secrets import seal, unseal
 
 from .actions import require_reason
 from .models import DNS_LABEL, Cluster, ClusterKind, Connection
@@ -159,7 +159,7 @@ def api_of(cluster: Cluster) -> Api:
     name = cluster.name
     api = Api(
         configuration,
-        told=lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status)),
+        told=lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
     _apis[cluster.pk] = (made_of, api)
@@ -190,7 +190,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
     else:
         configuration = inside()
     name = cluster.name
-    told = lambda verb, status: tally.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
+    told = lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
     return Api(configuration, agent="hetsched-discovery", told=told), ""
 
 

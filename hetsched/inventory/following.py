@@ -22,8 +22,8 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
-from hetsched.journal.prepared import Among, Given, Prepared
-from hetsched.journal.rows import insert
+from hetsched.storage.bulk_rows import insert
+from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .actions import FACT_COLUMNS, describe, total_up
 from .facts import merged

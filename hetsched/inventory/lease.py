@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db.models import F, Model, Q
 from django.db.models.functions import Now
 
-from hetsched.journal.prepared import Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import Given, Prepared, PreparedUpdate
 
 from .models import Cluster, Connection
 

@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from django.db.models import F, Model, QuerySet
 
-from hetsched.journal import figures, tally
-from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
-from hetsched.journal.rows import update
+from hetsched.journal import counters, figures
+from hetsched.storage.bulk_rows import update
+from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
 
 from .models import Cluster, Node
 
@@ -77,7 +77,7 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
         if epoch is not None:
             stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
             for name in stale.values_list("name", flat=True):
-                tally.add(figures.STALE_EPOCHS, name)
+                counters.add(figures.STALE_EPOCHS, name)
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     (cluster,) = _CLUSTER(cluster=cluster_id)
     return cluster

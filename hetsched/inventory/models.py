@@ -21,7 +21,7 @@ from hetsched.contracts.discovery import Discovery
 from hetsched.contracts.doubts import Doubt
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
-from hetsched.journal.fields import StructField
+from hetsched.storage.json_fields import StructField
 
 from .collector import Collector  # noqa: F401 - a table of this app
 from .image_index import ImageIndex  # noqa: F401 - a table of this app

@@ -15,7 +15,7 @@ from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedCon
 from hetsched.contracts.collected import CollectedFact
 from hetsched.contracts.facts import Claims, FactInQuarantine, Override
 from hetsched.contracts.node_report import NodeReport
-from hetsched.journal.fields import StructField
+from hetsched.storage.json_fields import StructField
 
 
 class NodeFacts(models.Model):

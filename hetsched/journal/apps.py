@@ -8,10 +8,11 @@ class JournalConfig(AppConfig):
     verbose_name = _("Journal")
 
     def ready(self) -> None:
-        from .guards import Guard, append_only, guard, install_of
+        from hetsched.storage.triggers import Guard, append_only, guard, install_of
+
         from .models import AuditEntry, AuditSeal
 
         append_only(AuditEntry)
         fixed = ("first_entry", "last_entry", "entries", "digest", "key", "sealed_at")
         guard(Guard("journal_auditseal_fixed", AuditSeal, "what a seal says does not change", fixed))
-        post_migrate.connect(install_of, dispatch_uid="hetsched.journal.guards")
+        post_migrate.connect(install_of, dispatch_uid="hetsched.storage.triggers")

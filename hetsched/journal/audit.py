@@ -13,8 +13,9 @@ import msgspec
 from django.db import models
 from structlog.contextvars import get_contextvars
 
+from hetsched.storage.bulk_rows import insert, new
+
 from .models import AuditEntry
-from .rows import insert, new
 
 
 class Actor(Protocol):

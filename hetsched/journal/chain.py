@@ -26,8 +26,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import Min, QuerySet, Sum
 from django.utils import timezone
 
+from hetsched.storage.sealed_secrets import derived
+
 from .models import AuditEntry, AuditSeal
-from .sealed import derived
 
 SETTLED = timedelta(minutes=2)
 MOST_SEALED = 500

@@ -5,7 +5,7 @@ Units: seconds. Labels are clusters, verdicts, plugins, codes and the like: neve
 
 from __future__ import annotations
 
-from .tally import Kept
+from .counters import Kept
 
 _CALL_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DECISION_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)

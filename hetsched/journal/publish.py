@@ -27,13 +27,14 @@ from channels.layers import get_channel_layer
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
-from . import figures, tally
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.prepared_queries import Among, Given, PreparedUpdate
+from hetsched.storage.statements import fetch
+from hetsched.storage.write_lock import turn
+
+from . import counters, figures
 from .models import OutboxEvent, Topic
-from .parts import parts
-from .prepared import Among, Given, PreparedUpdate
-from .rows import insert, new
-from .statements import fetch
-from .turns import turn
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
@@ -204,7 +205,7 @@ def _relay_apart(events: list[OutboxEvent]) -> int:
     for event in given_up:
         log.error("a live event is given up", topic=event.topic, revision=event.revision)
     OutboxEvent.objects.filter(pk__in=[event.pk for event in given_up]).update(published_at=timezone.now())
-    tally.add(figures.EVENTS_GIVEN_UP, amount=len(given_up))
+    counters.add(figures.EVENTS_GIVEN_UP, amount=len(given_up))
     return len(events) - len(refused)
 
 

@@ -21,8 +21,8 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.advice import advise
 from hetsched.engine.simulation.moves import Board
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.parts import parts
 from hetsched.policies.effective import Chooser, active_specs
+from hetsched.storage.batches import parts
 
 from .lifecycle import HOLDING, State
 from .models import Eviction, Nomination, Pod, Workload

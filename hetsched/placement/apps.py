@@ -7,7 +7,7 @@ class PlacementConfig(AppConfig):
     verbose_name = _("Placement")
 
     def ready(self) -> None:
-        from hetsched.journal.guards import Guard, append_only, guard
+        from hetsched.storage.triggers import Guard, append_only, guard
 
         from . import receivers
         from .lifecycle import pairs

@@ -20,8 +20,8 @@ from django.db.models import Q, QuerySet
 
 from hetsched.engine.cluster.avoided_nodes import Avoided, Refused
 from hetsched.inventory.models import Node
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .models import Pod, Rejection
 

@@ -17,9 +17,9 @@ from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
-from hetsched.journal import rows
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage import bulk_rows
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
@@ -46,7 +46,7 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
     Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
     """
     reservations = [
-        rows.new(
+        bulk_rows.new(
             Reservation,
             pod_id=booked.pod_id,
             node_id=booked.node_id,
@@ -59,12 +59,14 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
         )
         for booked in bookings
     ]
-    rows.insert(reservations)
+    bulk_rows.insert(reservations)
     cards = [card for pair in zip(reservations, bookings, strict=True) for card in _cards(*pair)]
     cpus = [cpu for pair in zip(reservations, bookings, strict=True) for cpu in _cpus(*pair)]
-    rows.insert(cards)
-    rows.insert(cpus)
-    rows.insert([device for pair in zip(reservations, bookings, strict=True) for device in _devices(cluster, *pair)])
+    bulk_rows.insert(cards)
+    bulk_rows.insert(cpus)
+    bulk_rows.insert(
+        [device for pair in zip(reservations, bookings, strict=True) for device in _devices(cluster, *pair)]
+    )
     _refuse_overfull_cards(sorted({card.node_id for card in cards}))
     return reservations
 

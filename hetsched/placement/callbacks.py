@@ -23,8 +23,8 @@ from django.db.models import Q
 from hetsched.adapters.http.outbound import Allowed, Refused, check
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.journal.prepared import Given, Prepared
-from hetsched.journal.rows import insert, new
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from . import dispatch
 from .lifecycle import State

@@ -22,8 +22,8 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.models import OutboxEvent
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .lifecycle import LISTED
 from .models import Pod

@@ -21,8 +21,8 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from hetsched.journal import audit, figures, tally
-from hetsched.journal.sealed import unseal
+from hetsched.journal import audit, counters, figures
+from hetsched.storage.sealed_secrets import unseal
 
 from .models import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
 
@@ -136,7 +136,7 @@ def note(one: Delivery, outcome: Outcome) -> None:
         DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **told)
         if one.webhook_id and state != Delivery.DUE:
             _judge(one.webhook_id, outcome)
-    tally.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
+    counters.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
 
 
 def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:

@@ -20,7 +20,7 @@ from hetsched.adapters.objects.allocation import by_container
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.signing import node_key
 from hetsched.contracts.workload import PodSpec
-from hetsched.journal.sealed import derived
+from hetsched.storage.sealed_secrets import derived
 
 from .lifecycle import HOLDING, State
 from .models import Pod

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.inventory.models import Node
-from hetsched.journal.fields import StructField
+from hetsched.storage.json_fields import StructField
 
 
 class HandedOut(models.Model):

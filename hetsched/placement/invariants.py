@@ -28,7 +28,7 @@ from hetsched.engine.framework.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
-from hetsched.journal.moment import one_moment
+from hetsched.storage.snapshot_read import one_moment
 
 from . import promises
 from .bookings import EXCLUSIVE_CPU_POLICIES

@@ -22,7 +22,7 @@ from django.db.models import Case, CharField, Count, F, Q, Value, When
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
-from hetsched.journal.parts import parts
+from hetsched.storage.batches import parts
 
 from .forecast import forecast
 from .lifecycle import QUEUED, State

@@ -21,9 +21,9 @@ from hetsched.contracts.submitted import Wanted
 from hetsched.contracts.waits import EVERY_BIT, WaitsFor
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
-from hetsched.journal.fields import StructField
 from hetsched.journal.models import AppendOnly
-from hetsched.journal.rows import new
+from hetsched.storage.bulk_rows import new
+from hetsched.storage.json_fields import StructField
 
 from .charges import Charge
 from .handouts import HandedOut

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.inventory.models import Cluster, Node
-from hetsched.journal.fields import StructField
+from hetsched.storage.json_fields import StructField
 
 
 class Nomination(models.Model):

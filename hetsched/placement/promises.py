@@ -17,8 +17,8 @@ from datetime import timedelta
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.inventory.models import Cluster
-from hetsched.journal.moment import shared_now
 from hetsched.policies.models import PolicyRevision
+from hetsched.storage.snapshot_read import shared_now
 
 from .bookings import EXCLUSIVE_CPU_POLICIES
 from .lifecycle import FINISHED, HOLDING, QUEUED

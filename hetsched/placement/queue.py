@@ -25,8 +25,8 @@ from django.utils import timezone
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .lifecycle import QUEUED
 from .models import Pod

@@ -24,8 +24,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.locks import lock
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.storage.named_locks import lock
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload

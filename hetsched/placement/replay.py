@@ -27,8 +27,6 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.moment import one_moment
-from hetsched.journal.parts import parts
 from hetsched.lab.rerun import (
     FIRST,
     Came,
@@ -51,6 +49,8 @@ from hetsched.lab.rerun import (
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.planned import Asked
+from hetsched.storage.batches import parts
+from hetsched.storage.snapshot_read import one_moment
 
 from .models import Decision, Pod, Reservation
 from .snapshot import load_state

@@ -22,7 +22,7 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
-from hetsched.journal.prepared import Given, PreparedUpdate
+from hetsched.storage.prepared_queries import Given, PreparedUpdate
 
 from .lifecycle import LISTED, State
 from .models import Pod

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from hetsched.contracts.decision import NodeOutcome, Reason
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster
-from hetsched.journal.fields import StructField
+from hetsched.storage.json_fields import StructField
 
 
 class Judgement(models.TextChoices):

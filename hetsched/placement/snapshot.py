@@ -29,8 +29,8 @@ from hetsched.engine.framework.registry import Registry, load_registry
 from hetsched.engine.framework.status import Spared
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.policies.effective import active_specs
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .backoffs import Recent
 from .models import Eviction, Nomination, Reservation

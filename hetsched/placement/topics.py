@@ -24,11 +24,11 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
-from hetsched.journal.moment import one_moment
-from hetsched.journal.prepared import Among, Prepared
 from hetsched.journal.publish import revision_of
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
+from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.snapshot_read import one_moment
 
 from .counting import told_figures
 from .models import Decision, Pod, Reservation, Workload

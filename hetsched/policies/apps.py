@@ -7,7 +7,7 @@ class PoliciesConfig(AppConfig):
     verbose_name = _("Policies")
 
     def ready(self) -> None:
-        from hetsched.journal.guards import Guard, guard
+        from hetsched.storage.triggers import Guard, guard
 
         from .models import PolicyRevision
 

@@ -17,7 +17,7 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
-from hetsched.journal.prepared import Among, Given, Prepared
+from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .actions import known_policies
 from .models import NamespaceRule, Policy, PolicyRevision

@@ -27,7 +27,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.framework.isa_strings import required_isa
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
 
@@ -140,7 +140,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
                 log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}
-    tally.put(figures.GOLDENS, {(state,): float(count) for state, count in counted.items()})
+    counters.put(figures.GOLDENS, {(state,): float(count) for state, count in counted.items()})
     return counted
 
 

@@ -16,8 +16,8 @@ from hetsched.contracts.golden import Expectation
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import DNS_LABEL, Cluster
-from hetsched.journal.fields import StructField
 from hetsched.lab.rerun import PodChange, ReplayResult
+from hetsched.storage.json_fields import StructField
 
 from .planned import Asked, Condition, Measured, Once
 

@@ -61,26 +61,26 @@ def give_connections_back(task: Any, **_: Any) -> None:
 @task_postrun.connect
 def tell_counts(**_: Any) -> None:
     """Write what the task counted; it is done, so nothing else would."""
-    from hetsched.journal import pulse, tally
+    from hetsched.journal import counters, heartbeat
 
-    tally.flush()
-    pulse.beat("worker")
+    counters.flush()
+    heartbeat.beat("worker")
 
 
 @heartbeat_sent.connect
 def worker_lives(**_: Any) -> None:
     """Leave a sign of life, every two seconds while the message store answers."""
-    from hetsched.journal import pulse
+    from hetsched.journal import heartbeat
 
-    pulse.beat("worker")
+    heartbeat.beat("worker")
 
 
 @beat_init.connect
 def beat_lives(**_: Any) -> None:
     """Leave a sign of life whenever this process rings a bell."""
-    from hetsched.journal import pulse
+    from hetsched.journal import heartbeat
 
     def rung(**_: Any) -> None:
-        pulse.beat("beat")
+        heartbeat.beat("beat")
 
     before_task_publish.connect(rung, weak=False)

@@ -13,7 +13,7 @@ from django.db import connection
 
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.journal import archive
+from hetsched.journal import backup
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, submitted
 
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
     cluster = a_cluster(a_node("n1").gpus(2))
     placed(cluster, "n1", a_pod("held").gpu(milli=300))
     submitted(cluster, a_pod("waits"))
-    archive.write(tmp_path / "backup.gz")
+    backup.write(tmp_path / "backup.gz")
     return tmp_path / "backup.gz"
 
 
@@ -33,7 +33,7 @@ def everything() -> dict[str, list[Any]]:
     """Return all rows as the database itself has them."""
     found = {}
     with connection.cursor() as cursor:
-        for model in archive._models():
+        for model in backup._models():
             cursor.execute(f"SELECT * FROM {model._meta.db_table} ORDER BY {model._meta.pk.column}")
             found[model._meta.db_table] = [[_meant(value) for value in row] for row in cursor.fetchall()]
     return found
@@ -47,7 +47,7 @@ def _meant(value: Any) -> Any:
 def test_every_row_comes_back_as_it_was(file: Path) -> None:
     before = everything()
     Cluster.objects.update(name="changed", revision=99)
-    rows, opens = archive.read(file)
+    rows, opens = backup.read(file)
     assert everything() == before
     assert rows == {table: len(found) for table, found in before.items()}
     assert opens
@@ -89,7 +89,7 @@ def test_what_is_not_whole_changes_nothing(file: Path, broken: Callable[[list[by
     before = everything()
     file.write_bytes(gzip.compress(b"".join(broken(gzip.decompress(file.read_bytes()).splitlines(keepends=True)))))
     with pytest.raises(InputError) as refused:
-        archive.read(file)
+        backup.read(file)
     assert refused.value.code == code
     assert everything() == before
 
@@ -99,7 +99,7 @@ def test_half_a_file_changes_nothing(file: Path, keep: int) -> None:
     before = everything()
     file.write_bytes(file.read_bytes()[:keep] or b"no backup")
     with pytest.raises(InputError, match="no whole backup"):
-        archive.read(file)
+        backup.read(file)
     assert everything() == before
 
 
@@ -108,7 +108,7 @@ def test_a_file_with_a_wrong_byte_changes_nothing(file: Path) -> None:
     whole[len(whole) // 2] ^= 1
     file.write_bytes(whole)
     with pytest.raises(InputError, match="no whole backup"):
-        archive.read(file)
+        backup.read(file)
     assert everything() == before
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(archive, "_line", full)
+    monkeypatch.setattr(backup, "_line", full)
     with pytest.raises(OSError, match="no space"):
-        archive.write(tmp_path / "backup.gz")
+        backup.write(tmp_path / "backup.gz")
     assert list(tmp_path.iterdir()) == []

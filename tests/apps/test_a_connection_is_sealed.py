@@ -18,7 +18,7 @@ from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.journal.sealed import seal, unseal
+from hetsched.storage.sealed_secrets import seal, unseal
 from tests.unit.adapters.kubeconfigs import kubeconfig
 
 CANARY = "canary-5f2d"

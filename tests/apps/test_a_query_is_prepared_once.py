@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.placement.lifecycle import LISTED, LIVE, State
 from hetsched.placement.models import Pod
+from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
 
 pytestmark = pytest.mark.django_db
 

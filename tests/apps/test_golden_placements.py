@@ -11,7 +11,7 @@ from hetsched.contracts.golden import Expectation, GoldenPlacementBroken
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement.topics import snapshot
 from hetsched.policies import goldens, guarding
@@ -125,7 +125,7 @@ def test_one_that_the_inventory_breaks_is_told_live_and_in_the_audit_and_so_is_i
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
     assert AuditEntry.objects.filter(action="golden.broken", object_name="g").count() == 1
-    assert {one.labels: one.value for one in tally.told(figures.GOLDENS)} == {
+    assert {one.labels: one.value for one in counters.told(figures.GOLDENS)} == {
         ("kept",): 0.0, ("broken",): 1.0, ("unknown",): 0.0,
     }  # fmt: skip
 

@@ -236,7 +236,7 @@ BREAKS: list[tuple[str, Callable[[], None]]] = [
 def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callable[[], None]) -> None:
     from django.apps import apps
 
-    from hetsched.journal.guards import install_of
+    from hetsched.storage.triggers import install_of
 
     if broken is _waiting_with_a_reservation:
         _trigger_missing()

@@ -53,7 +53,7 @@ def _postgres() -> bool:
 def _guard_again() -> None:
     from django.apps import apps
 
-    from hetsched.journal.guards import install_of
+    from hetsched.storage.triggers import install_of
 
     install_of(apps.get_app_config("placement"))
 

@@ -13,7 +13,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 from django.utils import timezone
 
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import GROUP, publish, publish_many
@@ -157,12 +157,12 @@ def test_an_event_that_cannot_be_sent_keeps_no_other_back(monkeypatch: pytest.Mo
 def test_it_is_given_up_once_it_was_refused_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     _unsent("odd", publishing.GIVEN_UP_AFTER + timedelta(seconds=1))
     _refuses(monkeypatch, "odd")
-    tally.flush()
-    before = sum(one.value for one in tally.told(figures.EVENTS_GIVEN_UP))
+    counters.flush()
+    before = sum(one.value for one in counters.told(figures.EVENTS_GIVEN_UP))
     assert publishing.relay() == 0
     assert not OutboxEvent.objects.filter(published_at=None).exists()
-    tally.flush()
-    assert sum(one.value for one in tally.told(figures.EVENTS_GIVEN_UP)) == before + 1
+    counters.flush()
+    assert sum(one.value for one in counters.told(figures.EVENTS_GIVEN_UP)) == before + 1
 
 
 def test_nothing_is_given_up_while_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

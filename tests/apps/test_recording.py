@@ -14,7 +14,6 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.journal.moment import shared_now
 from hetsched.placement.actions import Conflict, cancel, record, recording, release
 from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
@@ -22,6 +21,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
+from hetsched.storage.snapshot_read import shared_now
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
 

@@ -6,8 +6,8 @@ import pytest
 from django.db import models
 
 from hetsched.journal.models import AuditEntry, OutboxEvent
-from hetsched.journal.rows import new
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.storage.bulk_rows import new
 
 PLAIN = [Pod, Decision, Reservation, OutboxEvent, AuditEntry]
 

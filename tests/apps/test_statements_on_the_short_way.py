@@ -9,7 +9,7 @@ from django.db import IntegrityError, OperationalError, ProgrammingError, connec
 from django.test.utils import CaptureQueriesContext
 
 from hetsched.inventory.models import Cluster
-from hetsched.journal.statements import change, change_many, fetch
+from hetsched.storage.statements import change, change_many, fetch
 
 pytestmark = pytest.mark.django_db
 TABLE = Cluster._meta.db_table

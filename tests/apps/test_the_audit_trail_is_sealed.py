@@ -12,8 +12,8 @@ from structlog.contextvars import bound_contextvars
 from hetsched.journal import chain
 from hetsched.journal.audit import SYSTEM, record, record_many
 from hetsched.journal.chain import chain_state, look_again, seal_new, verify
-from hetsched.journal.guards import install_of
 from hetsched.journal.models import AuditEntry, AuditSeal
+from hetsched.storage.triggers import install_of
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from hetsched.contracts.waits import Event, WaitsFor, in_words
 from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import retrying
 from hetsched.placement.actions import Result, cancel, follow, record
@@ -106,7 +106,7 @@ def test_what_waits_for_time_is_tried_after_a_minute_and_the_rest_is_flushed_aft
 def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     event: Event, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "_counted", {})
+    monkeypatch.setattr(counters, "_counted", {})
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("p"))
@@ -117,8 +117,8 @@ def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     cancel(running.workload, actor=ALICE, reason="test")
     schedule.run(cluster.pk)
     assert Pod.objects.get(name="p").state == "placed"
-    tally.flush()
-    assert sum(one.value for one in tally.told(figures.FLUSHED)) == count
+    counters.flush()
+    assert sum(one.value for one in counters.told(figures.FLUSHED)) == count
 
 
 def test_it_is_kept_with_the_decision_and_renewed_with_every_try() -> None:

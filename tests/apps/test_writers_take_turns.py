@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
-from hetsched.journal import turns
-from hetsched.journal.turns import turn
+from hetsched.storage import write_lock
+from hetsched.storage.write_lock import turn
 from tests.system.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,7 +30,7 @@ def test_whoever_came_first_goes_first() -> None:
     with turn():
         for number, thread in enumerate(threads):
             thread.start()
-            wait_until(lambda: len(turns._waiting) > number, what="the thread queues")  # noqa: B023
+            wait_until(lambda: len(write_lock._waiting) > number, what="the thread queues")  # noqa: B023
         assert order == []
     for thread in threads:
         thread.join(20)
@@ -44,19 +44,19 @@ def test_a_turn_ends_with_an_error() -> None:
         raise ValueError("no")
 
     with turn():
-        assert turns._taken == [True]
-    assert turns._taken == [False]
+        assert write_lock._taken == [True]
+    assert write_lock._taken == [False]
 
 
 @needs_sqlite
 def test_whoever_is_in_a_transaction_waits_for_nobody() -> None:
     with turn(), transaction.atomic(), turn():
-        assert not turns._waiting
+        assert not write_lock._waiting
 
 
 @needs_sqlite
 def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(write_lock, "PATIENCE_SECONDS", 0.01)
     went_on = threading.Event()
 
     def write() -> None:
@@ -69,32 +69,32 @@ def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
         thread.start()
         thread.join(20)
     assert went_on.is_set()
-    assert turns._taken == [False]
+    assert write_lock._taken == [False]
 
 
 @needs_sqlite
 def test_whoever_has_the_turn_does_not_wait_for_itself() -> None:
     with turn(), turn():
-        assert not turns._waiting
-        assert turns._taken == [True]
-    assert turns._taken == [False]
+        assert not write_lock._waiting
+        assert write_lock._taken == [True]
+    assert write_lock._taken == [False]
 
 
 def test_processes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = tmp_path / "ledger"
-    assert turns._lock(str(database)) is None  # there is nothing to write to yet
+    assert write_lock._lock(str(database)) is None  # there is nothing to write to yet
     database.touch()
     got = threading.Event()
 
     def write() -> None:
-        assert turns._lock(str(database)) is not None
+        assert write_lock._lock(str(database)) is not None
         got.set()
 
     with Path(f"{database}-turn").open("w") as another:
         fcntl.flock(another, fcntl.LOCK_EX)
         with monkeypatch.context() as impatient:
-            impatient.setattr(turns, "PATIENCE_SECONDS", 0.01)
-            assert turns._lock(str(database)) is None
+            impatient.setattr(write_lock, "PATIENCE_SECONDS", 0.01)
+            assert write_lock._lock(str(database)) is None
         thread = threading.Thread(target=write)
         thread.start()
         assert not got.is_set()

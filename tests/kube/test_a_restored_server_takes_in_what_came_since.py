@@ -15,7 +15,7 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.units import CPU
 from hetsched.inventory.lease import end_all
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
-from hetsched.journal import archive
+from hetsched.journal import backup
 from hetsched.placement import snapshot
 from hetsched.placement.actions.remaining import end_remnants
 from hetsched.placement.invariants import check_invariants
@@ -65,7 +65,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     create(api, follower, stays="3", ends="4")
     decide(cluster)
     create(api, follower, waits="2")
-    archive.write(tmp_path / "backup.gz")
+    backup.write(tmp_path / "backup.gz")
     epoch = Connection.objects.get().follower_epoch
     decisions = dict(Decision.objects.values_list("id", "summary"))
 
@@ -80,7 +80,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     follower.ended.set()
 
     # The database of before, in processes that know nothing else.
-    archive.read(tmp_path / "backup.gz")
+    backup.read(tmp_path / "backup.gz")
     end_all()
     Sync.objects.all().delete()
     snapshot._warm.clear()

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.inventory.actions import cordon, create_cluster
 from hetsched.inventory.models import Cluster, Collector, Connection, Sync
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.invariants import CHECKED
 from tests.pages.test_words_of_agents_are_shown import words
@@ -24,8 +24,8 @@ from .reading import main_of
 @pytest.fixture(autouse=True)
 def all_parts_work(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "broker", lambda: health.Component(True, "memory"))
-    tally.put(figures.CANARY, {("schedule",): 1, ("io",): 1})
-    tally.put(figures.VIOLATIONS, {(name,): 0 for name in CHECKED})
+    counters.put(figures.CANARY, {("schedule",): 1, ("io",): 1})
+    counters.put(figures.VIOLATIONS, {(name,): 0 for name in CHECKED})
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(view
 
 def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=SYSTEM, reason="fan")
-    tally.put(figures.VIOLATIONS, {("I3",): 2})
+    counters.put(figures.VIOLATIONS, {("I3",): 2})
     shown = words(viewer, "/clusters/")
     first, second = (
         shown.index("Invariants: broken: I3: 2"),

@@ -37,7 +37,7 @@ NO_PAGE = (
     "hetsched/client/",
     "hetsched/inventory/hearing.py",  # agents
     "hetsched/isa/emulation.py",
-    "hetsched/journal/archive.py",  # backups
+    "hetsched/journal/backup.py",  # backups
     "hetsched/lab/",
     "hetsched/project/",
     "web/api/agent.py",

@@ -14,8 +14,8 @@ from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program
 from hetsched.journal.chain import look_again, seal_new
-from hetsched.journal.guards import install_of
 from hetsched.journal.models import AuditEntry
+from hetsched.storage.triggers import install_of
 from tests.builders import a_pod
 from tests.pages.test_words_of_agents_are_shown import words
 from tests.scenes import submitted

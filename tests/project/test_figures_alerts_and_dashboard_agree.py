@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from hetsched.adapters.kubernetes.binding import Fate
 from hetsched.journal import figures
-from hetsched.journal.tally import Kept
+from hetsched.journal.counters import Kept
 from web.api import prometheus
 from web.api.fleet import Fleet
 from workers.extender import figures as extender

@@ -112,13 +112,14 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     django.setup()
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.inventory.lease import Leases
-    from hetsched.journal import publish, rows
+    from hetsched.journal import publish
+    from hetsched.storage import bulk_rows
     from workers import bind, follower, schedule
 
     points = _Points(names, Path(folder), visit)
     points.around(follower, "follow", before="c12")
     points.around(schedule, "record", before="c1")
-    points.around(rows, "insert", after="c2")
+    points.around(bulk_rows, "insert", after="c2")
     points.around(schedule, "record", after="c3")
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)

@@ -9,11 +9,11 @@ from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.prepared import Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod
 from hetsched.policies.actions import ensure_builtins
+from hetsched.storage.prepared_queries import Prepared
 from tests.builders import a_node, a_pod
 from workers import schedule, tell
 

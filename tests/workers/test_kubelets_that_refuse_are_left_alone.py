@@ -17,7 +17,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.avoided_nodes import Avoided
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
@@ -158,7 +158,7 @@ def test_refusals_are_counted_once_they_are_written(
     cluster: Cluster, clock: Clock, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(tally, "add", lambda *what, **_: counted.append(what))
+    monkeypatch.setattr(counters, "add", lambda *what, **_: counted.append(what))
     with django_capture_on_commit_callbacks(execute=True):
         refused(cluster, clock, "a")
     assert counted.count((figures.KUBELET_REFUSALS, "live", "TopologyAffinityError")) == 1

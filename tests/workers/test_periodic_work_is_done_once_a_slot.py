@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from hetsched.journal import figures, tally, ticks
+from hetsched.journal import counters, figures, periodic_locks
 from hetsched.journal.models import Figure
 from workers import canary, ticking
 
@@ -24,7 +24,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _slots() -> list[float]:
-    return [one.value for one in tally.told(figures.TICKS)]
+    return [one.value for one in counters.told(figures.TICKS)]
 
 
 def _pass(seconds: float) -> None:
@@ -53,7 +53,7 @@ def test_a_clock_that_was_set_back_holds_nothing_up(done: list[str]) -> None:
 
 
 def test_the_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ticks.take(WORK, SECONDS)
+    assert periodic_locks.take(WORK, SECONDS)
     wrong = timezone.now() + timedelta(minutes=10)
     monkeypatch.setattr(timezone, "now", lambda: wrong)
-    assert not ticks.take(WORK, SECONDS)
+    assert not periodic_locks.take(WORK, SECONDS)

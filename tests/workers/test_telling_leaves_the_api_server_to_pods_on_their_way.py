@@ -12,10 +12,10 @@ from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.prepared import Prepared
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.policies.actions import ensure_builtins
+from hetsched.storage.prepared_queries import Prepared
 from tests.builders import a_node, a_pod
 from workers import schedule, tell
 

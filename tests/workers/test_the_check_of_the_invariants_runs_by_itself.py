@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.placement.invariants import CHECKED
 from workers import ticking
 
@@ -17,5 +17,5 @@ pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task begins o
 
 def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:
     assert ticking.run("workers.canary.check", 60, [])
-    assert {one.labels[0]: one.value for one in tally.told(figures.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
+    assert {one.labels[0]: one.value for one in counters.told(figures.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
     assert connection.get_autocommit()

@@ -25,9 +25,9 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.ledger import Conflict
-from hetsched.journal.locks import lock, undisturbed
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import names_of
+from hetsched.storage.named_locks import lock, undisturbed
 
 from . import bodies
 from .documents import Document, Request

@@ -24,7 +24,7 @@ from hetsched.inventory.checking import Check, check_cluster
 from hetsched.inventory.connecting import connect, where
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.inventory.staleness import watched_now
-from hetsched.journal import tally
+from hetsched.journal import counters
 from hetsched.policies.models import PolicyObject
 
 from . import bodies, reach
@@ -216,7 +216,7 @@ class Test(ApiView):
         """Ask the API server which rights are missing, and say which sources do not answer."""
         reach.check_unlimited(self.subject)
         checks = check_cluster(find(name))
-        tally.flush()  # the calls that it made
+        counters.flush()  # the calls that it made
         return answer(request, Tested(name, all(check.ok for check in checks), checks))
 
 

@@ -1,7 +1,8 @@
 """The figures of the whole fleet, read when they are asked for.
 
 Rule: what is so stands in the rows of clusters, pods, leases and syncs; what was done stands in rows that its doers
-counted into (`hetsched.journal.tally`). So any web process gives the same answer, and one that starts forgets nothing.
+counted into (`hetsched.journal.counters`). So any web process gives the same answer, and one that starts forgets
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hetsched.inventory.following import in_step
 from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.inventory.node_facts import NodeFacts
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
 from hetsched.placement.models import Pod, Reservation
@@ -181,17 +182,17 @@ def _counted() -> Iterator[Metric]:
     """Give what processes counted."""
     for figure in figures.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in tally.told(figure):
+        for one in counters.told(figure):
             counter.add_metric(one.labels, one.value)
         yield counter
     for figure in figures.HISTOGRAMS:
         histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in tally.told(figure):
+        for one in counters.told(figure):
             histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
         yield histogram
     broken = _gauge(figures.VIOLATIONS.name, figures.VIOLATIONS.help, *figures.VIOLATIONS.labels)
     looked = _gauge("hetsched_invariants_age_seconds", "Since when invariants were not checked.")
-    checks = tally.told(figures.VIOLATIONS)
+    checks = counters.told(figures.VIOLATIONS)
     for one in checks:
         broken.add_metric(one.labels, one.value)
     if checks:
@@ -201,15 +202,15 @@ def _counted() -> Iterator[Metric]:
         "hetsched_audit_chain_ok", "Whether every seal of the audit trail fits, 1 or 0.", value=sealed
     )
     canary = _gauge("hetsched_canary_age_seconds", "Since when no canary came through a queue.", "queue")
-    for one in tally.told(figures.CANARY):
+    for one in counters.told(figures.CANARY):
         canary.add_metric(one.labels, _age(one.at))
     goldens = _gauge(figures.GOLDENS.name, figures.GOLDENS.help, *figures.GOLDENS.labels)
-    for one in tally.told(figures.GOLDENS):
+    for one in counters.told(figures.GOLDENS):
         goldens.add_metric(one.labels, one.value)
     yield from (broken, looked, canary, goldens)
 
 
-def _cumulated(figure: tally.Kept, one: tally.Told) -> list[tuple[str, float]]:
+def _cumulated(figure: counters.Kept, one: counters.Told) -> list[tuple[str, float]]:
     """Return the buckets as Prometheus has them: each holds all that is not above its bound."""
     total, buckets = 0.0, []
     for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):

@@ -25,7 +25,7 @@ from django.utils import timezone
 
 from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
@@ -156,7 +156,7 @@ def _latest_decision() -> QuerySet[Any, datetime]:
 
 def _workers() -> Component:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in tally.told(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.told(figures.CANARY)}
     missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
     if missing:
         return Component(False, f"no worker of {', '.join(missing)} was ever seen")

@@ -17,8 +17,8 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, SubmittedObject, Workload
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .problems import Refused, not_found
 

@@ -25,11 +25,11 @@ from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal.locks import undisturbed
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.actions.submitting import answered
 from hetsched.placement.models import Pod
+from hetsched.storage.named_locks import undisturbed
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from . import bodies, plan_tokens, reach
 from .documents import Document, Request

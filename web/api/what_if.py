@@ -41,13 +41,13 @@ from hetsched.engine.framework.policy import Policy as Compiled
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
-from hetsched.journal.parts import parts
 from hetsched.placement.actions.imaging import with_known
 from hetsched.placement.actions.submitting import check_priority
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.policies.models import Policy
+from hetsched.storage.batches import parts
 
 from . import bodies, plan_tokens, reach
 from .documents import Request

@@ -8,11 +8,11 @@ import msgspec
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal.models import OutboxEvent, Topic
-from hetsched.journal.parts import parts
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement import topics
 from hetsched.placement.models import Workload
 from hetsched.placement.veil import veil
+from hetsched.storage.batches import parts
 
 from .database import Together, in_database
 from .hub import Snapshot

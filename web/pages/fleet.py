@@ -17,11 +17,11 @@ from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
-from hetsched.journal.moment import one_moment
 from hetsched.journal.publish import revision_of
 from hetsched.placement.counting import told_figures
 from hetsched.placement.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
+from hetsched.storage.snapshot_read import one_moment
 
 from .shell import Shell, page
 from .words import grid_words, state_words

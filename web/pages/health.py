@@ -26,7 +26,7 @@ from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.hearing import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.policies.models import GoldenPlacement, Policy
 from web.api import collectors as collector_documents
 from web.api.connections import ConnectionDetail, cluster_tag, connection_of
@@ -159,7 +159,7 @@ def _component(name: str, component: Component) -> str:
 
 def _queues() -> Iterator[Part]:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in tally.told(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.told(figures.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
         ok = queue in at and (now - at[queue]).total_seconds() < LATE_CANARY_SECONDS
         said = _("a canary came through") if queue in at else _("no worker was ever seen")
@@ -168,7 +168,7 @@ def _queues() -> Iterator[Part]:
 
 
 def _invariants() -> Part:
-    checks = tally.told(figures.VIOLATIONS)
+    checks = counters.told(figures.VIOLATIONS)
     label = _("Invariants")
     if not checks:
         return Part(label, None, _("not checked yet"))

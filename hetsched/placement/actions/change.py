@@ -25,10 +25,10 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
-from hetsched.journal.moment import shared_now
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Among, Given, Prepared, PreparedUpdate
 from hetsched.journal.publish import Patch, publish_many
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.snapshot_read import shared_now
 
 from ..bookings import Booked, end, insert
 from ..callbacks import announce

@@ -29,9 +29,9 @@ from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, record
-from hetsched.journal.parts import parts
 from hetsched.journal.publish import publish_many
-from hetsched.journal.rows import insert
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert
 
 from .. import dispatch
 from ..callbacks import refuse_foreign

@@ -20,8 +20,8 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.inventory.ledger import advance
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Among, Given, Prepared
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .. import dispatch
 from ..lifecycle import HOLDING, QUEUED, State

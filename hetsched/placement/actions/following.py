@@ -39,12 +39,12 @@ from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Among, Given, Prepared
 from hetsched.journal.publish import publish_many
-from hetsched.journal.rows import insert
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert
+from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .. import dispatch
 from ..bookings import Booked
@@ -91,7 +91,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
         cluster = advance(cluster_id)
         connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
         if connection is None:
-            tally.add(figures.STALE_EPOCHS, cluster.name)
+            counters.add(figures.STALE_EPOCHS, cluster.name)
             raise Conflict(f"cluster {cluster_id} is followed by somebody else")
         nodes, events = follow_nodes(cluster, changes)
         if events:

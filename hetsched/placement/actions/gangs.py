@@ -23,7 +23,7 @@ from datetime import timedelta
 from django.db import transaction
 
 from hetsched.inventory.ledger import advance
-from hetsched.journal.moment import shared_now
+from hetsched.storage.snapshot_read import shared_now
 
 from .. import dispatch
 from ..lifecycle import HOLDING, State

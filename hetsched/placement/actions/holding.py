@@ -30,9 +30,9 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
-from hetsched.journal.locks import lock
-from hetsched.journal.parts import parts
 from hetsched.policies.models import Policy
+from hetsched.storage.batches import parts
+from hetsched.storage.named_locks import lock
 
 from .. import dispatch
 from ..bookings import Booked

@@ -23,8 +23,8 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
-from hetsched.journal.locks import lock
-from hetsched.journal.sealed import seal
+from hetsched.storage.named_locks import lock
+from hetsched.storage.sealed_secrets import seal
 
 from .. import callbacks
 from ..deliveries import purpose, webhook_holder

@@ -27,7 +27,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
-from hetsched.journal.parts import parts
+from hetsched.storage.batches import parts
 
 from .. import dispatch
 from ..images import kept_under

@@ -18,7 +18,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.journal.prepared import Among, Given, Prepared
+from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State

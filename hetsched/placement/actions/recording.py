@@ -32,12 +32,12 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.journal.moment import clock
-from hetsched.journal.prepared import Among, Prepared, PreparedUpdate
-from hetsched.journal.rows import insert, new
-from hetsched.journal.statements import change_many
-from hetsched.journal.turns import turn
 from hetsched.policies.models import Policy
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.prepared_queries import Among, Prepared, PreparedUpdate
+from hetsched.storage.snapshot_read import clock
+from hetsched.storage.statements import change_many
+from hetsched.storage.write_lock import turn
 
 from .. import dispatch
 from ..bookings import Booked

@@ -25,10 +25,10 @@ from hetsched.inventory.actions import require_reason
 from hetsched.inventory.doubting import clear_doubts, dispel, doubt
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Given, Prepared
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from .. import dispatch
 from ..backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
@@ -66,7 +66,7 @@ def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> 
 
 def _count(cluster: str, reasons: Iterable[str]) -> None:
     for reason in reasons:
-        tally.add(figures.KUBELET_REFUSALS, cluster, reason)
+        counters.add(figures.KUBELET_REFUSALS, cluster, reason)
 
 
 class _Rounds:

@@ -25,8 +25,8 @@ from django.db.models import Q
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.following import forget_gone
 from hetsched.inventory.ledger import advance
-from hetsched.journal.moment import shared_now
-from hetsched.journal.parts import parts
+from hetsched.storage.batches import parts
+from hetsched.storage.snapshot_read import shared_now
 
 from .. import dispatch
 from ..bookings import Booked

@@ -30,7 +30,7 @@ from hetsched.contracts.observed import ObservedPod
 from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
-from hetsched.journal import figures, tally
+from hetsched.journal import counters, figures
 from hetsched.policies.effective import active_specs
 
 from .. import dispatch
@@ -202,7 +202,7 @@ def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
         policy_version=policy.version,
         summary=_sentence(row, found, judgement),
     )
-    tally.add(figures.SHADOWS, name, judgement.value)
+    counters.add(figures.SHADOWS, name, judgement.value)
 
 
 def _judgement(row: Shadow, found: Comparison) -> Judgement:
@@ -236,5 +236,5 @@ def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
 def _drop(cluster_id: int, count: int) -> None:
     if count:
         name = Cluster.objects.values_list("name", flat=True).get(pk=cluster_id)
-        tally.add(figures.SHADOWS, name, "dropped", amount=count)
+        counters.add(figures.SHADOWS, name, "dropped", amount=count)
         Connection.objects.filter(cluster_id=cluster_id).update(shadow_dropped=F("shadow_dropped") + count)

@@ -24,12 +24,12 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
-from hetsched.journal.parts import parts
-from hetsched.journal.prepared import Given, Prepared
 from hetsched.journal.publish import publish_many
-from hetsched.journal.rows import insert, new
-from hetsched.journal.turns import turn
 from hetsched.policies.effective import Chooser
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import turn
 
 from .. import dispatch
 from ..callbacks import refuse_foreign

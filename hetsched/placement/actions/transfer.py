@@ -40,11 +40,11 @@ from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, without_nulls
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.journal.parts import parts
 from hetsched.journal.publish import difference, publish_many
 from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
+from hetsched.storage.batches import parts
 
 from ..bookings import Booked, insert, rewrite_loads
 from ..counting import cluster_counts

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from django.db.models import Q
 
 from hetsched.inventory.models import Node
-from hetsched.journal.prepared import Among, Prepared
+from hetsched.storage.prepared_queries import Among, Prepared
 
 from ..lifecycle import State
 from ..models import Hold, Pod, Reservation

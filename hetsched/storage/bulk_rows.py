@@ -18,7 +18,7 @@ from django.db import connection, models
 from django.db.models.base import ModelState
 from django.utils import timezone
 
-from .fields import written
+from .json_fields import written
 from .statements import change, change_many, fetch
 
 _MOST_VALUES = 30_000  # SQLite takes 32,766 in one statement

@@ -13,9 +13,10 @@ import msgspec
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from hetsched.storage.snapshot_read import shared_now
+
 from . import figures
 from .models import Figure
-from .moment import shared_now
 
 
 def take(work: str, period_seconds: float) -> bool:

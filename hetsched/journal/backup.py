@@ -26,9 +26,8 @@ from django.db import connection, models, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
 from hetsched.contracts.errors import InputError
-
-from .moment import one_moment
-from .sealed import seal, unseal
+from hetsched.storage.sealed_secrets import seal, unseal
+from hetsched.storage.snapshot_read import one_moment
 
 FORMAT = "hetsched-backup/1"
 _PURPOSE = "backup"
