@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement.topics import snapshot
+from hetsched.placement.queries.topics import snapshot
 
 
 class Listener:

@@ -35,16 +35,16 @@ from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory.connecting import api_of, in_shadow
-from hetsched.inventory.following import in_step
+from hetsched.inventory.connections import api_of, in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import keep_gangs_whole
-from hetsched.placement.granting import granting
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.signed_grants import granting
 from hetsched.storage.prepared_queries import Among, Prepared
 from hetsched.storage.snapshot_read import shared_now
 

@@ -13,7 +13,7 @@ import structlog
 from celery import shared_task
 
 from hetsched.journal import counters, figures
-from hetsched.placement.invariants import CHECKED, check_invariants
+from hetsched.placement.queries.invariants import CHECKED, check_invariants
 
 _MOST_TOLD = 20
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from hetsched.adapters.collectors.registry import build
 from hetsched.adapters.collectors.requests import SourceFailed
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.collecting import aliases, asker, claim, due, note_failure, take_in
+from hetsched.inventory.collection import aliases, asker, claim, due, note_failure, take_in
 from hetsched.placement import dispatch
 
 log = structlog.get_logger(__name__)

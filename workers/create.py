@@ -13,10 +13,10 @@ from celery import shared_task
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.object_submission import Came, Fate, create, delete, read
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
-from hetsched.placement.actions.creating import claim, note
+from hetsched.placement.actions.live_submissions import claim, note
 from hetsched.placement.models import SubmittedObject
 
 AT_ONCE = 16  # as many as are claimed: a claim lasts for one call

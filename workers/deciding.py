@@ -31,7 +31,7 @@ from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import Spared
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
-from hetsched.placement.actions.evicting import spared
+from hetsched.placement.actions.evictions import spared
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
 

@@ -13,8 +13,8 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.placement.actions.previewing import forget_previews, settle_lost
-from hetsched.placement.measuring import take_measures
+from hetsched.placement.actions.previews import forget_previews, settle_lost
+from hetsched.placement.queries.cluster_metrics import take_measures
 from hetsched.policies.goldens import look_again
 from hetsched.policies.plans import look_at_plans
 

@@ -32,8 +32,8 @@ from hetsched.contracts.discovery import MOST_TOLD, Discovery, Kept, Silent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.connecting import check_identity, discovery_api
-from hetsched.inventory.hearing import silent_since
+from hetsched.inventory.agent_messages import silent_since
+from hetsched.inventory.connections import check_identity, discovery_api
 from hetsched.inventory.lease import Lease, discovering
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_facts import NodeFacts

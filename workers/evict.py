@@ -19,12 +19,12 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.eviction import Answer, Fate, ToEvict, evict, tell_victim
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.connecting import api_of
-from hetsched.inventory.following import in_step
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_events import in_step
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict
-from hetsched.placement.actions.evicting import (
+from hetsched.placement.actions.evictions import (
     Leaving,
     ask_again,
     asked,

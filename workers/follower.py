@@ -28,18 +28,18 @@ from hetsched.adapters.kubernetes.informer_store import Mirror
 from hetsched.adapters.kubernetes.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.observed import Changes
-from hetsched.inventory.following import STALE
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Node, Sync
+from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
-from hetsched.placement.counting import count_always, count_seldom, count_up
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
+from hetsched.placement.pod_counts import count_always, count_seldom, count_up
 from hetsched.placement.snapshot import warm
-from hetsched.policies.kept import follow_policies
+from hetsched.policies.cluster_policies import follow_policies
 
 from .live import Live
 

@@ -19,10 +19,10 @@ from hetsched.adapters.oci.reference import parse_reference
 from hetsched.adapters.oci.registry import look_up
 from hetsched.adapters.oci.wire import Unreadable
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
 from hetsched.placement import dispatch
-from hetsched.placement.actions.imaging import Looked, allowed, claim, note_looked
+from hetsched.placement.actions.image_platforms import Looked, allowed, claim, note_looked
 
 AT_ONCE = 8
 PER_STEP = 32

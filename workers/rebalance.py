@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from hetsched.inventory.connecting import in_shadow
+from hetsched.inventory.connections import in_shadow
 from hetsched.placement import dispatch
-from hetsched.placement.actions.rebalancing import go_on
+from hetsched.placement.actions.rebalances import go_on
 
 
 @shared_task(name=dispatch.REBALANCE)

@@ -14,8 +14,8 @@ from django.conf import settings
 
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.placement import dispatch
-from hetsched.placement.actions.previewing import Cancelled, claim, fail, finish, note_progress
-from hetsched.placement.replay import replay
+from hetsched.placement.actions.previews import Cancelled, claim, fail, finish, note_progress
+from hetsched.placement.queries.replay import replay
 
 _TELL_SECONDS = 1.0
 log = structlog.get_logger(__name__)

@@ -27,14 +27,14 @@ from django.conf import settings
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
-from hetsched.inventory.connecting import in_shadow
-from hetsched.inventory.following import in_step
+from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
-from hetsched.placement.actions.disagreeing import note_disagreement
+from hetsched.placement.actions.ledger_conflicts import note_disagreement
 from hetsched.placement.queue import Waiting, is_any_due, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from hetsched.placement import dispatch
-from hetsched.placement.actions.shadowing import due_shadows, judge
+from hetsched.placement.actions.shadow_decisions import due_shadows, judge
 
 
 @shared_task(name=dispatch.SHADOW)

@@ -22,26 +22,26 @@ from django.utils import timezone
 from hetsched.access.limits import forget_full
 from hetsched.access.login import forget_failures
 from hetsched.access.sessions import forget_sessions
-from hetsched.inventory.hearing import take_samples
+from hetsched.inventory.agent_messages import take_samples
+from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.inventory.ruling import end_overrides
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import dispatch
 from hetsched.placement.actions import end_holds, forget_charged, forget_finished, forget_holds, forget_summaries
-from hetsched.placement.actions.creating import due
-from hetsched.placement.actions.evicting import due_evictions, late_nominations
+from hetsched.placement.actions.evictions import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
-from hetsched.placement.actions.imaging import due_images, forget_images
-from hetsched.placement.actions.rebalancing import forget_plans, under_way
-from hetsched.placement.actions.refusing import forget_rejections, wake_after_backoff
-from hetsched.placement.actions.remaining import end_remnants
-from hetsched.placement.actions.shadowing import due_shadows, forget_shadows
+from hetsched.placement.actions.image_platforms import due_images, forget_images
+from hetsched.placement.actions.kubelet_rejections import forget_rejections, wake_after_backoff
+from hetsched.placement.actions.live_submissions import due
+from hetsched.placement.actions.rebalances import forget_plans, under_way
+from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shadows
+from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.deliveries import due_hosts, forget_deliveries, give_up_old
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.queue import due_pods
-from hetsched.placement.retrying import look_again
+from hetsched.placement.retry import look_again
 from hetsched.policies.models import PolicyObject
 
 from .bind import unbound

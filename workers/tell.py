@@ -28,7 +28,7 @@ from hetsched.adapters.kubernetes.pod_events import Told, tell
 from hetsched.adapters.kubernetes.policy_status import PolicyTold, tell_policy
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch

@@ -22,7 +22,7 @@ from django.db import connections
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.connecting import check_identity, in_shadow
+from hetsched.inventory.connections import check_identity, in_shadow
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat

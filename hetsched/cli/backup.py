@@ -55,7 +55,7 @@ def restore(
     from hetsched.inventory.lease import end_all
     from hetsched.inventory.models import Cluster, Sync
     from hetsched.journal import backup as archive
-    from hetsched.placement.invariants import check_invariants
+    from hetsched.placement.queries.invariants import check_invariants
 
     try:
         call_command("migrate", verbosity=0, interactive=False)

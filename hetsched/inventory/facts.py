@@ -33,7 +33,7 @@ from .actions import FACT_COLUMNS, cluster_topic, describe, node_topic
 from .ledger import write_columns
 from .models import Cluster, Node
 from .node_facts import NodeFacts
-from .overriding import overridden
+from .overrides import overridden
 from .signals import inventory_changed
 from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document

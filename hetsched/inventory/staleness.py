@@ -20,8 +20,8 @@ from django.utils import timezone
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.publish import publish
 
-from .following import in_step
 from .models import Cluster, Connection, Sync
+from .node_events import in_step
 
 TROUBLE = timedelta(seconds=10)
 # Facts that are new enough are told no more often than this.

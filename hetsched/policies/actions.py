@@ -28,7 +28,7 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 
 from .documents import TOPIC, policy_document
-from .guarding import read_nodes, require_goldens
+from .golden_checks import read_nodes, require_goldens
 from .models import GoldenPlacement, NamespaceRule, Policy, PolicyRevision, RevisionState
 from .signals import policy_activated
 

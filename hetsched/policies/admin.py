@@ -23,10 +23,10 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.admin import ReadOnlyAdmin, acting
 
-from . import agreed_admin  # noqa: F401 - registers golden placements, plans and previews
+from . import workflow_admin  # noqa: F401 - registers golden placements, plans and previews
 from .actions import activate, remove_namespace_rule, rollback, save_draft, set_namespace_rule
+from .cluster_policies import keep
 from .forms import NamespaceRuleForm, PolicyForm, ReasonForm
-from .kept import keep
 from .models import NamespaceRule, Policy, PolicyRevision
 
 

@@ -33,7 +33,7 @@ from hetsched.journal.publish import publish_many
 
 from .actions import known_policies
 from .documents import GOLDENS, golden_document
-from .guarding import basis_of, empty_state, judge_rows, worst
+from .golden_checks import basis_of, empty_state, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from .planned import Condition
+from .plan_contracts import Condition
 
 GAP = timedelta(minutes=5)
 Way = Literal["above", "below", ""]

@@ -19,7 +19,7 @@ from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.storage.json_fields import StructField
 
-from .planned import Asked, Condition, Measured, Once
+from .plan_contracts import Asked, Condition, Measured, Once
 
 
 class Policy(models.Model):

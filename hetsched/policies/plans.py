@@ -28,10 +28,10 @@ from hetsched.journal.publish import publish_many
 
 from .actions import activate, known_policies, note_refused
 from .documents import PLANS, plan_document
-from .guarding import check_goldens
+from .golden_checks import check_goldens
 from .hysteresis import Switch, Watch, Way, entered, look, switches, version_of
 from .models import Measure, Policy, PolicyPlan
-from .planned import Condition, Once
+from .plan_contracts import Condition, Once
 
 MOST_PLANS = 200
 RESERVED = frozenset({"preview"})  # its address is taken

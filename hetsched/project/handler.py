@@ -31,7 +31,7 @@ from django.db import close_old_connections, connections
 from django.urls import set_script_prefix
 
 from hetsched.journal import publish
-from hetsched.placement import counting, dispatch
+from hetsched.placement import dispatch, pod_counts
 
 from .middleware import QUIET_PATHS
 
@@ -109,7 +109,7 @@ class ThreadedHandler(ASGIHandler):
 def _begin() -> None:
     publish.keep_in_background()
     dispatch.keep_in_background()
-    counting.keep_counting_seldom()
+    pod_counts.keep_counting_seldom()
 
 
 def _may_wait(scope: Any) -> bool:

@@ -14,12 +14,12 @@ from hetsched.access.tokens import create_token
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.inventory.hearing import take_samples
+from hetsched.inventory.agent_messages import take_samples
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
-from hetsched.placement.granting import agent_key
+from hetsched.placement.signed_grants import agent_key
 from tests.builders import a_node
 
 from .conftest import Api

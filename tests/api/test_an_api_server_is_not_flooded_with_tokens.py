@@ -9,7 +9,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from hetsched.adapters.kubernetes import token_review
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
@@ -21,7 +21,7 @@ def asked(db: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the tokens that a live cluster's API server is asked about; it knows none of them."""
     create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     shown: list[str] = []
-    monkeypatch.setattr(connecting, "api_of", lambda cluster: None)
+    monkeypatch.setattr(connections, "api_of", lambda cluster: None)
     monkeypatch.setattr(token_review, "holder_of", lambda api, token: shown.append(token))
     monkeypatch.setattr(speakers, "MOST_REVIEWS", 3)
     monkeypatch.setattr(speakers.time, "time", lambda: 1000.5)

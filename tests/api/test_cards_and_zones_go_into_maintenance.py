@@ -10,9 +10,9 @@ import pytest
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.overriding import read_override
-from hetsched.inventory.ruling import end_overrides
+from hetsched.inventory.overrides import read_override
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster
@@ -96,7 +96,7 @@ def test_maintenance_ends_by_an_operator_or_by_itself(zoned: Cluster, operator: 
     assert act(operator, action="end-maintenance", card=1)["maintenance"] == []
     act(operator, action="maintenance", card=0, until=in_hours(1))
     later = datetime.now(UTC) + timedelta(hours=2)
-    monkeypatch.setattr("hetsched.inventory.ruling.timezone.now", lambda: later)
+    monkeypatch.setattr("hetsched.inventory.fact_review.timezone.now", lambda: later)
     assert end_overrides(zoned.pk) == 1
     cards = operator.get("nodes/n2/gpu/")["cards"]
     assert [card["card"]["healthy"] for card in cards] == [True, True]

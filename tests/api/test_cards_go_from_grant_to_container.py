@@ -18,8 +18,8 @@ from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCa
 from hetsched.contracts.allocation import CardGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import begin_binding
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually

@@ -22,7 +22,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Decision, Delivery
-from hetsched.policies.kept import follow_policies
+from hetsched.policies.cluster_policies import follow_policies
 from tests.builders import a_node, a_pod
 from tests.scenes import placed
 from web.api import examples

@@ -10,8 +10,8 @@ import pytest
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import headroom
 from hetsched.placement.actions import import_cluster, submit
+from hetsched.placement.queries import headroom
 from tests.builders import a_node, a_pod
 from workers.schedule import run as schedule
 

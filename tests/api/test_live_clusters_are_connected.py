@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.observed import Quarantined
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.journal.models import AuditEntry
@@ -26,7 +26,7 @@ NEW = {"name": "live", "kind": "kubernetes", "kubeconfig": kubeconfig(), "namesp
 @pytest.fixture(autouse=True)
 def key(settings: Any, monkeypatch: pytest.MonkeyPatch, policies: None) -> None:
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
 
 
 @pytest.fixture

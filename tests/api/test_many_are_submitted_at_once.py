@@ -10,9 +10,9 @@ import pytest
 from hetsched.access.tokens import create_token
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import submitting
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import submissions
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Workload
+from hetsched.placement.queries.invariants import check_invariants
 
 from .conftest import POD, Api
 
@@ -85,7 +85,7 @@ def test_what_was_cut_off_is_finished_by_sending_it_again(
 ) -> None:
     from django.db import OperationalError
 
-    write, written = submitting._write, []
+    write, written = submissions._write, []
 
     def dies(*args: Any) -> Any:
         if len(written) == 1:
@@ -93,10 +93,10 @@ def test_what_was_cut_off_is_finished_by_sending_it_again(
         written.append(write(*args))
         return written[-1]
 
-    monkeypatch.setattr(submitting, "_write", dies)
+    monkeypatch.setattr(submissions, "_write", dies)
     assert sent(operator, named("a"), named("b"), status=503, key="k")["code"] == "StorageUnavailable"
     assert Workload.objects.count() == 1
-    monkeypatch.setattr(submitting, "_write", write)
+    monkeypatch.setattr(submissions, "_write", write)
     told = sent(operator, named("a"), named("b"), key="k")
     assert [one.get("replayed", False) for one in told["items"]] == [True, False]
     assert Workload.objects.count() == 2

@@ -10,13 +10,13 @@ import pytest
 
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 from hetsched.contracts.allocation import CardGrant
-from hetsched.inventory.hearing import hear
+from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
-from hetsched.inventory.ruling import end_overrides
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.api.test_agents_report_for_their_own_node import message
 from tests.builders import a_pod
 from tests.scenes import placing, recorded, submitted

@@ -13,7 +13,7 @@ import pytest
 
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, Pod, Shadow
-from hetsched.placement.veil import HIDDEN
+from hetsched.placement.queries.redaction_scan import HIDDEN
 from workers.schedule import run
 
 from .conftest import Api

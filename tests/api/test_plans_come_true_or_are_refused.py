@@ -9,9 +9,9 @@ import pytest
 
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import actions
-from hetsched.placement.actions import holding
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import holds
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from web.api import plan_tokens
 from workers.schedule import run
 
@@ -196,7 +196,7 @@ def test_a_retry_with_the_same_key_is_answered_though_the_plan_would_be_stale(op
 def test_somebody_faster_in_between_makes_it_decide_again(
     operator: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, book, tries = planned(operator), holding._book, []
+    plan, book, tries = planned(operator), holds._book, []
 
     def slow(*args: Any, **more: Any) -> Hold:
         tries.append(args)
@@ -204,7 +204,7 @@ def test_somebody_faster_in_between_makes_it_decide_again(
             raise actions.Conflict("somebody booked")
         return book(*args, **more)
 
-    monkeypatch.setattr(holding, "_book", slow)
+    monkeypatch.setattr(holds, "_book", slow)
     assert submitted(operator, plan)["state"] == "pending"
     assert len(tries) == 2
     assert Pod.objects.filter(origin=Pod.HELD).count() == 1

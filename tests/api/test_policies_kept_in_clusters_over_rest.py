@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.policies.kept import follow_policies
+from hetsched.policies.cluster_policies import follow_policies
 
 from .conftest import Api
 

@@ -13,8 +13,8 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import import_cluster, rebalancing
-from hetsched.placement.actions.rebalancing import forget_plans, go_on
+from hetsched.placement.actions import import_cluster, rebalances
+from hetsched.placement.actions.rebalances import forget_plans, go_on
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import placed, submitted
@@ -166,7 +166,7 @@ def test_a_reason_is_needed_and_only_operators_confirm(
 @pytest.fixture
 def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return the cluster as if it were followed, with right made by a ReplicaSet."""
-    monkeypatch.setattr("hetsched.placement.actions.rebalancing.in_step", lambda cluster: True)
+    monkeypatch.setattr("hetsched.placement.actions.rebalances.in_step", lambda cluster: True)
     Cluster.objects.update(kind="kubernetes")
     Pod.objects.update(state="binding")
     Pod.objects.update(state="bound")
@@ -179,14 +179,14 @@ def test_a_pod_that_took_the_name_of_the_one_to_move_is_left_alone(
     live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
-    tried = rebalancing._tried
+    tried = rebalances._tried
 
     def while_it_is_replaced(*given: Any) -> Any:
         found = tried(*given)
         Pod.objects.filter(name="right").update(uid="u2")
         return found
 
-    monkeypatch.setattr(rebalancing, "_tried", while_it_is_replaced)
+    monkeypatch.setattr(rebalances, "_tried", while_it_is_replaced)
     go_on(live.pk)
     assert not Eviction.objects.exists()
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")

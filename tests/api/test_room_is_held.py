@@ -15,8 +15,8 @@ from django.db.models.functions import Now
 from hetsched.access.tokens import create_token
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from workers.schedule import run
 
 from .conftest import POD, Api

@@ -12,7 +12,7 @@ from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
 from hetsched.placement.models import Decision, Delivery, Rebalance, RebalanceMove, Shadow, Webhook
 from hetsched.policies.models import PolicyRevision, Preview
-from hetsched.policies.planned import Asked
+from hetsched.policies.plan_contracts import Asked
 from tests.builders import a_pod
 from workers import replay
 

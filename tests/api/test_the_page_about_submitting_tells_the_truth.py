@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsched.inventory.models import Cluster
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.queries.invariants import check_invariants
 
 from .conftest import POD, Api
 

@@ -33,10 +33,10 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins, save_draft
+from hetsched.policies.cluster_policies import follow_policies
 from hetsched.policies.goldens import save_golden
-from hetsched.policies.kept import follow_policies
 from hetsched.policies.models import Policy, PolicyObject, PolicyRevision
-from hetsched.policies.planned import Once
+from hetsched.policies.plan_contracts import Once
 from hetsched.policies.plans import look_at_plans, save_plan
 from tests.builders import a_node, a_pod
 

@@ -126,7 +126,7 @@ def test_names_are_ones_own_and_once(submitter: Api, made: Any, api: Callable[..
 
 
 def test_there_are_only_so_many(submitter: Api, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
-    monkeypatch.setattr("hetsched.placement.actions.hooking.MOST_WEBHOOKS", 1)
+    monkeypatch.setattr("hetsched.placement.actions.webhooks.MOST_WEBHOOKS", 1)
     answer = submitter("POST", "webhooks/", {**WANTED, "name": "more"}, status=409)
     assert answer.json()["code"] == "WebhooksTooMany"
 

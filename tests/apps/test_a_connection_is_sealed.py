@@ -11,9 +11,9 @@ from django.core.management import call_command
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.contracts.errors import InputError
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connecting import api_of, check_identity, connect, discovery_api
+from hetsched.inventory.connections import api_of, check_identity, connect, discovery_api
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
@@ -28,7 +28,7 @@ CANARY = "canary-5f2d"
 def key(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SECRET_KEY_GIVEN = True
     settings.HETSCHED_CLUSTER_HOSTS = []
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
 
 
 @pytest.fixture

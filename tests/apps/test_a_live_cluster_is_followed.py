@@ -11,13 +11,13 @@ from django.utils import timezone
 
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.following import in_step
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.inventory.node_events import in_step
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod

@@ -86,12 +86,12 @@ def test_an_update_sets_constants_values_and_what_the_row_has() -> None:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
     # Without them each of these reads all pods that a cluster ever had.
-    from hetsched.placement import counting, queue, retrying
-    from hetsched.placement.actions import following
+    from hetsched.placement import pod_counts, queue, retry
+    from hetsched.placement.actions import watch_events
 
     wanted = {
-        "placement_pod_live_name": (following._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
-        "placement_pod_live_state": (counting._COUNTED, {"cluster": 1}),
+        "placement_pod_live_name": (watch_events._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
+        "placement_pod_live_state": (pod_counts._COUNTED, {"cluster": 1}),
         "placement_pod_queue": (queue._first(500), {"cluster": 1, "now": timezone.now()}),
     }
     found = {}
@@ -103,7 +103,7 @@ def test_partial_indexes_are_used() -> None:
             found[index] = " ".join(str(row) for row in cursor.fetchall())
     assert [index for index, plan in found.items() if index not in plan] == []
     with CaptureQueriesContext(connection) as asked:
-        retrying._QUEUE(cluster=1, bits=1)
+        retry._QUEUE(cluster=1, bits=1)
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + asked[0]["sql"].replace("%", "%%"))
         assert "placement_pod_live_state" in str(cursor.fetchall())

@@ -18,17 +18,17 @@ from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.observed import Changes
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.collecting import allowed, asker, claim, configure, due, note_failure, remove, take_in
+from hetsched.inventory.collection import allowed, asker, claim, configure, due, note_failure, remove, take_in
+from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.inventory.node_facts import NodeFacts
-from hetsched.inventory.ruling import override
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import follow
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.placement.topics import snapshot
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
 from tests.scenes import ALICE, a_cluster

@@ -12,11 +12,11 @@ from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement import counting
+from hetsched.placement import pod_counts
 from hetsched.placement.actions import follow
-from hetsched.placement.counting import count_always, count_seldom, count_up
 from hetsched.placement.models import Workload
-from hetsched.placement.topics import snapshot
+from hetsched.placement.pod_counts import count_always, count_seldom, count_up
+from hetsched.placement.queries.topics import snapshot
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from tests.listener import Listener
@@ -33,7 +33,7 @@ def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     lease = following.take(cluster.pk, "test")
     assert lease is not None
     follow(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=lease.epoch)
-    monkeypatch.setattr(counting, "COUNT_SECONDS", 3600.0)
+    monkeypatch.setattr(pod_counts, "COUNT_SECONDS", 3600.0)
     count_seldom(cluster.pk)
     come(lease, "first")
     count_up(cluster.pk, at_once=True)

@@ -8,9 +8,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.inventory.actions import cordon
 from hetsched.placement.actions import release
-from hetsched.placement.explain import matrix_of, scheduler_before
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.decision_matrix import matrix_of, scheduler_before
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.walk import Walk

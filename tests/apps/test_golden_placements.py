@@ -13,12 +13,12 @@ from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditEntry, OutboxEvent
-from hetsched.placement.topics import snapshot
-from hetsched.policies import goldens, guarding
+from hetsched.placement.queries.topics import snapshot
+from hetsched.policies import golden_checks, goldens
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
+from hetsched.policies.golden_checks import check_goldens
 from hetsched.policies.goldens import look_again, save_golden
-from hetsched.policies.guarding import check_goldens
 from hetsched.policies.models import GoldenPlacement
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed
@@ -146,13 +146,13 @@ def test_a_cluster_that_goes_takes_its_placements_along() -> None:
 def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1"))
     locked: list[bool] = []
-    read = guarding._empty_state
+    read = golden_checks._empty_state
 
     def noted(*given: Any) -> Any:
         locked.append(connection.in_atomic_block)
         return read(*given)
 
-    monkeypatch.setattr(guarding, "_empty_state", noted)
+    monkeypatch.setattr(golden_checks, "_empty_state", noted)
     agreed(cluster, nodes=("n1",))
     GoldenPlacement.objects.update(judged_on="")
     look_again()

@@ -11,11 +11,11 @@ from django.utils import timezone
 from hetsched.contracts.agent_message import digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory import facts, hearing
-from hetsched.inventory.hearing import hear
+from hetsched.inventory import agent_messages, facts
+from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
-from hetsched.inventory.ruling import override
 from tests.api.test_agents_report_for_their_own_node import message
 from tests.builders import a_node
 from tests.scenes import ALICE, a_cluster
@@ -49,14 +49,14 @@ def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, mon
 
 
 def test_what_a_collector_says_while_a_message_is_noted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = hearing._sample
+    real = agent_messages._sample
 
     def sample(*arguments: Any) -> Any:
         said = NodeFacts.objects.get().claims  # a collector does this, once the row was read for the message
         NodeFacts.objects.update(claims={**said, "gpu": said["isa"]})
         return real(*arguments)
 
-    monkeypatch.setattr(hearing, "_sample", sample)
+    monkeypatch.setattr(agent_messages, "_sample", sample)
     hear(cluster, message(None, sequence=2, digest=digest_of(REPORT)))
     row = NodeFacts.objects.get()
     assert (row.sequence, "gpu" in row.claims) == (2, True)

@@ -15,9 +15,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ClaimUse
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions import Room, end_holds, forget_charged, forget_holds, hold, holding, submit
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import Room, end_holds, forget_charged, forget_holds, hold, holds, submit
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster
@@ -123,5 +123,5 @@ def test_what_has_claims_of_its_own_is_not_held(cluster: Cluster) -> None:
     pod = a_pod("p").build()
     spec = msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, claims=(ClaimUse("data"),)))
     with pytest.raises(InputError) as refused:
-        holding.check_rooms([Room(spec, "n1", EMPTY)])
+        holds.check_rooms([Room(spec, "n1", EMPTY)])
     assert refused.value.code == "HoldNotPossible"

@@ -17,10 +17,10 @@ from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement import topics
 from hetsched.placement.actions import export_cluster, import_cluster
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries import topics
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

@@ -15,7 +15,6 @@ from hetsched.contracts.allowance import Allowance
 from hetsched.contracts.workload import NumaDemand
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import (
     Charge,
     HalfGang,
@@ -26,7 +25,8 @@ from hetsched.placement.models import (
     ReservedCpu,
     Workload,
 )
-from hetsched.placement.zones import zones_at_risk
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.zones import zones_at_risk
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 

@@ -9,7 +9,7 @@ import pytest
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import difference, merge
 from hetsched.placement.models import Workload
-from hetsched.placement.topics import snapshot
+from hetsched.placement.queries.topics import snapshot
 from tests.listener import Listener
 from tests.walk import Walk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.placement.veil import HIDDEN, veil
+from hetsched.placement.queries.redaction_scan import HIDDEN, veil
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, confirm, follow, start
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from tests.scenes import submitted

@@ -12,13 +12,13 @@ from hetsched.contracts.golden import Expectation
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
-from hetsched.placement import measuring
-from hetsched.placement.measuring import take_measures
+from hetsched.placement.queries import cluster_metrics
+from hetsched.placement.queries.cluster_metrics import take_measures
 from hetsched.policies import plans
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import Measure, Policy, PolicyPlan
-from hetsched.policies.planned import Condition, Measured, Once
+from hetsched.policies.plan_contracts import Condition, Measured, Once
 from hetsched.policies.plans import forecast_switches, look_at_plans, remove_plan, save_plan
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed
@@ -286,7 +286,7 @@ def test_a_cluster_that_cannot_be_measured_keeps_no_other_from_it(
             raise RuntimeError("whatever")
         return real(one)
 
-    real = measuring.measure
-    monkeypatch.setattr(measuring, "measure", measure)
+    real = cluster_metrics.measure
+    monkeypatch.setattr(cluster_metrics, "measure", measure)
     assert take_measures(NOON) == 1
     assert [row.cluster_id for row in Measure.objects.all()] == [other.pk]

@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import cancel, follow, retry, submit_there
-from hetsched.placement.actions.creating import claim, note
+from hetsched.placement.actions.live_submissions import claim, note
 from hetsched.placement.models import Pod, SubmittedObject, Workload
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod

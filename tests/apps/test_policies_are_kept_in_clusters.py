@@ -13,8 +13,8 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
+from hetsched.policies.cluster_policies import follow_policies, keep
 from hetsched.policies.effective import active_specs
-from hetsched.policies.kept import follow_policies, keep
 from hetsched.policies.models import Policy, PolicyObject
 from tests.scenes import ALICE
 

@@ -22,9 +22,9 @@ from hetsched.placement.actions import (
     set_priority,
     start,
 )
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queue import waiting
 from hetsched.placement.snapshot import load_state
 from tests.builders import a_node, a_pod

@@ -14,10 +14,10 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, record, recording, release
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import Conflict, cancel, decisions, record, release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
@@ -225,7 +225,7 @@ def test_other_reasons_are_news_after_a_minute(monkeypatch: pytest.MonkeyPatch) 
 
     assert len(refuse("A")) == 1
     assert len(refuse("B")) == 1
-    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
     assert len(refuse("A", nodes=7)) == 1
     assert len(refuse("A", "B")) == 2
     assert len(refuse("B", "A")) == 2

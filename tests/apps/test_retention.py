@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
-from hetsched.placement import topics
 from hetsched.placement.actions import forget_finished, release, retention
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
+from hetsched.placement.queries import topics
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
 from tests.builders import a_pod
 from tests.scenes import a_cluster, placed

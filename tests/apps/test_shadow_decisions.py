@@ -13,11 +13,11 @@ from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow, shadowing
-from hetsched.placement.actions.shadowing import judge
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import follow, shadow_decisions
+from hetsched.placement.actions.shadow_decisions import judge
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
-from hetsched.placement.shadow_report import summary, worst
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.shadow_report import summary, worst
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadowing, "_pasts", {})
+    monkeypatch.setattr(shadow_decisions, "_pasts", {})
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_nothing_but_its_own_rows_is_written(lease: Lease) -> None:
 def test_what_is_too_much_or_too_late_is_dropped_and_counted(
     lease: Lease, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    monkeypatch.setattr(shadowing, "MOST_DUE", 2)
+    monkeypatch.setattr(shadow_decisions, "MOST_DUE", 2)
     bound(lease, *(on("n1", a_pod(f"p{number}")) for number in range(5)))
     assert Shadow.objects.count() == 2
     assert Connection.objects.get().shadow_dropped == 3
@@ -130,14 +130,14 @@ def test_what_is_too_much_or_too_late_is_dropped_and_counted(
 
 
 def test_an_engine_that_fails_drops_the_pod_and_goes_on(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shadowing.compare
+    real = shadow_decisions.compare
 
     def failing(scheduler: Any, pod: Any, node: str, **more: Any) -> Any:
         if pod.name == "poison":
             raise RuntimeError("no")
         return real(scheduler, pod, node, **more)
 
-    monkeypatch.setattr(shadowing, "compare", failing)
+    monkeypatch.setattr(shadow_decisions, "compare", failing)
     bound(lease, on("n1", a_pod("poison")))
     bound(lease, on("n1", a_pod("after")))
     judge(lease.cluster_id)

@@ -16,7 +16,7 @@ from hetsched.inventory.staleness import tell_watched, watched_now
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement.topics import snapshot
+from hetsched.placement.queries.topics import snapshot
 from tests.scenes import a_cluster
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, cancel, submit, submitting
+from hetsched.placement.actions import Conflict, cancel, submissions, submit
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from tests.builders import a_pod
 from tests.scenes import ALICE, a_cluster, placed, submitted
@@ -71,18 +71,18 @@ def test_another_owner_may_use_the_same_key() -> None:
 
 
 def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetsched.placement.actions import submitting
+    from hetsched.placement.actions import submissions
 
     cluster = a_cluster()
     first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     looked: list[bool] = []
-    real = submitting.answered
+    real = submissions.answered
 
     def blind_once(owner: str, key: str, body_hash: str) -> Any:
         looked.append(True)
         return None if len(looked) == 1 else real(owner, key, body_hash)
 
-    monkeypatch.setattr(submitting, "answered", blind_once)
+    monkeypatch.setattr(submissions, "answered", blind_once)
     second = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     assert second.replayed
     assert second.response == first.response
@@ -103,7 +103,7 @@ def test_a_name_that_came_free_just_after_it_was_refused_is_a_conflict(monkeypat
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
     # By the time somebody asks whose the name is, it is nobody's any more.
-    monkeypatch.setattr(submitting, "_refuse_taken", lambda cluster, pods: None)
+    monkeypatch.setattr(submissions, "_refuse_taken", lambda cluster, pods: None)
     with pytest.raises(Conflict):
         submitted(cluster, a_pod("p"))
 

@@ -8,8 +8,8 @@ from hetsched.contracts.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.placement.topics import find_node, resolve, snapshot
+from hetsched.placement.queries.topics import find_node, resolve, snapshot
 from tests.builders import a_node
 from tests.scenes import a_cluster, submitted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.policies.diffing import diff
+from hetsched.policies.policy_diff import diff
 
 
 def spec(*plugins: str | PluginUse, **more: object) -> PolicySpec:

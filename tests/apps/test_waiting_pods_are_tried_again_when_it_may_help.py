@@ -16,11 +16,11 @@ from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import retrying
+from hetsched.placement import retry
 from hetsched.placement.actions import Result, cancel, follow, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import waiting
-from hetsched.placement.retrying import look_again
+from hetsched.placement.retry import look_again
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, recorded, submitted
@@ -94,10 +94,10 @@ def test_what_waits_for_time_is_tried_after_a_minute_and_the_rest_is_flushed_aft
     for name, event in (("timed", Event.TIME), ("event", Event.POD_RELEASED)):
         submitted(cluster, a_pod(name))
         refused(cluster, event)
-    Pod.objects.update(tried_at=timezone.now() - retrying.LOOK_AGAIN - timedelta(seconds=1))
+    Pod.objects.update(tried_at=timezone.now() - retry.LOOK_AGAIN - timedelta(seconds=1))
     look_again(cluster.pk)
     assert queued() == ["timed"]
-    Pod.objects.update(tried_at=timezone.now() - retrying.FLUSH - timedelta(seconds=1))
+    Pod.objects.update(tried_at=timezone.now() - retry.FLUSH - timedelta(seconds=1))
     look_again(cluster.pk)
     assert dict(Pod.objects.values_list("name", "flushed")) == {"timed": False, "event": True}
 
@@ -111,7 +111,7 @@ def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("p"))
     refused(cluster, event)
-    Pod.objects.filter(name="p").update(tried_at=timezone.now() - retrying.FLUSH * 2, not_before=None)
+    Pod.objects.filter(name="p").update(tried_at=timezone.now() - retry.FLUSH * 2, not_before=None)
     look_again(cluster.pk)
     assert running.workload is not None
     cancel(running.workload, actor=ALICE, reason="test")

@@ -15,8 +15,8 @@ from hetsched.contracts.workload import ClaimRequest, ClaimUse, DeviceUse
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import follow
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import Warm, load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed

@@ -15,10 +15,10 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
-from hetsched.placement.actions.remaining import ANOTHER_MACHINE, end_remnants
+from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, end_remnants
 from hetsched.placement.actions.transfer import export_cluster
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation, ReservedCard
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod

@@ -15,13 +15,13 @@ from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.hearing import agents_of, hear, take_samples
+from hetsched.inventory.agent_messages import agents_of, hear, take_samples
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod

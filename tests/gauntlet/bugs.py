@@ -38,13 +38,13 @@ BUGS = (
     ),
     Bug(
         "K3", "decisions begin before everything is known", "Project-HAMi/HAMi#1495, volcano-sh/volcano#5174",
-        "hetsched/inventory/following.py",
+        "hetsched/inventory/node_events.py",
         "    return syncs.exists() and not syncs.exclude(fresh).exists()\n", "    return True\n",
         "tests/apps/test_a_live_cluster_is_followed.py::test_nothing_is_decided_before_every_required_kind_is_known",
     ),
     Bug(
         "K4", "a pod that is being deleted is not charged", "Project-HAMi/HAMi#2812",
-        "hetsched/placement/actions/following.py",
+        "hetsched/placement/actions/watch_events.py",
         "        if seen.node_name:\n            self.charged.append(seen)\n",
         "        if seen.node_name and not seen.deleting:\n            self.charged.append(seen)\n",
         "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
@@ -72,7 +72,7 @@ BUGS = (
     ),
     Bug(
         "K8", "a pod deleted by force frees its CPUs at once", "kubernetes/kubernetes#141471",
-        "hetsched/placement/actions/remaining.py",
+        "hetsched/placement/actions/terminating_pods.py",
         "    found = [row.pk for row in rows if State(row.state) in _STARTED]\n", "    found: list[int] = []\n",
         "tests/apps/test_what_was_deleted_by_force_is_kept.py::test_what_it_held_is_kept_for_a_while_and_then_free",
     ),
@@ -91,21 +91,21 @@ BUGS = (
     ),
     Bug(
         "K11", "a pod that nobody owns here never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
-        "hetsched/placement/actions/following.py",
+        "hetsched/placement/actions/watch_events.py",
         "if State(row.state) in HOLDING], \"the pod is gone\")\n",
         "if State(row.state) in HOLDING and row.workload_id], \"the pod is gone\")\n",
         "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
     ),
     Bug(
         "K12", "a node that comes back is empty", "kubernetes-sigs/kueue#8755",
-        "hetsched/inventory/following.py",
+        "hetsched/inventory/node_events.py",
         "        if node.pods:\n            report = ", "        if False:\n            report = ",
         "tests/apps/test_a_live_cluster_is_followed.py::"
         "test_a_node_that_is_gone_stays_while_something_is_booked_on_it",
     ),
     Bug(
         "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
-        "hetsched/placement/actions/following.py",
+        "hetsched/placement/actions/watch_events.py",
         "            batch.charge_early()\n", "            pass\n",
         "tests/kube/test_the_watch_survives_faults.py::"
         "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
@@ -159,7 +159,7 @@ BUGS = (
     ),
     Bug(
         "K21", "a node that decision and ledger disagree on is tried for ever", "hashicorp/nomad#9506",
-        "hetsched/placement/actions/disagreeing.py",
+        "hetsched/placement/actions/ledger_conflicts.py",
         "        if refusals.count() >= MOST:\n", "        if False:\n",
         "tests/workers/test_nodes_that_disagree_are_put_out_of_use.py::"
         "test_a_seeded_disagreement_ends_and_the_others_go_elsewhere",
@@ -173,7 +173,7 @@ BUGS = (
     ),
     Bug(
         "K23", "two beats do everything twice", "celery/celery#2856",
-        "hetsched/inventory/collecting.py",
+        "hetsched/inventory/collection.py",
         "    return row if taken else None\n", "    return row\n",
         "tests/apps/test_collected_facts_count_while_they_are_fresh.py::test_a_collector_is_asked_once_by_two_beats",
     ),

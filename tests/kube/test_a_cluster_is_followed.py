@@ -11,7 +11,7 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers.follower import Follower
 

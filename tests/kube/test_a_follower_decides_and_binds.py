@@ -15,8 +15,8 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.placement.actions import reject
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
 from workers import bind

@@ -37,7 +37,7 @@ SETTINGS = PACE | {"HETSCHED_DISCOVER_SECONDS": "1", "HETSCHED_AGENT_REPORT_SECO
 CONNECT = """
 import django, json, sys; django.setup()
 from hetsched.access.tokens import create_token
-from hetsched.inventory.connecting import connect
+from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 ours, discovery = (json.load(open(path)) for path in sys.argv[1:3])

@@ -14,9 +14,9 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions.refusing import wake_after_backoff
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions.kubelet_rejections import wake_after_backoff
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends, refuses, waits
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
 from workers import bind, schedule

@@ -17,9 +17,9 @@ from hetsched.inventory.lease import end_all
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.journal import backup
 from hetsched.placement import snapshot
-from hetsched.placement.actions.remaining import end_remnants
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, schedule

@@ -18,9 +18,9 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.token_review import TOKEN_REVIEWS, Holder, holder_of
 from hetsched.contracts.agent_message import AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connecting import api_of, connect
+from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.policies.actions import ensure_builtins
@@ -44,7 +44,7 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 def live(api: Api, account: dict[str, Any], db: None, settings: LazySettings, monkeypatch: Any) -> Cluster:
     """Return a cluster connected as our account, with node n1."""
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
     cache.clear()
     ensure_builtins()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)

@@ -16,8 +16,8 @@ from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
 from hetsched.placement.actions import begin_binding
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, ReservedDevice
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule

@@ -29,9 +29,9 @@ from hetsched.contracts.agent_report import (
     MachineZone,
 )
 from hetsched.contracts.discovery import Discovery
-from hetsched.inventory import connecting, hearing
-from hetsched.inventory.checking import check_cluster
-from hetsched.inventory.connecting import connect
+from hetsched.inventory import agent_messages, connections
+from hetsched.inventory.connection_check import check_cluster
+from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
@@ -60,7 +60,7 @@ def live(
 ) -> Iterator[Cluster]:  # fmt: skip
     """Return a cluster that this installation schedules, with a node `n1`, connected for discovery too."""
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
     kubeconfigs = {"kubeconfig": plane.kubeconfig(), "discovery_kubeconfig": account}
     connect(cluster, **kubeconfigs, actor=SYSTEM, reason="test")
     election = Election(str(Connection.objects.get(cluster=cluster).installation))
@@ -100,7 +100,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
         NodeFacts.objects.update(heard_at=None)  # however soon after the last one
     sequence = 1 if row is None else row.sequence + 1
     digest = digest_of(steady(told))
-    hearing.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
+    agent_messages.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
 
 
 def found(cluster: Cluster) -> Discovery:

@@ -12,8 +12,8 @@ from hetsched.adapters.kubernetes.pod_events import EVENTS
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import begin_binding, reject
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule, tell

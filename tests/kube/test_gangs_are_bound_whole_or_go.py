@@ -12,8 +12,8 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import HalfGang, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, pod_of, states
 from workers import bind, evict, schedule, sweep

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.checking import Check, check_cluster
-from hetsched.inventory.connecting import api_of, connect
+from hetsched.inventory.connection_check import Check, check_cluster
+from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from workers import watch
@@ -26,7 +26,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 @pytest.fixture(autouse=True)
 def key(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule

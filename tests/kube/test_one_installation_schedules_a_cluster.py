@@ -14,9 +14,9 @@ from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.leader_lease import DURATION_SECONDS, Election
 from hetsched.adapters.kubernetes.resources import LEASES
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.following import in_step
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_events import in_step
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import eventually

@@ -17,8 +17,8 @@ from hetsched.adapters.kubernetes.access_review import PULL_RIGHTS, SECRETS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Connection, ImageIndex, Node
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states

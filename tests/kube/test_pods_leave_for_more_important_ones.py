@@ -21,10 +21,10 @@ from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
-from hetsched.placement.actions import evicting
-from hetsched.placement.explain import matrix_of
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import evictions
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Reservation
+from hetsched.placement.queries.decision_matrix import matrix_of
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
 from hetsched.policies.actions import activate, save_draft
 from tests.kube.faults import refusal, replies
@@ -304,7 +304,7 @@ def test_victims_that_do_not_go_are_given_up_after_a_while(
     urgent(api, followed)
     evict.run(cluster.pk)
     victim = Eviction.objects.get().victim
-    Nomination.objects.update(created_at=timezone.now() - evicting.PATIENCE - timedelta(seconds=1))
+    Nomination.objects.update(created_at=timezone.now() - evictions.PATIENCE - timedelta(seconds=1))
     sweep.run()
     assert (cluster.pk, dispatch.EVICT) in woken
     evict.run(cluster.pk)

@@ -18,8 +18,8 @@ from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import snapshot
 from hetsched.placement.actions import cancel, end_holds
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, create, schedule
 from workers.follower import Follower

@@ -20,16 +20,16 @@ from hetsched.adapters.kubernetes.access_review import RIGHTS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.checking import check_cluster
-from hetsched.inventory.connecting import api_of, connect
+from hetsched.inventory.connection_check import check_cluster
+from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import shadowing
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import shadow_decisions
 from hetsched.placement.models import Decision, Reservation, Shadow
-from hetsched.placement.shadow_report import summary
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.shadow_report import summary
 from hetsched.policies.actions import ensure_builtins
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
@@ -71,8 +71,8 @@ def _read_only() -> list[Any]:
 def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster connected in shadow of Kubernetes' own scheduler."""
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
-    monkeypatch.setattr(shadowing, "_pasts", {})
+    monkeypatch.setattr(connections, "_apis", {})
+    monkeypatch.setattr(shadow_decisions, "_pasts", {})
     ensure_builtins()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connect(cluster, kubeconfig=account, shadow_of="default-scheduler", actor=SYSTEM, reason="test")

@@ -12,8 +12,8 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.models import PolicyObject
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find

@@ -10,8 +10,8 @@ from hetsched.adapters.kubernetes import reflector
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Node, Sync
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.control_plane import ControlPlane
 from tests.kube.faults import Link, kill_api_server
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states

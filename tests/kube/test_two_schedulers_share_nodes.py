@@ -15,8 +15,8 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, schedule
 from workers.follower import Follower

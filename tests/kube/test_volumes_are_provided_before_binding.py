@@ -16,8 +16,8 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
 from hetsched.adapters.kubernetes.resources import CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule
 from workers.follower import Follower

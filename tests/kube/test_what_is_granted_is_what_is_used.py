@@ -24,13 +24,13 @@ from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_PO
 from hetsched.contracts.allocation import DeviceGrant
 from hetsched.contracts.devices import DeviceId
 from hetsched.contracts.submitted import Wanted
-from hetsched.inventory import connecting
+from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.checking import check_cluster
-from hetsched.inventory.connecting import api_of, connect
+from hetsched.inventory.connection_check import check_cluster
+from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Node, Sync
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import PolicyObject
 from tests.kube import access, kinds
@@ -82,7 +82,7 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster connected as our account, with one namespace that takes submissions."""
     settings.SECRET_KEY_GIVEN = True
-    monkeypatch.setattr(connecting, "_apis", {})
+    monkeypatch.setattr(connections, "_apis", {})
     ensure_builtins()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connect(cluster, kubeconfig=account, enrolled_namespaces=[], actor=SYSTEM, reason="test")

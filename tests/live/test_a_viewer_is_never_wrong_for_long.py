@@ -13,10 +13,10 @@ from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal import publish
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import topics
 from hetsched.placement.actions import cancel, release, retry, set_priority, submit
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries import topics
 from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.effective import active_specs
 from tests.builders import a_pod

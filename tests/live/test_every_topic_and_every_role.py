@@ -13,8 +13,8 @@ from hetsched.access.subject import Subject
 from hetsched.access.tokens import create_token
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.placement import topics
 from hetsched.placement.models import Workload
+from hetsched.placement.queries import topics
 from tests.builders import a_pod
 from tests.scenes import submitted
 from web.live import reading, rights

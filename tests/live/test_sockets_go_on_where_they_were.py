@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import OutboxEvent, merge, message
-from hetsched.placement import topics
+from hetsched.placement.queries import topics
 from web.live import hub
 from web.live.spans import spans
 

@@ -14,7 +14,7 @@ from django.test import Client
 
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.doubts import Doubt
-from hetsched.inventory.maintaining import maintain
+from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Pod, Workload

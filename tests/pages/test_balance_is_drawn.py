@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.policies.models import Measure
-from hetsched.policies.planned import Measured
+from hetsched.policies.plan_contracts import Measured
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster
 from web.pages.balance_plane import HEIGHT, WIDTH, dots, trend

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.contracts.collected import Collected, Finding
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.collecting import note_failure, take_in
+from hetsched.inventory.collection import note_failure, take_in
 from hetsched.inventory.models import Cluster, Collector
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed

@@ -14,7 +14,7 @@ from hetsched.inventory.actions import cordon, create_cluster
 from hetsched.inventory.models import Cluster, Collector, Connection, Sync
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.invariants import CHECKED
+from hetsched.placement.queries.invariants import CHECKED
 from tests.pages.test_words_of_agents_are_shown import words
 from web.api import health
 

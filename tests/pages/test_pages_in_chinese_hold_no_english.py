@@ -22,15 +22,15 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.golden import Expectation
 from hetsched.inventory.actions import cordon, set_default_policy
-from hetsched.inventory.maintaining import maintain
+from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Room, cancel, hold, import_cluster, set_priority
-from hetsched.placement.actions.hooking import Wanted, add_webhook
+from hetsched.placement.actions.webhooks import Wanted, add_webhook
 from hetsched.placement.models import Decision, Hold
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import PolicyRevision
-from hetsched.policies.planned import Once
+from hetsched.policies.plan_contracts import Once
 from hetsched.policies.plans import save_plan
 from tests.browser.screens import SCREENS
 from tests.builders import a_pod

@@ -35,7 +35,7 @@ NO_PAGE = (
     "hetsched/agent/",
     "hetsched/cli/",
     "hetsched/client/",
-    "hetsched/inventory/hearing.py",  # agents
+    "hetsched/inventory/agent_messages.py",  # agents
     "hetsched/isa/emulation.py",
     "hetsched/journal/backup.py",  # backups
     "hetsched/lab/",

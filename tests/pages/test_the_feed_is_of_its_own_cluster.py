@@ -8,7 +8,7 @@ import re
 from django.test import Client
 
 from hetsched.inventory.models import Cluster
-from hetsched.placement.topics import LATEST
+from hetsched.placement.queries.topics import LATEST
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 

@@ -13,8 +13,8 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.inventory.actions import cordon
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import revision_of
-from hetsched.placement import topics
 from hetsched.placement.actions import import_cluster, submit
+from hetsched.placement.queries import topics
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from workers.schedule import run as schedule

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.hooking import Wanted, add_webhook, try_webhook
+from hetsched.placement.actions.webhooks import Wanted, add_webhook, try_webhook
 from hetsched.placement.models import Delivery, Webhook
 from tests.builders import a_pod
 from tests.pages.test_words_of_agents_are_shown import words

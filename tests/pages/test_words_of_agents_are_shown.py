@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone, PinnedContainer
-from hetsched.inventory.hearing import hear
+from hetsched.inventory.agent_messages import hear
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.models import Pod

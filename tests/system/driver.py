@@ -154,7 +154,7 @@ def held() -> list[list[str]]:
 
 
 def violations() -> list[str]:
-    from hetsched.placement.invariants import check_invariants
+    from hetsched.placement.queries.invariants import check_invariants
 
     return [str(violation) for violation in check_invariants()]
 

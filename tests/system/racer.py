@@ -76,7 +76,7 @@ def differing_topics() -> list[str]:
     """Name the topics whose deltas, from the first on, do not make their present document."""
     from hetsched.journal.models import OutboxEvent, Topic
     from hetsched.journal.publish import merge
-    from hetsched.placement.topics import snapshot
+    from hetsched.placement.queries.topics import snapshot
 
     differing = []
     for topic in Topic.objects.values_list("name", flat=True):
@@ -100,7 +100,7 @@ def main() -> None:
     dispatch.wake = lambda *arguments: None  # type: ignore[assignment]
     if sys.argv[1] == "check":
         from hetsched.journal.models import AuditEntry
-        from hetsched.placement.invariants import check_invariants
+        from hetsched.placement.queries.invariants import check_invariants
 
         violations = [str(violation) for violation in check_invariants()]
         evicted = AuditEntry.objects.filter(action="pod.preempt").count()

@@ -132,9 +132,9 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 def race_webhooks(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Make a webhook each, by one owner who may have fewer; count the answers."""
-    from hetsched.placement.actions import hooking
+    from hetsched.placement.actions import webhooks
 
-    hooking.MOST_WEBHOOKS = 5
+    webhooks.MOST_WEBHOOKS = 5
     ask = _asker()
     hook = {"url": "http://ci.example/hook", "reason": "a test", "cluster": cluster}
     return _counted(_race(lambda number: ask("webhooks/", {**hook, "name": f"{key}-{number}"}), threads))

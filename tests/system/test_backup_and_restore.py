@@ -25,7 +25,7 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 from hetsched.access.tokens import create_token
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connecting import connect
+from hetsched.inventory.connections import connect
 from hetsched.placement.actions import forget_finished, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
@@ -55,7 +55,7 @@ GO_ON = (
     + """
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.access.tokens import resolve
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.models import ForgottenDecision, Reservation, ReservedCard
 import sys
 cluster = Cluster.objects.get(name="lab")
@@ -80,7 +80,7 @@ print(json.dumps({
 OPENS = BEGIN + (
     """
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
 try:
     api_of(Cluster.objects.get(name="live")); told = ""

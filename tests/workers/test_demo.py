@@ -11,8 +11,8 @@ from django.utils import timezone
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import import_cluster
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries.invariants import check_invariants
 from tests.scenes import ALICE
 from workers import bind, demo, schedule
 

@@ -10,9 +10,9 @@ import pytest
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
-from hetsched.placement.explain import further
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.queries.decision_matrix import further
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted

@@ -16,8 +16,8 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow, progress
 from hetsched.placement.actions.gangs import settle_half_gangs
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.models import Eviction, HalfGang, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import placing, recorded

@@ -21,7 +21,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageInd
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
-from hetsched.placement.actions.imaging import KEPT, due_images, forget_images, with_known
+from hetsched.placement.actions.image_platforms import KEPT, due_images, forget_images, with_known
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import due_pods
 from tests.builders import a_node, a_pod

@@ -15,8 +15,8 @@ from django.test import Client
 from django.utils import timezone
 
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
-from hetsched.inventory.checking import check_cluster
-from hetsched.inventory.collecting import configure
+from hetsched.inventory.collection import configure
+from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.models import Cluster, Collector, Node
 from hetsched.placement.models import Decision
 from hetsched.placement.snapshot import load_state, warm

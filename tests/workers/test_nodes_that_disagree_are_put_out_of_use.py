@@ -10,10 +10,10 @@ from django.utils import timezone
 from hetsched.inventory.actions import uncordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import disagreeing
-from hetsched.placement.actions.disagreeing import note_disagreement
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions import ledger_conflicts
+from hetsched.placement.actions.ledger_conflicts import note_disagreement
 from hetsched.placement.models import CommitRefusal, Decision, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, submitted
 from workers import schedule
@@ -27,7 +27,7 @@ def node(name: str = "n1") -> Node:
 
 def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_at() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
-    for _ in range(disagreeing.MOST - 1):
+    for _ in range(ledger_conflicts.MOST - 1):
         assert note_disagreement(cluster.pk, [node().pk]) == []
     assert not node().unschedulable
     assert note_disagreement(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
@@ -40,15 +40,15 @@ def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_
 
 def test_what_was_refused_long_ago_counts_no_more() -> None:
     cluster = a_cluster(a_node("n1"))
-    for _ in range(disagreeing.MOST - 1):
+    for _ in range(ledger_conflicts.MOST - 1):
         note_disagreement(cluster.pk, [node().pk])
-    CommitRefusal.objects.update(created_at=timezone.now() - disagreeing.WITHIN - timedelta(seconds=1))
+    CommitRefusal.objects.update(created_at=timezone.now() - ledger_conflicts.WITHIN - timedelta(seconds=1))
     assert note_disagreement(cluster.pk, [node().pk]) == []
     assert CommitRefusal.objects.count() == 1
 
 
 def test_a_seeded_disagreement_ends_and_the_others_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disagreeing, "MOST", 4)
+    monkeypatch.setattr(ledger_conflicts, "MOST", 4)
     # Rows that the scheduler does not see hold a card of each of two nodes.
     cluster = a_cluster(a_node("n1").gpus(1), a_node("n2").gpus(2), a_node("n3").cpu(64))
     placed(cluster, "n3", a_pod("holds"))

@@ -22,14 +22,14 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import actions
 from hetsched.placement.actions import export_cluster
-from hetsched.placement.actions.previewing import ask_preview, cancel_preview, claim, note_progress, settle_lost
+from hetsched.placement.actions.previews import ask_preview, cancel_preview, claim, note_progress, settle_lost
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation
-from hetsched.placement.replay import replay
+from hetsched.placement.queries.replay import replay
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision, Preview
-from hetsched.policies.planned import Asked
+from hetsched.policies.plan_contracts import Asked
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.unit.cli.calling import document, run
@@ -250,7 +250,7 @@ def test_one_whose_worker_died_is_told_and_makes_room(revision: PolicyRevision) 
     taken = claim(row.pk)
     assert taken is not None
     assert taken.seen_at is not None
-    from hetsched.placement.actions.previewing import LOST_AFTER
+    from hetsched.placement.actions.previews import LOST_AFTER
 
     assert settle_lost(taken.seen_at + LOST_AFTER * 2) == 1
     row.refresh_from_db()

@@ -19,11 +19,11 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import actions
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Workload
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.placement.topics import snapshot
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, led, placed, submitted

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from hetsched.journal import counters, figures
-from hetsched.placement.invariants import CHECKED
+from hetsched.placement.queries.invariants import CHECKED
 from workers import ticking
 
 pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task begins outside of any

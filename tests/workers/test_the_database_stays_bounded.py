@@ -16,9 +16,9 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import cancel, follow, release, retention
-from hetsched.placement.invariants import check_invariants
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, ForgottenDecision, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from workers import schedule, sweep

@@ -19,7 +19,7 @@ from hetsched.access.tokens import create_token, revoke_token
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import callbacks, deliveries
 from hetsched.placement.actions import cancel
-from hetsched.placement.actions.hooking import (
+from hetsched.placement.actions.webhooks import (
     Wanted,
     add_webhook,
     change_callback_secret,

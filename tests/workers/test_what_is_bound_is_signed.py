@@ -12,9 +12,9 @@ from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.signing import verify
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.granting import agent_key, granted_on
 from hetsched.placement.models import Pod
 from hetsched.placement.reservations import Reservation
+from hetsched.placement.signed_grants import agent_key, granted_on
 from tests.builders import a_node, a_pod
 from workers.bind import to_bind
 

@@ -24,13 +24,13 @@ from hetsched.contracts.advice import Goal, Question
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.inventory.connecting import in_shadow
+from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.imaging import with_known
-from hetsched.placement.actions.rebalancing import confirm_plan, stop_plan
-from hetsched.placement.advising import advice_about, waiting_in, waiting_of
+from hetsched.placement.actions.image_platforms import with_known
+from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Pod, Rebalance, Workload
+from hetsched.placement.queries.advice import advice_about, waiting_in, waiting_of
 from hetsched.policies.effective import active_specs
 
 from . import bodies, reach

@@ -21,12 +21,12 @@ from hetsched.access.roles import Action
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentAnswer, AgentMessage, NodeAllocation
 from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.hearing import hear
+from hetsched.inventory.agent_messages import hear
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.actions import follow_actual_cards
-from hetsched.placement.granting import agent_key, granted_on
 from hetsched.placement.models import Pod
+from hetsched.placement.signed_grants import agent_key, granted_on
 
 from . import bodies, reach
 from .problems import Refused

@@ -22,7 +22,7 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, require_reason
-from hetsched.inventory.connecting import connect
+from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.audit import record

@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.adapters.collectors.registry import load_collectors
-from hetsched.inventory.collecting import configure, remove
+from hetsched.inventory.collection import configure, remove
 from hetsched.inventory.models import Cluster, Collector
 
 from . import bodies, reach

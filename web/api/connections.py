@@ -20,8 +20,8 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import Problem
-from hetsched.inventory.checking import Check, check_cluster
-from hetsched.inventory.connecting import connect, where
+from hetsched.inventory.connection_check import Check, check_cluster
+from hetsched.inventory.connections import connect, where
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.inventory.staleness import watched_now
 from hetsched.journal import counters

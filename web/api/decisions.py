@@ -26,8 +26,8 @@ from hetsched.contracts.decision import (
 )
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.waits import WaitsFor
-from hetsched.placement.explain import Further, further, matrix_of
 from hetsched.placement.models import Decision
+from hetsched.placement.queries.decision_matrix import Further, further, matrix_of
 
 from . import reach
 from .documents import Document, Rows, page_of

@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.placement.actions.hooking import tell_again
+from hetsched.placement.actions.webhooks import tell_again
 from hetsched.placement.models import Delivery
 
 from . import bodies, reach

@@ -15,9 +15,9 @@ from django.db.models import Count, Min, Q
 from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from hetsched.inventory.following import in_step
-from hetsched.inventory.hearing import agents_of
+from hetsched.inventory.agent_messages import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
+from hetsched.inventory.node_events import in_step
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent

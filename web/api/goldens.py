@@ -19,8 +19,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation, GoldenCheck
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import check
+from hetsched.policies.golden_checks import check_goldens, empty_state
 from hetsched.policies.goldens import remove_golden, save_golden
-from hetsched.policies.guarding import check_goldens, empty_state
 from hetsched.policies.models import GoldenPlacement
 
 from . import bodies, reach

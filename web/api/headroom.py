@@ -20,7 +20,7 @@ from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount
 from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape
-from hetsched.placement.headroom import PATIENCE_SECONDS, Line, Table, headroom
+from hetsched.placement.queries.headroom import PATIENCE_SECONDS, Line, Table, headroom
 
 from . import reach
 from .documents import Document

@@ -23,8 +23,8 @@ from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
 
-from hetsched.inventory.following import in_step
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
+from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED

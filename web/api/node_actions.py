@@ -15,12 +15,12 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import cordon, uncordon
-from hetsched.inventory.maintaining import maintain
+from hetsched.inventory.fact_review import override, reject
+from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.ruling import override, reject
 from hetsched.journal.audit import Actor
 from hetsched.placement.actions import approve_fact
-from hetsched.placement.actions.refusing import trust_node
+from hetsched.placement.actions.kubelet_rejections import trust_node
 
 from . import bodies, facts, reach
 from .documents import Request

@@ -24,8 +24,8 @@ from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
+from hetsched.placement.queries.zones import zones_at_risk
 from hetsched.placement.snapshot import warm
-from hetsched.placement.zones import zones_at_risk
 
 from . import facts, reach
 from .documents import Document, Rows, page_of

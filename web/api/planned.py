@@ -17,9 +17,9 @@ import structlog
 
 from hetsched.access.subject import Subject
 from hetsched.contracts.decision import Verdict
-from hetsched.inventory.connecting import in_shadow
-from hetsched.inventory.following import in_step
+from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_events import in_step
 from hetsched.placement.actions import Conflict, Contradiction, Room, Submission, submit_as_planned
 
 from . import bodies, plan_tokens

@@ -18,7 +18,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.policies.hysteresis import Switch
 from hetsched.policies.models import PolicyPlan
-from hetsched.policies.planned import Condition, Once
+from hetsched.policies.plan_contracts import Condition, Once
 from hetsched.policies.plans import forecast_switches, remove_plan, save_plan
 
 from . import bodies, reach

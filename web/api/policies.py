@@ -23,11 +23,11 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
-from hetsched.policies.diffing import PolicyDiff, diff
+from hetsched.policies.cluster_policies import keep
 from hetsched.policies.documents import policy_document
-from hetsched.policies.guarding import read_nodes
-from hetsched.policies.kept import keep
+from hetsched.policies.golden_checks import read_nodes
 from hetsched.policies.models import Policy, PolicyRevision, RevisionState
+from hetsched.policies.policy_diff import PolicyDiff, diff
 
 from . import bodies, connections, reach
 from .documents import Document, Request, Rows, page_of

@@ -19,9 +19,9 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.policies.actions import check
-from hetsched.policies.diffing import PolicyDiff, diff
 from hetsched.policies.manifest import manifest_of
 from hetsched.policies.models import PolicyRevision
+from hetsched.policies.policy_diff import PolicyDiff, diff
 
 from .documents import Document
 from .policies import Draft, read_draft

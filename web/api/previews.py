@@ -21,9 +21,9 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.lab.rerun import PodChange, ReplayResult
-from hetsched.placement.actions.previewing import ask_preview, cancel_preview
+from hetsched.placement.actions.previews import ask_preview, cancel_preview
 from hetsched.policies.models import Preview
-from hetsched.policies.planned import MOST_DECISIONS, Asked, Version
+from hetsched.policies.plan_contracts import MOST_DECISIONS, Asked, Version
 
 from . import bodies, reach
 from .documents import Document, Request, page_of

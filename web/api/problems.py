@@ -24,7 +24,7 @@ from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import GoldenPlacementBroken, Judged
 from hetsched.inventory.ledger import Conflict
-from hetsched.policies.diffing import PolicyDiff
+from hetsched.policies.policy_diff import PolicyDiff
 
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)

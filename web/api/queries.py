@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetsched.placement.lifecycle import State
-from hetsched.placement.line import Standing
+from hetsched.placement.queries.pending_order import Standing
 
 from .paging import MAX_LIMIT
 

@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.waits import in_words
-from hetsched.placement.line import InLine, Standing, line
+from hetsched.placement.queries.pending_order import InLine, Standing, line
 
 from . import reach
 from .documents import Document, Rows, page_of

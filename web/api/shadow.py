@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
 from hetsched.placement.models import Shadow
-from hetsched.placement.shadow_report import WORST, ShadowSummary, summary, worst
+from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst
 
 from . import reach
 from .documents import Document, Rows, page_of

@@ -88,7 +88,7 @@ def speaker_of(request: Any) -> Speaker:
 def _speaker(cluster_name: str, token: str) -> Speaker | None:
     from hetsched.adapters.kubernetes.api import ApiFailure
     from hetsched.adapters.kubernetes.token_review import holder_of
-    from hetsched.inventory.connecting import api_of
+    from hetsched.inventory.connections import api_of
 
     try:
         cluster = reach.cluster_of(cluster_name, hint=False)

@@ -26,7 +26,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_there
-from hetsched.placement.actions.submitting import answered
+from hetsched.placement.actions.submissions import answered
 from hetsched.placement.models import Pod
 from hetsched.storage.named_locks import undisturbed
 from hetsched.storage.prepared_queries import Given, Prepared

@@ -22,7 +22,7 @@ from hetsched.access.permissions import RolePermission
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.errors import InputError
-from hetsched.placement.veil import veil
+from hetsched.placement.queries.redaction_scan import veil
 
 from . import reach
 from .documents import ApiSchema

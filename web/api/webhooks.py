@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import check_namespaces
-from hetsched.placement.actions.hooking import (
+from hetsched.placement.actions.webhooks import (
     Wanted,
     add_webhook,
     change_callback_secret,

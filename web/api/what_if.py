@@ -41,8 +41,8 @@ from hetsched.engine.framework.policy import Policy as Compiled
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions.imaging import with_known
-from hetsched.placement.actions.submitting import check_priority
+from hetsched.placement.actions.image_platforms import with_known
+from hetsched.placement.actions.submissions import check_priority
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs

@@ -19,9 +19,19 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.errors import InputError
-from hetsched.placement.again import Again, again
 from hetsched.placement.models import Pod
-from hetsched.placement.why import Changed, Gang, Outlook, ReasonSpan, changed, decisions_of, gang_of, outlook, spans_of
+from hetsched.placement.queries.decision_check import Again, again
+from hetsched.placement.queries.why import (
+    Changed,
+    Gang,
+    Outlook,
+    ReasonSpan,
+    changed,
+    decisions_of,
+    gang_of,
+    outlook,
+    spans_of,
+)
 
 from . import reach
 from .documents import Document

@@ -20,11 +20,11 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import require_reason
-from hetsched.placement import topics
 from hetsched.placement.actions import cancel, retry, set_priority
-from hetsched.placement.images import ImageShown, images_of
 from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries import topics
+from hetsched.placement.queries.images import ImageShown, images_of
 
 from . import bodies, reach
 from .documents import Document, Request, Rows, page_of

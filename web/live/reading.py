@@ -9,9 +9,9 @@ import msgspec
 from hetsched.contracts.errors import InputError
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
-from hetsched.placement import topics
 from hetsched.placement.models import Workload
-from hetsched.placement.veil import veil
+from hetsched.placement.queries import topics
+from hetsched.placement.queries.redaction_scan import veil
 from hetsched.storage.batches import parts
 
 from .database import Together, in_database

@@ -23,7 +23,7 @@ from hetsched.access.subject import Subject
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.inventory.maintaining import Maintenance, in_maintenance
+from hetsched.inventory.maintenance import Maintenance, in_maintenance
 from hetsched.inventory.models import ClusterKind, Node
 from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.backoffs import kept_off

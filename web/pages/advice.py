@@ -22,7 +22,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 from hetsched.engine.simulation.movable_pods import MESSAGES
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.connecting import in_shadow
+from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload

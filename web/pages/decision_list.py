@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Decision
-from hetsched.placement.topics import DECISIONS
+from hetsched.placement.queries.topics import DECISIONS
 
 from .lists.columns import Cell, Column
 from .lists.expressions import Field

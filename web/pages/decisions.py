@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from hetsched.access.subject import subject_of
 from hetsched.placement.models import Decision, ForgottenDecision
-from hetsched.placement.why import changed
+from hetsched.placement.queries.why import changed
 from hetsched.policies.models import Policy
 
 from .shell import Shell, page

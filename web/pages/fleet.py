@@ -13,13 +13,13 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.hearing import agents_of
+from hetsched.inventory.agent_messages import agents_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import revision_of
-from hetsched.placement.counting import told_figures
-from hetsched.placement.topics import DECISIONS, decisions_document
+from hetsched.placement.pod_counts import told_figures
+from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment
 

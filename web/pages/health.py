@@ -24,7 +24,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.hearing import agents_of
+from hetsched.inventory.agent_messages import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import counters, figures
 from hetsched.policies.models import GoldenPlacement, Policy

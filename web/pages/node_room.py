@@ -16,7 +16,7 @@ from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
 from hetsched.inventory.models import Node
-from hetsched.placement.node_room import ShapeRoom, rooms_on
+from hetsched.placement.queries.node_headroom import ShapeRoom, rooms_on
 
 from .amounts import amount_words, mib_words
 

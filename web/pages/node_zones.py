@@ -18,7 +18,7 @@ from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.inventory.models import Node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
-from hetsched.placement.zones import zones_at_risk
+from hetsched.placement.queries.zones import zones_at_risk
 from web.api import facts
 
 from .amounts import use

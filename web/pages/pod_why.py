@@ -14,8 +14,16 @@ from hetsched.access.subject import subject_of
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.lifecycle import LABELS, QUEUED, State
 from hetsched.placement.models import Pod, Workload
-from hetsched.placement.topics import workload_topic
-from hetsched.placement.why import PLACED_CODE, QUEUED_CODE, ReasonSpan, changed, decisions_of, gang_of, spans_of
+from hetsched.placement.queries.topics import workload_topic
+from hetsched.placement.queries.why import (
+    PLACED_CODE,
+    QUEUED_CODE,
+    ReasonSpan,
+    changed,
+    decisions_of,
+    gang_of,
+    spans_of,
+)
 
 from .amounts import duration
 from .shell import Shell, page

@@ -18,7 +18,7 @@ from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
 from hetsched.placement.lifecycle import State
-from hetsched.placement.line import InLine, Standing, line, standings
+from hetsched.placement.queries.pending_order import InLine, Standing, line, standings
 
 from .lists.columns import Cell, Column
 from .lists.expressions import Field

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.models import Judgement, Shadow
-from hetsched.placement.shadow_report import WORST, RegretBin, summary, worst
+from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, worst
 
 from .shell import Shell, page
 

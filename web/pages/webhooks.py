@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.placement import deliveries
-from hetsched.placement.actions.hooking import TOLD
+from hetsched.placement.actions.webhooks import TOLD
 from hetsched.placement.callbacks import allowed
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Delivery, Webhook

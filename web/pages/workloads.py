@@ -12,10 +12,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from hetsched.access.subject import subject_of
-from hetsched.placement.images import images_of
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, State
 from hetsched.placement.models import Hold, Workload
-from hetsched.placement.topics import workload_topic
+from hetsched.placement.queries.images import images_of
+from hetsched.placement.queries.topics import workload_topic
 
 from .acting import on_workload
 from .amounts import duration

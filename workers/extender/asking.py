@@ -20,10 +20,10 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.inventory.connecting import in_shadow
-from hetsched.inventory.following import in_step
+from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.submitting import prepare
+from hetsched.inventory.node_events import in_step
+from hetsched.placement.actions.submissions import prepare
 from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import Loaded, warm
 from hetsched.policies.effective import active_specs

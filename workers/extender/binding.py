@@ -26,7 +26,7 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import fitting
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
 from hetsched.placement.lifecycle import HOLDING, LIVE

@@ -6,17 +6,17 @@ Never: an engine run or an outside call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
-from .believing import approve_fact
-from .creating import submit_there
-from .extending import book_asked
-from .following import Followed, follow
-from .handing import CardsFollowed, follow_actual_cards
-from .holding import Kept, Room, cancel_hold, end_holds, extend, forget_holds, held_already, hold, submit_as_planned
+from .decisions import GivenRoom, Nominated, Result, bindable, record
+from .device_allocations import CardsFollowed, follow_actual_cards
+from .extender_bookings import book_asked
+from .holds import Kept, Room, cancel_hold, end_holds, extend, forget_holds, held_already, hold, submit_as_planned
+from .live_submissions import submit_there
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
-from .recording import GivenRoom, Nominated, Result, bindable, record
+from .removed_devices import approve_fact
 from .retention import forget_charged, forget_finished, forget_summaries
-from .submitting import Submission, submit
+from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
+from .watch_events import Followed, follow
 
 __all__ = [
     "CardsFollowed",

@@ -26,17 +26,8 @@ from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_c
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
-from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
-from hetsched.storage.snapshot_read import shared_now
-
-from ..bookings import Booked, end, insert
-from ..callbacks import announce
-from ..counting import cluster_figures, counts_are_due
-from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
-from ..retrying import stir
-from ..topics import (
+from hetsched.placement.pod_counts import cluster_figures, counts_are_due
+from hetsched.placement.queries.topics import (
     DECISIONS,
     decisions_patch,
     held_document,
@@ -44,6 +35,15 @@ from ..topics import (
     workload_head,
     workload_topic,
 )
+from hetsched.placement.retry import stir
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.snapshot_read import shared_now
+
+from ..bookings import Booked, end, insert
+from ..callbacks import announce
+from ..lifecycle import FINISHED, State, allowed_from, workload_state
+from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 
 # A pod that goes back to the queue forgets where it was; its latest decision stays as history.
 BACK_IN_QUEUE = {

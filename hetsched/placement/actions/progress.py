@@ -25,9 +25,9 @@ from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
 from ..queue import backoff
 from .change import BACK_IN_QUEUE, Change
-from .creating import withdraw
-from .holding import end
-from .submitting import check_priority
+from .holds import end
+from .live_submissions import withdraw
+from .submissions import check_priority
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 

@@ -16,9 +16,9 @@ from django.db.models import Max
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
+from hetsched.placement.queries.topics import LATEST, workload_topic
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
-from ..topics import LATEST, workload_topic
 
 
 def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:

@@ -41,19 +41,19 @@ from hetsched.inventory.tiles import node_facts, node_load, without_nulls
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import difference, publish_many
+from hetsched.placement.pod_counts import cluster_counts
+from hetsched.placement.queries.topics import Document, cluster_document, held_document
 from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 
 from ..bookings import Booked, insert, rewrite_loads
-from ..counting import cluster_counts
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..snapshot import load_state
-from ..topics import Document, cluster_document, held_document
-from .remaining import MARK
-from .submitting import submit
+from .submissions import submit
+from .terminating_pods import MARK
 
 _HOLDING = [state.value for state in HOLDING]
 

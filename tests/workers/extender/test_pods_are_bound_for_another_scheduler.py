@@ -13,9 +13,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
-from hetsched.placement.actions.imaging import Looked, claim, note_looked
-from hetsched.placement.invariants import check_invariants
+from hetsched.placement.actions.image_platforms import Looked, claim, note_looked
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queue import due_pods
 from hetsched.placement.snapshot import load_state, warm
 from tests.builders import a_pod

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from hetsched.contracts.facts import Override
 from hetsched.contracts.node_report import PowerReport, Taint
-from hetsched.inventory.maintaining import Maintenance, in_maintenance
+from hetsched.inventory.maintenance import Maintenance, in_maintenance
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 from web.api.documents import Document

@@ -8,7 +8,7 @@ from datetime import datetime
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.facts import FactInQuarantine, Said, conflicts
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.hearing import silent_since
+from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.models import Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.models import Reservation

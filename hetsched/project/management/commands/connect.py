@@ -12,7 +12,7 @@ from hetsched.adapters.kubernetes.connection import inside
 from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connecting import connect
+from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import audit
 from hetsched.project.environment import exit_with_message

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from hetsched.inventory.connecting import api_of
+from hetsched.inventory.connections import api_of
 from workers import watch
 
 

@@ -1,0 +1,145 @@
+"""Where operators rule on facts: approve or reject what is in quarantine, state a fact until a moment.
+
+Rule: every ruling has a reason and stands in the audit; it is settled under the cluster's lock, as every change is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import Override
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.times import rfc3339
+from hetsched.journal.audit import Actor, record
+
+from .actions import require_reason
+from .facts import named, new_facts, settle
+from .ledger import advance
+from .models import Cluster, Node
+from .node_facts import NodeFacts
+from .overrides import read_override
+
+_replace = msgspec.structs.replace
+# Raises where somebody still holds what would go: node, what is known without it.
+Check = Callable[[Node, NodeReport], None]
+
+
+def approve(
+    cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str, check: Check | None = None
+) -> Node:
+    """Say that what is told of a quarantined fact is so: what is missing is gone for good, what grew counts.
+
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or what `check` raises.
+    """
+    return _rule(cluster, node_name, fact, "approve", actor, reason, check)
+
+
+def reject(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str) -> Node:
+    """Say that what is told of a quarantined fact is wrong: what was known counts on, until something else is told.
+
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`.
+    """
+    return _rule(cluster, node_name, fact, "reject", actor, reason, None)
+
+
+def _rule(
+    cluster: Cluster, node_name: str, fact: str, verdict: str, actor: Actor, reason: str, check: Check | None
+) -> Node:
+    reason = require_reason(reason)
+    with transaction.atomic():
+        locked = advance(cluster.pk)
+        node, row = _find(locked, node_name)
+        one = next((one for one in row.quarantined if one.id == fact), None) if row is not None else None
+        if row is None or one is None:
+            raise InputError("FactUnknown", f"no fact {fact[:40]!r} of {node_name[:80]} is in quarantine", place="fact")
+        approved = [one.id] if verdict == "approve" else []
+        if verdict == "reject":
+            row.quarantined = tuple(
+                _replace(other, state="rejected") if other is one else other for other in row.quarantined
+            )
+        settle(locked, node, row, timezone.now(), approved=approved)
+        if check is not None:
+            check(node, row.known)
+        details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
+        record(
+            actor=actor.name, role=actor.role, action=f"node.{verdict}", obj=named(locked, node), reason=reason,
+            details=details,
+        )  # fmt: skip
+    return node
+
+
+def override(
+    cluster: Cluster,
+    node_name: str,
+    fact: str,
+    value: str | None,
+    until: str | None,
+    *,
+    actor: Actor,
+    reason: str,
+    action: str = "node.override",
+) -> Node:
+    """State a fact of a node until a moment, whatever others say; a value of None takes that back.
+
+    `action` is its name in the audit trail.
+
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, `FactInvalid`, `ExpiryInvalid`.
+    """
+    reason = require_reason(reason)
+    now = timezone.now()
+    with transaction.atomic():
+        locked = advance(cluster.pk)
+        node, row = _find(locked, node_name)
+        row = row or new_facts(node)
+        before = next((one.value for one in row.overrides if one.fact == fact), None)
+        kept = tuple(one for one in row.overrides if one.fact != fact)
+        if value is not None:
+            ends = _expiry(until, now)
+            read_override(node.report, fact, value)
+            kept = (*kept, Override(fact, value, ends, rfc3339(now), actor.name, reason))
+        elif kept == row.overrides:
+            raise InputError("FactUnknown", f"fact {fact[:80]!r} is not overridden", place="fact")
+        row.overrides = kept
+        settle(locked, node, row, now)
+        details = {"fact": fact, "before": before, "value": value, "until": until}
+        record(
+            actor=actor.name, role=actor.role, action=action, obj=named(locked, node), reason=reason, details=details,
+        )  # fmt: skip
+    return node
+
+
+def _expiry(until: str | None, now: datetime) -> str:
+    try:
+        moment = datetime.fromisoformat(until or "")
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or not now < moment <= now + timedelta(days=365):
+        message = "it must be a moment in RFC 3339, from now to a year on"
+        raise InputError("ExpiryInvalid", message, place="until")
+    return rfc3339(moment)
+
+
+def _find(cluster: Cluster, node_name: str) -> tuple[Node, NodeFacts | None]:
+    node = Node.objects.select_related("cluster").filter(cluster=cluster, name=node_name).first()
+    if node is None:
+        raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {node_name[:80]!r}", place="node")
+    return node, NodeFacts.objects.filter(node=node).first()
+
+
+def end_overrides(cluster_id: int) -> int:
+    """Let overrides go whose time is over; return how many nodes had some."""
+    now = timezone.now()
+    rows = NodeFacts.objects.filter(node__cluster_id=cluster_id).exclude(overrides=[])
+    over = [row.pk for row in rows.only("overrides") if any(one.until <= rfc3339(now) for one in row.overrides)]
+    for pk in over:
+        with transaction.atomic():
+            cluster = advance(cluster_id)
+            node = Node.objects.select_related("cluster").get(pk=pk)
+            settle(cluster, node, NodeFacts.objects.get(pk=pk), now)
+    return len(over)

@@ -1,0 +1,351 @@
+"""The only writers of holds: book room, claim it for a submission, put its end off, let it go.
+
+Rule: what a hold books was decided on a revision of the cluster, and is written only if nothing was booked since.
+Times are those of the database. A hold ends in one transaction that frees exactly the rows of it which nobody used, so
+a sweep that runs twice, or late, or against a claim, changes nothing twice.
+Invariants: of a claim and an expiry at the same moment one wins; who holds is counted under the owner's lock, so no
+race, on however many clusters, lets anybody hold more than they may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.allowance import UNLIMITED, Allowance
+from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.ledger import Conflict, Contradiction, advance
+from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.journal.audit import SYSTEM, Actor
+from hetsched.journal.audit import record as audit
+from hetsched.placement import dispatch
+from hetsched.placement.bookings import Booked
+from hetsched.placement.holds import MARK, Hold
+from hetsched.placement.lifecycle import FINISHED, QUEUED, State
+from hetsched.placement.models import IdempotencyKey, Pod
+from hetsched.placement.quotas import keep_hold_within, names_of
+from hetsched.policies.models import Policy
+from hetsched.storage.batches import parts
+from hetsched.storage.named_locks import lock
+
+from .change import Change
+from .hold_claims import CLAIMED
+from .submissions import Submission, answered
+
+MOST_PODS = 1000  # of one hold
+_NAME = 200  # characters of a pod's name that its row keeps
+_FINISHED = sorted(state.value for state in FINISHED)
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What one pod would hold on one node."""
+
+    spec: PodSpec
+    node: str
+    allocation: Allocation
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A hold that was booked, and the answer to give; `replayed` when this key had been answered before."""
+
+    hold_id: str
+    response: dict[str, Any]
+    replayed: bool = False
+
+
+def hold(
+    cluster_id: int,
+    rooms: Sequence[Room],
+    *,
+    revision: int,
+    policy: PolicyRef,
+    seconds: int,
+    actor: Actor,
+    owner: str,
+    note: str = "",
+    idempotency_key: str = "",
+    body_hash: str = "",
+    allowance: Allowance = UNLIMITED,
+) -> Kept:
+    """Book room for pods that were placed on `revision` of a cluster, for `seconds`.
+
+    `allowance` is what their owner may not exceed.
+    Raises: Conflict where something was booked since, or another version of the policy decides by now; Contradiction;
+    InputError `HoldTooLong`, `HoldNotPossible`, `TooManyHolds`, `IdempotencyKeyReused`, `PriorityNotAllowed`,
+    `QuotaTooSmall`, `QuotaExceeded`.
+    """
+    try:
+        with transaction.atomic():
+            row = _book(cluster_id, rooms, revision, policy, _lasting(seconds), actor, owner, note)
+            keep_hold_within(row, [room.spec for room in rooms], allowance)
+            response = {
+                "id": row.pk,
+                "state": row.state,
+                "expiresAt": rfc3339(row.expires_at),
+                "pods": [{"pod": room.spec.key, "node": room.node} for room in rooms],
+            }
+            if idempotency_key:
+                IdempotencyKey.objects.create(
+                    owner=owner, key=idempotency_key, body_hash=body_hash, hold=row, response=response,
+                    created_at=row.created_at,
+                )  # fmt: skip
+    except IntegrityError as error:
+        known = held_already(owner, idempotency_key, body_hash)
+        if known is not None:
+            return known
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
+    return Kept(row.pk, response)
+
+
+def held_already(owner: str, key: str, body_hash: str) -> Kept | None:
+    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
+    known = answered(owner, key, body_hash) if key else None
+    return None if known is None else Kept(known.response["id"], known.response, replayed=True)
+
+
+class _Replayed(Exception):
+    def __init__(self, submission: Submission) -> None:
+        super().__init__()
+        self.submission = submission
+
+
+def submit_as_planned(
+    cluster_id: int,
+    rooms: Sequence[Room],
+    submit: Callable[[str], Submission],
+    *,
+    revision: int,
+    policy: PolicyRef,
+    actor: Actor,
+    owner: str,
+) -> Submission:
+    """Hold room as it was planned and have `submit`, which is given the hold's id, claim it, in one transaction.
+
+    Raises: what `hold` and `submit` raise.
+    """
+    try:
+        with transaction.atomic():
+            row = _book(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
+            submission = submit(row.pk)
+            if submission.replayed:
+                raise _Replayed(submission)  # what was booked just now goes with it
+    except _Replayed as twin:
+        return twin.submission
+    except IntegrityError as error:
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
+    return submission
+
+
+def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
+    """Have a hold end `seconds` from now.
+
+    Raises: InputError `ReasonMissing`, `HoldTooLong`, or `HoldOver` where it is claimed or over.
+    """
+    reason, lasting = require_reason(reason), _lasting(seconds)
+    with transaction.atomic():
+        rows = Hold.objects.filter(pk=row.pk, state=Hold.HELD, expires_at__gt=Now())
+        if not rows.update(expires_at=Now() + lasting):
+            raise InputError("HoldOver", f"hold {row.pk} is claimed or over", hint="Hold room anew")
+        audit(
+            actor=actor.name, role=actor.role, action="hold.extend", obj=row, reason=reason,
+            details={"seconds": seconds},
+        )  # fmt: skip
+    return Hold.objects.get(pk=row.pk)
+
+
+def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
+    """Let a hold go that nobody has claimed; one that is over stays as it is.
+
+    Raises: InputError `ReasonMissing`, or `HoldClaimed`: its submission has it.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        change = Change(advance(row.cluster_id))
+        if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
+            raise InputError("HoldClaimed", f"hold {row.pk} is claimed by {row.workload_id}", hint="Cancel that")
+        if end(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, reason):
+            audit(actor=actor.name, role=actor.role, action="hold.cancel", obj=row, reason=reason)
+        _close(change)
+    return Hold.objects.get(pk=row.pk)
+
+
+def end_holds(cluster_id: int) -> int:
+    """End what is over by the database's clock, or has nobody left who would come; return how many ended."""
+    rows = Hold.objects.filter(cluster_id=cluster_id, state__in=Hold.OPEN)
+    late = Q(expires_at__lte=Now())
+    over = Q(state=Hold.CLAIMED) & (Q(workload=None) | Q(workload__state__in=_FINISHED))
+    gone = Q(pods__origin=Pod.HELD, pods__state=State.RUNNING.value, pods__node__gone=True)
+    if not rows.filter(late | over | gone).exists():
+        return 0
+    with transaction.atomic():
+        change = Change(advance(cluster_id))
+        ended = end(change, rows.filter(gone), Hold.LOST, "a node of it is gone")
+        ended += end(change, rows.filter(over), Hold.USED, "its submission is over")
+        ended += end(change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, "the rest of it was not needed in time")
+        ended += end(change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, "nobody came for it in time")
+        _close(change)
+    return len(ended)
+
+
+def end(change: Change, holds: Any, state: str, reason: str) -> list[Hold]:
+    """End these holds and free what is left of them, inside the caller's change; return those that ended by it."""
+    ended = []
+    for row in holds.distinct():
+        same = Hold.objects.filter(pk=row.pk, state=row.state)
+        if not same.update(state=state, ended_at=change.now, end_reason=reason[:300]):
+            continue
+        left = Pod.objects.filter(hold=row, origin=Pod.HELD, state=State.RUNNING.value)
+        give_up(change, list(left.defer("spec").order_by("id")), f"hold {state}")
+        if state not in (Hold.CANCELLED, Hold.USED):
+            audit(actor=SYSTEM.name, role=SYSTEM.role, action=f"hold.{state}", obj=row, reason=reason)
+        ended.append(row)
+    return ended
+
+
+def give_up(change: Change, rows: Sequence[Pod], reason: str) -> None:
+    """Free the room of these rows, inside the caller's change."""
+    change.free(rows, reason)
+    change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+
+
+def use(change: Change, row_ids: Sequence[int], by: str) -> None:
+    """Free the room that pods get which are booked next; holds that nobody else draws from are due to end.
+
+    Nothing else is freed: whoever decided knows of these rows only.
+    Raises: Conflict where the room of one of them is no more.
+    """
+    if not row_ids:
+        return
+    rows = list(Pod.objects.filter(pk__in=row_ids, origin=Pod.HELD).defer("spec").order_by("id"))
+    give_up(change, rows, by)
+    for hold_id in sorted({row.hold_id for row in rows if row.hold_id}):
+        claimed = Hold.objects.filter(pk=hold_id, state=Hold.CLAIMED)
+        pods = Pod.objects.filter(hold_id=hold_id)
+        if not pods.filter(origin=Pod.HELD, state=State.RUNNING.value).exists():
+            claimed.update(state=Hold.USED, ended_at=change.now, end_reason="its pods have their room")
+            continue
+        waiting = pods.exclude(origin=Pod.HELD).filter(state__in=[state.value for state in QUEUED])
+        # In a live cluster more of its pods may come; elsewhere they are all there.
+        if change.cluster.kind != ClusterKind.KUBERNETES and not waiting.exists():
+            claimed.update(expires_at=Now())
+
+
+def forget_holds(cluster_id: int, *, before: Any) -> None:
+    """Delete holds that ended before a time."""
+    Hold.objects.filter(cluster_id=cluster_id, ended_at__lt=before).delete()
+
+
+def _lasting(seconds: int) -> timedelta:
+    most = settings.HETSCHED_LONGEST_HOLD_SECONDS
+    if not 1 <= seconds <= most:
+        raise InputError("HoldTooLong", f"a hold lasts 1 to {most} seconds", place="seconds")
+    return timedelta(seconds=seconds)
+
+
+def _book(
+    cluster_id: int,
+    rooms: Sequence[Room],
+    revision: int,
+    policy: PolicyRef,
+    lasting: timedelta,
+    actor: Actor,
+    owner: str,
+    note: str,
+    *,
+    limited: bool = True,
+) -> Hold:
+    """Write a hold and book its rows, inside the caller's transaction."""
+    check_rooms(rooms)
+    namespaces = {room.spec.namespace for room in rooms}
+    # Before the cluster and its topics, which submissions that count the same wait for.
+    lock(names_of(cluster_id, () if limited else namespaces, owner))
+    cluster = advance(cluster_id, revision=revision)
+    if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
+        raise Conflict(f"policy {policy.name} has another active version by now")
+    open_ones = Hold.objects.filter(owner=owner, state=Hold.HELD)
+    if limited and open_ones.count() >= settings.HETSCHED_MOST_HOLDS:
+        raise InputError(
+            "TooManyHolds", f"{settings.HETSCHED_MOST_HOLDS} holds of yours are open", hint="Cancel or use one first"
+        )
+    change = Change(cluster)
+    row = Hold.objects.create(
+        cluster=cluster,
+        namespace=namespaces.pop() if len(namespaces) == 1 else "",
+        owner=owner,
+        held_by=actor.name[:255],
+        note=note[:300],
+        policy_name=policy.name,
+        policy_version=policy.version,
+        pod_count=len(rooms),
+        created_at=change.now,
+        expires_at=Now() + lasting,
+    )
+    row.refresh_from_db(fields=["expires_at"])
+    node_ids = _nodes(cluster, {room.node for room in rooms})
+    pods = [_row(change, row, room, node_ids[room.node], at) for at, room in enumerate(rooms)]
+    Pod.objects.bulk_create(pods, batch_size=500)
+    booked = [
+        Booked(pod.pk, node_ids[room.node], pod.spec, room.allocation) for pod, room in zip(pods, rooms, strict=True)
+    ]
+    change.book(booked, cluster.leader_epoch)
+    audit(
+        actor=actor.name, role=actor.role, action="hold.create", obj=row,
+        details={"cluster": cluster.name, "pods": len(rooms), "until": rfc3339(row.expires_at)},
+    )  # fmt: skip
+    change.close()
+    return row
+
+
+def check_rooms(rooms: Sequence[Room]) -> None:
+    """Refuse what no hold may be of. Raises: InputError `HoldNotPossible`."""
+    if not 1 <= len(rooms) <= MOST_PODS:
+        raise InputError("HoldNotPossible", f"a hold is of 1 to {MOST_PODS} pods, not {len(rooms)}", place="manifest")
+    for room in rooms:
+        if room.spec.shape.claims or room.spec.shape.devices:
+            raise InputError(
+                "HoldNotPossible",
+                f"{room.spec.key} uses volume or device claims, which cannot be held for a pod that does not exist",
+                place="manifest",
+                hint="Submit it as it is",
+            )
+
+
+def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for some in parts(sorted(names)):
+        found |= dict(Node.objects.filter(cluster=cluster, name__in=some).values_list("name", "id"))
+    lost = names - found.keys()
+    if lost:
+        raise Conflict(f"node {min(lost)} is gone")
+    return found
+
+
+def _row(change: Change, row: Hold, room: Room, node_id: int, at: int) -> Pod:
+    was = room.spec
+    name = f"{was.name[:_NAME]}{MARK}{row.pk}" + (f".{at}" if was.name[_NAME:] else "")
+    spec: PodSpec = msgspec.structs.replace(
+        was, name=name, uid="", gang=None, gates=(), controller_uid="", preemptible=False, stays="hold", node_name="",
+        allocation=None,
+    )  # fmt: skip
+    pod = Pod.charged(change.cluster, spec, node_id, room.allocation, change.now)
+    pod.origin, pod.hold = Pod.HELD, row
+    pod.message = f"room for {was.key}, held by {row.held_by}"[:1000]
+    return pod
+
+
+def _close(change: Change) -> None:
+    change.requeue()
+    change.close()
+    dispatch.wake(change.cluster.pk)

@@ -1,0 +1,189 @@
+"""What kubelets refused, written down; and taken back where a pod runs after all.
+
+Rule: inside the transaction of the follower that saw it, so a pod fails and its owner's next one stays away in one
+step. A refusal puts the facts in doubt that let the pod come there. Once a back-off ends, what waits is looked at
+again. See `backoffs` for how long it is.
+Invariants: a pod counts once; capacity is as it was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.observed import ObservedPod
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.waits import Event
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.fact_conflicts import clear_doubts, dispel, doubt
+from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster, Node
+from hetsched.journal import counters, figures
+from hetsched.journal.audit import Actor
+from hetsched.placement import dispatch
+from hetsched.placement.backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
+from hetsched.placement.models import Pod, Rejection
+from hetsched.placement.retry import stir
+from hetsched.storage.batches import parts
+from hetsched.storage.prepared_queries import Given, Prepared
+
+from .change import Change
+
+
+def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
+    """Write refusals that are not known yet, inside the caller's transaction; return the nodes that are to be told."""
+    if not refused:
+        return []
+    uids = [seen.uid for _, seen in refused]
+    known = set(Rejection.objects.filter(cluster=change.cluster, uid__in=uids).values_list("uid", flat=True))
+    fresh = [(row, seen) for row, seen in refused if seen.uid not in known and row.node_id is not None]
+    if not fresh:
+        return []
+    specs = _specs(row for row, _ in fresh)
+    owners = {specs[row.pk].owner for row, _ in fresh}
+    rounds = _Rounds(change, owners)
+    doubts: dict[int, list[Doubt]] = defaultdict(list)
+    rows = []
+    for row, seen in fresh:
+        assert seen.refusal is not None
+        spec, why = specs[row.pk], seen.refusal
+        rows.append(rounds.next(row, spec, why.reason, why.message))
+        for fact in why.facts:
+            told = Doubt(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
+            doubts[row.node_id or 0].append(told)
+    Rejection.objects.bulk_create(rows, batch_size=500)
+    reasons = [row.reason for row in rows]
+    transaction.on_commit(lambda: _count(change.cluster.name, reasons))
+    return doubt(change.cluster, doubts)
+
+
+def _count(cluster: str, reasons: Iterable[str]) -> None:
+    for reason in reasons:
+        counters.add(figures.KUBELET_REFUSALS, cluster, reason)
+
+
+class _Rounds:
+    """How often in a row each node refused each owner, as rejections are added."""
+
+    def __init__(self, change: Change, owners: Iterable[str]) -> None:
+        self._change = change
+        open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None, owner__in=owners).order_by("id")
+        self._last: dict[tuple[str, int], Rejection] = {}
+        self._lately: dict[str, set[int]] = defaultdict(set)
+        for row in open_ones:
+            self._last[row.owner, row.node_id] = row
+            if not row.ran_elsewhere and row.created_at > change.now - EVERYWHERE_WITHIN:
+                self._lately[row.owner].add(row.node_id)
+
+    def next(self, pod: Pod, spec: PodSpec, reason: str, message: str) -> Rejection:
+        """Return the rejection of a pod, unsaved."""
+        assert pod.node_id is not None
+        now, pair = self._change.now, (spec.owner, pod.node_id)
+        last = self._last.get(pair)
+        step, until = 1, now + rest_of(1)
+        if last is not None and now < last.until:
+            step, until = last.step, last.until  # it was on its way already
+        elif last is not None and now < last.until + FORGOTTEN_AFTER:
+            step = last.step + 1
+            until = now + rest_of(step)
+        nodes = self._lately[spec.owner]
+        nodes.add(pod.node_id)
+        rest = owner_rest(len(nodes))
+        self._last[pair] = found = Rejection(
+            cluster=self._change.cluster,
+            node_id=pod.node_id,
+            owner=spec.owner[:320],
+            controller=spec.controller[:320],
+            pod=pod.key,
+            uid=pod.uid,
+            reason=reason[:120],
+            message=message[:1000],
+            step=step,
+            created_at=now,
+            until=until,
+            rest_until=None if rest is None else now + rest,
+        )
+        return found
+
+
+_OPEN = Prepared(
+    lambda: (
+        Rejection.objects.filter(cluster=Given("cluster"), cleared_at=None).order_by().values_list("id", flat=True)[:1]
+    )
+)
+
+
+def note_running(change: Change, rows: Sequence[Pod]) -> list[Node]:
+    """Let refusals go of whose owner a pod runs now, inside the caller's transaction; return the nodes to be told."""
+    if not rows or not _OPEN(cluster=change.cluster.pk):
+        return []
+    open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
+    specs = _specs(rows)
+    ran: dict[int, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.node_id is not None:
+            ran[row.node_id].add(specs[row.pk].owner)
+    cleared = 0
+    for node_id, owners in ran.items():
+        cleared += open_ones.filter(node_id=node_id, owner__in=owners).update(cleared_at=change.now)
+        open_ones.filter(owner__in=owners).update(ran_elsewhere=True)
+    if cleared:
+        _try_again(change.cluster)
+    return dispel(change.cluster, ran)
+
+
+def wake_after_backoff(cluster_id: int, now: datetime) -> int:
+    """Have what waits looked at again where a back-off ended since the last time; return how many did."""
+    over = Q(until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("until")))
+    rested = Q(rest_until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("rest_until")))
+    due = Rejection.objects.filter(over | rested, cluster_id=cluster_id, cleared_at=None)
+    if not due.exists():
+        return 0
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        ended = due.update(woken_at=now)
+        _try_again(cluster)
+    return ended
+
+
+def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
+    """Clear what is in doubt about a node, and let every owner try it again at once.
+
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, or `NothingInDoubt`.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        locked = advance(cluster.pk)
+        open_ones = Rejection.objects.filter(cluster=cluster, node__name=node_name, cleared_at=None)
+        freed = open_ones.update(cleared_at=timezone.now())
+        node = clear_doubts(locked, node_name, freed=freed, actor=actor, reason=reason)
+        if freed:
+            _try_again(locked)
+    return node
+
+
+def forget_rejections(cluster_id: int, *, before: datetime) -> int:
+    """Delete rejections that count no more: what they led to is over, and a new one would start anew."""
+    rows = Rejection.objects.filter(cluster_id=cluster_id)
+    old = Q(cleared_at__lt=before) | Q(until__lt=before - FORGOTTEN_AFTER)
+    return rows.filter(old).delete()[0]
+
+
+def _try_again(cluster: Cluster) -> None:
+    """Have what waits for a back-off looked at, at once; the cluster is locked."""
+    stir(cluster, {Event.TIME}, at_once=True)
+    dispatch.wake(cluster.pk)
+
+
+def _specs(rows: Iterable[Pod]) -> dict[int, PodSpec]:
+    found: dict[int, PodSpec] = {}
+    for some in parts(sorted(row.pk for row in rows)):
+        found.update(Pod.objects.filter(pk__in=some).values_list("pk", "spec"))
+    return found

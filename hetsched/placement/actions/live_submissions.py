@@ -1,0 +1,281 @@
+"""Submissions to a live cluster: objects that are created there, and whose pods come back by the watch.
+
+Problem: a create cannot be part of a transaction, and its answer may be lost.
+Rule: the workload and its objects are rows first, in one transaction; a worker creates after the commit, one try at a
+time by a claim that outlasts the call; what became of a try that nobody knows is found out by the next, under the same
+name. Pods that the watch shows are joined to the workload of the object that made them, by label and by controller:
+a label alone proves nothing. Once a pod of a Job ended, the Job itself is asked how it stands. Deleting is asked for
+the same way; what the pods hold is freed by the watch, on proof.
+Invariants: only enrolled namespaces are written to; no pod is made a row here, none is freed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from hetsched.contracts.allowance import UNLIMITED, Allowance
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.observed import ObservedPod
+from hetsched.contracts.submitted import WORKLOAD_LABEL, Wanted
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import cluster_topic, require_reason
+from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.models import Cluster, Connection
+from hetsched.journal.audit import Actor, record
+from hetsched.journal.publish import publish_many
+from hetsched.placement import dispatch
+from hetsched.placement.callbacks import refuse_foreign
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
+from hetsched.placement.pod_counts import cluster_counts
+from hetsched.placement.queries.topics import workload_head, workload_topic
+from hetsched.placement.quotas import check_ceiling, keep_within
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert
+
+from .change import Change
+from .hold_claims import claim_hold, claimed_by
+from .submissions import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare
+
+CLAIM = timedelta(seconds=60)  # longer than a call takes, whatever happens to it
+LONGEST_WAIT_SECONDS = 300
+LONGEST_READ_SECONDS = 30
+_OPEN = (SubmittedObject.WANTED, SubmittedObject.UNWANTED, SubmittedObject.ENDING)
+_THERE = (SubmittedObject.MADE, SubmittedObject.ENDING, SubmittedObject.SUCCEEDED, SubmittedObject.FAILED)
+
+
+def submit_there(
+    cluster: Cluster,
+    pods: Sequence[PodSpec],
+    *,
+    manifest: bytes,
+    actor: Actor,
+    owner: str = "",
+    name: str = "",
+    policy: str = "",
+    callback_url: str = "",
+    idempotency_key: str = "",
+    body_hash: str = "",
+    hold: str = "",
+    allowance: Allowance = UNLIMITED,
+) -> Submission:
+    """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that does so.
+
+    `pods` are those that the manifest stands for, as far as it tells; they get the room of `hold`, if one is named.
+    Raises: InputError `NamespaceNotEnrolled`, `KindNotSubmitted`, or what `submit` raises; Conflict.
+    """
+    from hetsched.adapters.kubernetes.object_submission import wanted
+
+    check_pods(pods, None)
+    check_ceiling(allowance, pods, None)
+    refuse_foreign(callback_url)
+    if idempotency_key:
+        known = answered(owner, idempotency_key, body_hash)
+        if known is not None:
+            return known
+    prepare(cluster, pods, policy, None, Pod.WATCHED)  # a policy that may not be used is told now
+    workload_id = new_workload_id()
+    identity = f"{cluster.name}\0{owner}\0{idempotency_key}" if idempotency_key else workload_id
+    scheduler_name = f"hetsched-{policy}" if policy else "hetsched"
+    objects = wanted(manifest, workload=workload_id, identity=identity, scheduler_name=scheduler_name)
+    _refuse_foreign_namespaces(cluster, {one.namespace for one in objects})
+    try:
+        with transaction.atomic():
+            now = timezone.now()
+            namespaces = {one.namespace for one in objects}
+            workload = Workload.objects.create(
+                id=workload_id,
+                cluster=cluster,
+                namespace=namespaces.pop() if len(namespaces) == 1 else "",
+                name=name or objects[0].name,
+                manifest=manifest.decode()[:MOST_KEPT_MANIFEST],
+                policy=policy,
+                priority=max(pod.priority for pod in pods),
+                pod_count=len(pods),
+                submitted_by=actor.name[:255],
+                owner=owner,
+                callback_url=callback_url,
+                history=[[State.PENDING.value, rfc3339(now)]],
+                created_at=now,
+            )
+            SubmittedObject.objects.bulk_create(
+                SubmittedObject(workload=workload, cluster=cluster, wanted=one, namespace=one.namespace)
+                for one in objects
+            )
+            if hold:
+                claim_hold(hold, workload)
+            keep_within(cluster, [(workload, pods)], owner, allowance)
+            named = [f"{one.namespace}/{one.name}" for one in objects if one.kind == "Pod"]
+            shown = [{"pod": key, "state": State.PENDING.value} for key in named]
+            response = {"id": workload.pk, "state": workload.state, "pods": shown}
+            if idempotency_key:
+                IdempotencyKey.objects.create(
+                    owner=owner, key=idempotency_key, body_hash=body_hash, workload=workload, response=response,
+                    created_at=now,
+                )  # fmt: skip
+            record(
+                actor=actor.name, role=actor.role, action="workload.submit", obj=workload,
+                details={"cluster": cluster.name, "objects": len(objects), "pods": len(pods), "policy": policy},
+            )  # fmt: skip
+            publish_many(
+                {
+                    workload_topic(workload.pk): {**workload_head(workload), "pods": {}},
+                    cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]},
+                }
+            )
+            dispatch.wake(cluster.pk, dispatch.CREATE)
+    except IntegrityError as error:
+        twin = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        if twin is not None:
+            return twin
+        raise Conflict(f"cluster {cluster.pk}: {error}") from error
+    return Submission(workload.pk, response)
+
+
+def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
+    """Ask for the objects of a workload to be deleted; its pods end when they are seen to.
+
+    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` where the objects were not created by us.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        change = Change(_held(workload.cluster_id))
+        rows = SubmittedObject.objects.filter(workload=workload)
+        if not rows.exists():
+            raise InputError(
+                "WorkloadNotOurs",
+                f"the pods of {workload.pk} were created in the cluster, not by a submission",
+                hint="Delete their controller, or them, there",
+            )
+        rows.filter(state=SubmittedObject.REFUSED).update(state=SubmittedObject.GONE)
+        open_ones = rows.filter(state__in=(SubmittedObject.WANTED, *_THERE))
+        # A try that runs right now keeps its claim: deleting starts when it is over.
+        asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=reason[:1000])
+        record(
+            actor=actor.name, role=actor.role, action="workload.cancel", obj=workload, reason=reason,
+            details={"objects": asked},
+        )  # fmt: skip
+        change.touch_workload(workload.pk)
+        change.close()
+        dispatch.wake(workload.cluster_id, dispatch.CREATE)
+    return Workload.objects.get(pk=workload.pk)
+
+
+def due(cluster_id: int) -> QuerySet[SubmittedObject]:
+    """Return the objects of a cluster that somebody should create, delete or ask about now."""
+    now = Q(not_before=None) | Q(not_before__lte=timezone.now())
+    return SubmittedObject.objects.filter(now, cluster_id=cluster_id, state__in=_OPEN)
+
+
+def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
+    """Take objects to create, delete or ask about, so that nobody else tries them meanwhile."""
+    taken = []
+    until = timezone.now() + CLAIM
+    for one in due(cluster_id).order_by("id")[:most]:
+        same = due(cluster_id).filter(pk=one.pk, state=one.state, attempts=one.attempts)
+        if same.update(not_before=until, attempts=F("attempts") + 1):
+            one.attempts += 1
+            taken.append(one)
+    return taken
+
+
+def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
+    """Write what became of a try; with the state it had, it is tried again later."""
+    again = state == one.state
+    longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
+    wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
+    not_before = timezone.now() + wait if again else None
+    with transaction.atomic():
+        change = Change(_held(one.cluster_id))
+        row = SubmittedObject.objects.filter(pk=one.pk)
+        told = {"uid": uid or one.uid, "not_before": not_before}
+        if not row.filter(state=one.state).update(state=state, message=message[:1000], **told):
+            # It was withdrawn meanwhile: what is known of it helps to delete it, at once.
+            row.update(uid=uid or one.uid, not_before=None)
+        change.touch_workload(one.workload_id)
+        change.close()
+
+
+def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
+    """Add pods that our own objects made to the workloads of these, inside the caller's transaction; return the others.
+
+    Raises: IntegrityError when another pod of one of these names is live.
+    """
+    from hetsched.adapters.kubernetes.object_submission import makes
+
+    labelled = {seen.spec.labels.get(WORKLOAD_LABEL, "") for seen in arriving if seen.spec is not None} - {""}
+    if not labelled:
+        return list(arriving)
+    objects: dict[tuple[str, str], list[Wanted]] = defaultdict(list)
+    rows = SubmittedObject.objects.filter(cluster=change.cluster, workload_id__in=labelled)
+    for row in rows.select_related(None):
+        objects[row.workload_id, row.namespace].append(row.wanted)
+    groups: dict[str, list[PodSpec]] = defaultdict(list)
+    others = []
+    for seen in arriving:
+        spec = seen.spec
+        workload_id = "" if spec is None else spec.labels.get(WORKLOAD_LABEL, "")
+        makers = objects.get((workload_id, seen.namespace), ())
+        if spec is not None and any(makes(one.kind, one.name, spec.name, spec.controller) for one in makers):
+            groups[workload_id].append(spec)
+        else:
+            others.append(seen)
+    holds = claimed_by(groups)
+    for workload in Workload.objects.filter(pk__in=groups).defer("manifest"):
+        pods = prepare(change.cluster, groups[workload.pk], workload.policy, None, Pod.WATCHED)
+        for pod in pods:
+            pod.workload, pod.created_at, pod.hold_id = workload, change.now, holds.get(workload.pk)
+        insert(pods)
+        count = Pod.objects.filter(workload=workload).count()
+        Workload.objects.filter(pk=workload.pk, pod_count__lt=count).update(pod_count=count)
+        change.touch(pods)
+    return others
+
+
+def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
+    """Have Jobs asked how they stand of which these pods ended, inside the caller's transaction.
+
+    A Job makes another pod in place of one that failed, or does not: only the Job says whether it is over.
+    """
+    ids = {pod.workload_id for pod in pods if pod.workload_id is not None}
+    asked = []
+    for some in parts(sorted(ids)):
+        rows = SubmittedObject.objects.filter(cluster=cluster, workload_id__in=some)
+        found = rows.filter(state__in=(SubmittedObject.MADE, SubmittedObject.ENDING))
+        asked += [row.pk for row in found if row.wanted.kind == "Job"]
+    if asked:
+        for objects in parts(asked):
+            rows = SubmittedObject.objects.filter(pk__in=objects)
+            rows.update(state=SubmittedObject.ENDING, attempts=0, not_before=None)
+        dispatch.wake(cluster.pk, dispatch.CREATE)
+
+
+def _held(cluster_id: int) -> Cluster:
+    """Return a cluster that nobody else changes meanwhile; others may go on to write rows that name it."""
+    return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
+
+
+def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is not None and connection.shadow_of:
+        raise InputError(
+            "ClusterInShadow",
+            f"cluster {cluster.name} is followed in shadow of {connection.shadow_of}: nothing is created there",
+            hint="`hetsched cluster connect NAME --no-shadow` ends that",
+        )
+    enrolled = set(connection.enrolled_namespaces) if connection is not None else set()
+    outside = sorted(namespaces - enrolled)
+    if outside:
+        raise InputError(
+            "NamespaceNotEnrolled",
+            f"submissions may not use namespace {outside[0]} of cluster {cluster.name}",
+            place="metadata.namespace",
+            hint=f"Enrolled: {', '.join(sorted(enrolled)[:20]) or 'none'}; `hetsched cluster connect` enrols more",
+        )

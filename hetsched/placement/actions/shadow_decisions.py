@@ -1,0 +1,239 @@
+"""Shadow mode: note what another scheduler bound, and judge it later on the state from before.
+
+Problem: judging costs a cycle of the engine, and following a cluster must never wait for it.
+Rule: the follower only notes a row (`note`), as long as fewer than `MOST_DUE` wait. A worker judges them in order on a
+copy of the state of its own (`Past`), which lags behind the cluster: reservations say from which revision to which
+they held, so the copy is brought to the revision before the pod was charged; what ended in the very batch of changes
+that charged it had ended before, and pods of one batch are booked one after the other, where they are. Facts of nodes
+are those of now. A pod is judged alone, under the cluster's policy, whatever group it belongs to. What is dropped
+(too many wait, the state or the node is not to be had any more, the engine fails) is counted.
+Invariants: a row is judged once; whatever happens here, nothing else is written and no API server is called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import groupby
+
+import msgspec
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from hetsched.contracts.observed import ObservedPod
+from hetsched.engine.explain.comparison import Comparison, compare
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.inventory.models import Cluster, Connection
+from hetsched.journal import counters, figures
+from hetsched.placement import dispatch
+from hetsched.placement.models import Judgement, Reservation, Shadow
+from hetsched.placement.snapshot import Loaded, Warm, load_state
+from hetsched.policies.effective import active_specs
+
+MOST_DUE = 2000
+AT_ONCE = 200
+SECONDS = 2.0
+log = structlog.get_logger(__name__)
+
+
+def note(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
+    """Note the pods of this scheduler that were just bound, in the transaction that charges them; return how many."""
+    found = [seen for seen in charged if seen.scheduler_name == scheduler and seen.spec is not None]
+    if not found:
+        return 0
+    room = max(MOST_DUE - Shadow.objects.filter(cluster=cluster, judged_at=None).count(), 0)
+    _drop(cluster.pk, len(found[room:]))
+    now = timezone.now()
+    rows = [
+        Shadow(
+            cluster=cluster,
+            namespace=seen.namespace,
+            pod_name=seen.name,
+            uid=seen.uid,
+            scheduler=scheduler,
+            spec=msgspec.structs.replace(seen.spec, node_name="", allocation=None, gang=None),
+            node_name=seen.node_name,
+            revision=cluster.revision,
+            created_at=now,
+        )
+        for seen in found[:room]
+        if seen.spec is not None
+    ]
+    Shadow.objects.bulk_create(rows, batch_size=200, ignore_conflicts=True)
+    dispatch.wake(cluster.pk, dispatch.SHADOW)
+    return len(rows)
+
+
+def due_shadows(cluster_id: int) -> bool:
+    """Tell whether pods wait to be judged."""
+    return Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).exists()
+
+
+def judge(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> int:
+    """Judge pods that wait, the first ones first, for about so long; return how many were looked at."""
+    rows = list(Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).order_by("id")[:most])
+    if not rows:
+        return 0
+    began, looked_at = time.monotonic(), 0
+    past = _past(cluster_id)
+    with past.lock:
+        for revision, group in groupby(rows, key=lambda row: row.revision):
+            some = list(group)
+            loaded = past.at(revision - 1)
+            if loaded is None:
+                _give_up(cluster_id, some)
+            else:
+                _judge(past, loaded, revision, some)
+            looked_at += len(some)
+            if time.monotonic() - began > seconds:
+                break
+    return looked_at
+
+
+def forget_shadows(cluster_id: int) -> None:
+    """Delete what was judged longer ago than finished workloads are kept."""
+    before = timezone.now() - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
+    Shadow.objects.filter(cluster_id=cluster_id, judged_at__lt=before).delete()
+
+
+class Past(Warm):
+    """A cluster as it was a moment ago, in this process; hold `lock` while you use it."""
+
+    def __init__(self, cluster_id: int) -> None:
+        super().__init__(cluster_id)
+        self.lock = self._lock
+        self._layout: list[int] = []
+
+    def at(self, revision: int) -> Loaded | None:
+        """Return the state at a revision, with the nodes as they are now; None where it is not to be had any more."""
+        rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
+        *layout, forgotten = rows.get(pk=self.cluster_id)
+        loaded = self._loaded
+        if loaded is None or layout != self._layout or loaded.revision > revision or not self._take_nodes(loaded):
+            if forgotten > revision:
+                return None
+            self.forget()
+            loaded = self._loaded = load_state(self.cluster_id, at_revision=revision)
+            self._layout = layout
+        if loaded.revision < revision and not self._catch_up(loaded, revision):
+            self.forget()
+            return None
+        return loaded
+
+    @contextmanager
+    def between(self, loaded: Loaded, revision: int) -> Iterator[dict[str, Reservation]]:
+        """Let those go who went at the next revision, and give who came then, by uid; all is undone at the end."""
+        rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
+        gone = [
+            booking
+            for row in rows.filter(released_revision=revision, revision__lt=revision)
+            if (booking := loaded.state.forget(row.pod.key)) is not None
+        ]
+        before = set(loaded.state.bookings)
+        try:
+            yield {row.pod.uid: row for row in rows.filter(revision=revision)}
+        finally:
+            for key in [key for key in loaded.state.bookings if key not in before]:
+                loaded.state.forget(key)
+            for booking in gone:
+                loaded.state.restore(booking)
+
+
+_pasts: dict[int, Past] = {}
+_pasts_lock = threading.Lock()
+
+
+def _past(cluster_id: int) -> Past:
+    with _pasts_lock:
+        return _pasts.setdefault(cluster_id, Past(cluster_id))
+
+
+def _judge(past: Past, loaded: Loaded, revision: int, rows: Sequence[Shadow]) -> None:
+    """Judge the pods that were charged at one revision, each on what the ones before it left."""
+    name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
+    spec = active_specs({name}).get(name)
+    if spec is None:
+        _give_up(past.cluster_id, rows)
+        return
+    with past.between(loaded, revision) as came:
+        for row in rows:
+            scheduler = past.scheduler(spec)
+            state = scheduler.state
+            if row.node_name not in state.row_of or row.spec.key in state.bookings:
+                _give_up(past.cluster_id, [row])
+                continue
+            try:
+                found = compare(scheduler, row.spec, row.node_name, top_nodes=settings.HETSCHED_TOP_NODES)
+            except Exception:
+                log.exception("a pod could not be judged", cluster=past.cluster_id, pod=row.key)
+                past.forget()
+                _give_up(past.cluster_id, rows[rows.index(row) :])
+                return
+            _write(row, found, scheduler)
+            taken = came.get(row.uid)
+            if taken is not None:
+                state.assume(state.compile(taken.pod.spec), state.row_of[row.node_name], taken.allocation)
+
+
+def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
+    policy = scheduler.policy.spec
+    name = Cluster.objects.values_list("name", flat=True).get(pk=row.cluster_id)
+    judgement = _judgement(row, found)
+    Shadow.objects.filter(pk=row.pk, judged_at=None).update(
+        judged_at=timezone.now(),
+        judgement=judgement.value,
+        chosen=found.chosen,
+        their_score=found.their_score,
+        our_score=found.our_score,
+        regret=found.regret,
+        rank=found.rank,
+        feasible=found.feasible,
+        refusal=found.refusal,
+        theirs=found.theirs,
+        top=found.top,
+        policy_name=policy.name,
+        policy_version=policy.version,
+        summary=_sentence(row, found, judgement),
+    )
+    counters.add(figures.SHADOWS, name, judgement.value)
+
+
+def _judgement(row: Shadow, found: Comparison) -> Judgement:
+    if found.refusal is not None:
+        return Judgement.INFEASIBLE
+    if found.chosen == row.node_name:
+        return Judgement.SAME
+    return Judgement.WORSE if (found.regret or 0.0) > 0 else Judgement.EQUAL
+
+
+def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> str:
+    """Say how it came out, with numbers."""
+    chosen = f"{found.chosen} (score {found.our_score:.1f})" if found.our_score is not None else "no node"
+    if found.refusal is not None:
+        return f"{row.key} is on {row.node_name}, which is refused here: {found.refusal.message}; chosen here: {chosen}"
+    where = f"{row.key} is on {row.node_name} (score {found.their_score:.1f}, rank {found.rank} of {found.feasible})"
+    if judgement is Judgement.SAME:
+        return f"{where}, as chosen here"
+    if judgement is Judgement.EQUAL:
+        return f"{where}, as good as {chosen}"
+    return f"{where}; chosen here: {chosen}, {found.regret:.1f} points more"
+
+
+def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
+    """Drop what cannot be judged."""
+    with transaction.atomic():
+        deleted, _ = Shadow.objects.filter(pk__in=[row.pk for row in rows], judged_at=None).delete()
+        _drop(cluster_id, deleted)
+
+
+def _drop(cluster_id: int, count: int) -> None:
+    if count:
+        name = Cluster.objects.values_list("name", flat=True).get(pk=cluster_id)
+        counters.add(figures.SHADOWS, name, "dropped", amount=count)
+        Connection.objects.filter(cluster_id=cluster_id).update(shadow_dropped=F("shadow_dropped") + count)

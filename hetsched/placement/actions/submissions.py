@@ -1,0 +1,301 @@
+"""Accept a workload.
+
+Rule: everything is checked, then workload, pods, idempotency key, audit and events are one transaction. The same
+owner, key and body get the first answer again; the same key with another body is refused. The cluster's revision is
+left alone: pods that wait hold nothing, so a submission never disturbs the scheduler.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from hetsched.contracts.allowance import UNLIMITED, Allowance
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Actor, record_many
+from hetsched.journal.publish import publish_many
+from hetsched.placement import dispatch
+from hetsched.placement.callbacks import refuse_foreign
+from hetsched.placement.lifecycle import LIVE, State
+from hetsched.placement.models import IdempotencyKey, Pod, Workload
+from hetsched.placement.pod_counts import cluster_counts, counts_are_due
+from hetsched.placement.queries.topics import pod_document, workload_head, workload_topic
+from hetsched.placement.quotas import check_ceiling, keep_within
+from hetsched.policies.effective import Chooser
+from hetsched.storage.batches import parts
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import turn
+
+from .hold_claims import claim_hold
+from .image_platforms import look_up
+
+MOST_PODS = 100_000
+MOST_KEPT_MANIFEST = 1 << 18
+PRIORITIES = range(-(2**31), 2**31)
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """An accepted workload and the answer to give; `replayed` when this key had been answered before."""
+
+    workload_id: str
+    response: dict[str, Any]
+    replayed: bool = False
+
+
+def submit(
+    cluster: Cluster,
+    pods: Sequence[PodSpec],
+    *,
+    actor: Actor,
+    owner: str = "",
+    manifest: str = "",
+    name: str = "",
+    policy: str = "",
+    priority: int | None = None,
+    callback_url: str = "",
+    idempotency_key: str = "",
+    body_hash: str = "",
+    hold: str = "",
+    origin: str = Pod.SUBMITTED,
+    allowance: Allowance = UNLIMITED,
+) -> Submission:
+    """Accept pods to be placed on a cluster, and wake the scheduler.
+
+    `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
+    of a policy is wrong is accepted and will be *misconfigured*. The pods get the room of `hold`, if one is named.
+    `allowance` is what their owner may not exceed.
+    Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
+    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`,
+    `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict where another writer held a name
+    and let it go meanwhile.
+    """
+    check_pods(pods, priority)
+    check_ceiling(allowance, pods, priority)
+    refuse_foreign(callback_url)
+    if idempotency_key:
+        known = answered(owner, idempotency_key, body_hash)
+        if known is not None:
+            return known
+    prepared = prepare(cluster, pods, policy, priority, origin)
+    try:
+        with turn(), transaction.atomic():
+            for pod in prepared:
+                pod.hold_id = hold or None
+            workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
+            if hold:
+                claim_hold(hold, workload)
+            keep_within(cluster, [(workload, pods)], owner, allowance)
+            response = {
+                "id": workload.pk,
+                "state": workload.state,
+                "pods": [{"pod": pod.key, "state": pod.state} for pod in prepared],
+            }
+            if idempotency_key:
+                kept = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "workload_id": workload.pk}
+                insert([new(IdempotencyKey, **kept, response=response, created_at=workload.created_at)])
+            _tell(cluster, [(workload, prepared)])
+            dispatch.wake(cluster.pk)
+    except IntegrityError as error:
+        # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
+        known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        if known is not None:
+            return known
+        _refuse_taken(cluster, pods)
+        raise Conflict(f"cluster {cluster.pk}: {error}") from error
+    return Submission(workload.pk, response)
+
+
+def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
+    """Refuse pods that no submission may hold. Raises: InputError, as `submit` does."""
+    if not pods:
+        raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
+    if len(pods) > MOST_PODS:
+        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+    if priority is not None:
+        check_priority(priority)
+    seen: set[str] = set()
+    for pod in pods:
+        if pod.key in seen:
+            raise InputError("PodDuplicate", f"two pods are called {pod.key}", place="manifest")
+        seen.add(pod.key)
+        if pod.node_name:
+            raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
+
+
+def check_priority(priority: int) -> None:
+    """Refuse what is no priority. Raises: InputError `PriorityInvalid`."""
+    if priority not in PRIORITIES:
+        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+
+
+def answered(owner: str, key: str, body_hash: str) -> Submission | None:
+    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
+    kept = _ANSWERED.first(owner=owner, key=key)
+    if kept is None:
+        return None
+    if kept.body_hash != body_hash:
+        raise InputError(
+            "IdempotencyKeyReused",
+            "this key came with another body before",
+            place="Idempotency-Key",
+            hint="Use a new key",
+        )
+    return Submission(str(kept.response["id"]), kept.response, replayed=True)
+
+
+_ANSWERED = Prepared(lambda: IdempotencyKey.objects.filter(owner=Given("owner"), key=Given("key")))
+
+
+def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
+    """Choose each pod's policy and make its row, unsaved."""
+    chooser = Chooser(cluster)
+    rows: list[Pod] = []
+    for spec, images_until in look_up(cluster, pods):
+        chosen, problem = chooser.choose(spec, policy)
+        if problem is not None:
+            spec = msgspec.structs.replace(spec, problems=(*spec.problems, problem))
+        if priority is not None:
+            spec = msgspec.structs.replace(spec, priority=priority)
+        rows.append(
+            new(
+                Pod,
+                cluster_id=cluster.pk,
+                namespace=spec.namespace,
+                name=spec.name,
+                uid=spec.uid or str(uuid.uuid4()),
+                origin=origin,
+                spec=spec,
+                policy=chosen.name,
+                policy_rule=chosen.rule,
+                priority=spec.priority,
+                gang=spec.gang.name if spec.gang else "",
+                # The gates of a pod in a live cluster are somebody's: the watch tells when they are gone.
+                queued=not (spec.gates and origin == Pod.WATCHED),
+                images_until=images_until,
+                message=_held_back(spec),
+            )
+        )
+    return rows
+
+
+def _held_back(spec: PodSpec) -> str:
+    return f"SchedulingGated: {', '.join(spec.gates)}" if spec.gates else ""
+
+
+def _write(
+    cluster: Cluster,
+    pods: list[Pod],
+    actor: Actor,
+    owner: str,
+    manifest: str,
+    name: str,
+    policy: str,
+    callback_url: str,
+) -> Workload:
+    made = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "policy": policy, "callback_url": callback_url}
+    workload = _workload(cluster, pods, actor, name, **made)
+    _insert([(workload, pods)], actor)
+    return workload
+
+
+def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
+    """Make the row of a workload of these pods, unsaved."""
+    now = timezone.now()
+    namespaces = {pod.namespace for pod in pods}
+    first = pods[0].spec
+    return Workload(
+        cluster=cluster,
+        namespace=namespaces.pop() if len(namespaces) == 1 else "",
+        name=name or first.controller.rpartition("/")[2] or first.name,
+        priority=max(pod.priority for pod in pods),
+        pod_count=len(pods),
+        submitted_by=actor.name[:255],
+        history=[[State.PENDING.value, rfc3339(now)]],
+        created_at=now,
+        **made,
+    )
+
+
+def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
+    """Write workloads with their pods and what the audit trail says of them."""
+    insert([workload for workload, _ in groups])
+    for workload, pods in groups:
+        for pod in pods:
+            pod.workload, pod.created_at = workload, workload.created_at
+    insert([pod for _, pods in groups for pod in pods])
+    record_many(
+        actor,
+        "workload.submit",
+        [
+            (workload, {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
+            for workload, pods in groups
+        ],
+    )
+
+
+def take_in(
+    cluster: Cluster,
+    groups: Iterable[Sequence[PodSpec]],
+    *,
+    actor: Actor,
+    origin: str = Pod.WATCHED,
+    told: bool = True,
+) -> list[Pod]:
+    """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
+
+    `told` False: the caller tells who looks at the cluster; at workloads that are not there yet nobody looks.
+    Raises: IntegrityError when another pod of one of these names is live.
+    """
+    wanted = list(groups)
+    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, origin))
+    made: list[tuple[Workload, list[Pod]]] = []
+    for specs in wanted:
+        pods = list(islice(prepared, len(specs)))
+        made.append((_workload(cluster, pods, actor, ""), pods))
+    if made:
+        _insert(made, actor)
+        if told:
+            _tell(cluster, made)
+    return [pod for _, pods in made for pod in pods]
+
+
+def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
+    return {
+        workload_topic(workload.pk): {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+        for workload, pods in made
+    }
+
+
+def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
+    counts = {cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}}
+    publish_many({**_documents(made), **(counts if counts_are_due(cluster.pk) else {})})
+
+
+def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
+    """Say which pod's name is taken.
+
+    Raises: InputError `PodExists`.
+    """
+    live = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in LIVE])
+    wanted = {pod.key for pod in pods}
+    for some in parts(sorted({pod.name for pod in pods})):
+        for taken in live.filter(name__in=some).only("namespace", "name", "workload_id"):
+            if taken.key in wanted:
+                raise InputError(
+                    "PodExists",
+                    f"{taken.key} exists already" + (f" in workload {taken.workload_id}" if taken.workload_id else ""),
+                    place="manifest",
+                    hint="Use another name, or cancel that workload first",
+                )

@@ -1,0 +1,229 @@
+"""What people say about webhooks: make, change, end, sign anew, try out, and have something told again.
+
+Rule: a webhook acts for whoever made it and tells nothing that they may not see by now. A secret leaves here once,
+when it is made; the one before goes on signing for as long as its holder says, so that receivers can be changed without
+a message that fits neither. Each action is one transaction with its entry in the audit trail, which names the host
+only: the rest of an address may be a secret of the receiver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from hetsched.adapters.http.signed_messages import new_secret
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Actor, record
+from hetsched.placement import callbacks
+from hetsched.placement.deliveries import purpose, webhook_holder
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Delivery, SigningSecret, Webhook
+from hetsched.placement.webhooks import LONGEST_URL
+from hetsched.storage.named_locks import lock
+from hetsched.storage.sealed_secrets import seal
+
+MOST_WEBHOOKS = 50  # of one owner
+LONGEST_OVERLAP = timedelta(days=7)
+TOLD = frozenset(State) - {State.PENDING}
+TEST_EVENT = "webhook.test"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a webhook is to be."""
+
+    name: str
+    url: str
+    cluster: Cluster | None = None
+    namespaces: Sequence[str] = ()
+    states: Sequence[str] = ()
+    enabled: bool = True
+
+
+def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tuple[Webhook, str]:
+    """Make a webhook and return it with its secret, which is never to be had again.
+
+    Raises: InputError `ReasonMissing`, `WebhookNameInvalid`, `WebhookExists`, `WebhooksTooMany`, `CallbackUrlInvalid`,
+    `CallbackNotAllowed`, `StateUnknown` or `SecretKeyMissing`.
+    """
+    reason = require_reason(reason)
+    _check(wanted)
+    try:
+        with transaction.atomic():
+            lock([f"webhooks {owner}"])
+            if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
+                text = f"there are {MOST_WEBHOOKS} already"
+                raise InputError("WebhooksTooMany", text, place="name", hint="Remove one first")
+            hook = Webhook(owner=owner, created_by=actor.name, created_at=timezone.now())
+            _set(hook, wanted)
+            hook.save(force_insert=True)
+            secret = _new_secret(webhook_holder(hook.pk))
+            _audit(actor, "webhook.add", hook, reason)
+    except IntegrityError:
+        raise InputError("WebhookExists", f"there is a webhook {wanted.name!r} already", place="name") from None
+    return hook, secret
+
+
+def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) -> None:
+    """Make a webhook what it is to be; one that was paused speaks again where that is `enabled`.
+
+    What it has still to tell goes to the new address. Raises: InputError as `add_webhook`.
+    """
+    reason = require_reason(reason)
+    _check(wanted)
+    try:
+        with transaction.atomic():
+            _set(hook, wanted)
+            hook.version += 1
+            hook.paused_because, hook.given_up_in_a_row = "", 0
+            hook.save()
+            waiting = hook.deliveries.filter(state=Delivery.DUE)
+            waiting.update(url=hook.url, host=hook.host)
+            _audit(actor, "webhook.change", hook, reason)
+            if hook.enabled:
+                callbacks.wake(waiting)
+    except IntegrityError:
+        raise InputError("WebhookExists", f"there is a webhook {wanted.name!r} already", place="name") from None
+
+
+def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
+    """End a webhook, with its secret and all it told or had still to tell. Raises: InputError `ReasonMissing`."""
+    reason = require_reason(reason)
+    with transaction.atomic():
+        _audit(actor, "webhook.remove", hook, reason)
+        SigningSecret.objects.filter(holder=webhook_holder(hook.pk)).delete()
+        hook.delete()
+
+
+def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, reason: str) -> str:
+    """Give a webhook a new secret and return it; the one before signs too for the time of `overlap`.
+
+    Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        secret = _new_secret(webhook_holder(hook.pk), overlap)
+        Webhook.objects.filter(pk=hook.pk).update(version=F("version") + 1)
+        _audit(actor, "webhook.secret", hook, reason, overlapSeconds=int(overlap.total_seconds()))
+    return secret
+
+
+def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reason: str) -> str:
+    """Sign from now on what is told to the addresses that an owner gives with submissions; return the new secret.
+
+    Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
+    """
+    reason = require_reason(reason)
+    with transaction.atomic():
+        secret = _new_secret(owner, overlap)
+        details = {"overlapSeconds": int(overlap.total_seconds())}
+        about = ("callback-secret", actor.name)
+        record(
+            actor=actor.name, role=actor.role, action="callback-secret.change", obj=about, reason=reason,
+            details=details,
+        )  # fmt: skip
+    return secret
+
+
+def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
+    """Sign nothing any more that is told to an owner's addresses; return whether anything was signed."""
+    reason = require_reason(reason)
+    with transaction.atomic():
+        gone, _ = SigningSecret.objects.filter(holder=owner).delete()
+        if gone:
+            about = ("callback-secret", actor.name)
+            record(actor=actor.name, role=actor.role, action="callback-secret.remove", obj=about, reason=reason)
+    return bool(gone)
+
+
+def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
+    """Have a webhook told that it is being tried. Raises: InputError `WebhookPaused`."""
+    if not hook.enabled:
+        raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
+    now = timezone.now()
+    at = rfc3339(now)
+    body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
+    with transaction.atomic():
+        row = callbacks.delivery(
+            hook.url, TEST_EVENT, msgspec.json.encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk
+        )
+        row.save(force_insert=True)
+        _audit(actor, "webhook.test", hook, "", delivery=row.pk)
+        callbacks.wake([row])
+    return row
+
+
+def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
+    """Have a delivery made again, to where it went: the same id and body, a new moment and signature.
+
+    Raises: InputError `ReasonMissing`, `DeliveryUnderWay`, `WebhookPaused` or `CallbackNotAllowed`.
+    """
+    reason = require_reason(reason)
+    now = timezone.now()
+    with transaction.atomic():
+        found = Delivery.objects.select_for_update().select_related(None).get(pk=row.pk)
+        hook = found.webhook
+        if hook is not None and not hook.enabled:
+            raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
+        if found.state == Delivery.DUE:
+            raise InputError("DeliveryUnderWay", f"delivery {found.pk} is under way already")
+        if hook is not None:  # it may have moved since
+            found.url, found.host = hook.url, hook.host
+        callbacks.refuse_foreign(found.url, "url")
+        found.state, found.attempts, found.ended_at = Delivery.DUE, 0, None
+        found.not_before = found.began_at = now
+        found.save()
+        about = {"host": found.host, "event": found.event, **({"workload": found.workload} if found.workload else {})}
+        record(
+            actor=actor.name, role=actor.role, action="delivery.again", obj=("delivery", found.pk), reason=reason,
+            details=about,
+        )  # fmt: skip
+        callbacks.wake([found])
+    return found
+
+
+def _check(wanted: Wanted) -> None:
+    if not 0 < len(wanted.name.strip()) <= 100 or "\0" in wanted.name:
+        raise InputError("WebhookNameInvalid", "say in 1 to 100 characters what it is for", place="name")
+    if not wanted.url or len(wanted.url) > LONGEST_URL:
+        raise InputError("CallbackUrlInvalid", "it is not an http or https address", place="url")
+    callbacks.refuse_foreign(wanted.url, "url")
+    unknown = sorted(set(wanted.states) - TOLD)
+    if unknown:
+        known = ", ".join(state.value for state in State if state in TOLD)
+        raise InputError("StateUnknown", f"{unknown[0][:40]!r} is told to nobody", place="states", hint=f"Use {known}")
+
+
+def _set(hook: Webhook, wanted: Wanted) -> None:
+    hook.name, hook.url, hook.host = wanted.name.strip(), wanted.url, callbacks.host_of(wanted.url)
+    hook.cluster, hook.enabled = wanted.cluster, wanted.enabled
+    hook.namespaces, hook.states = sorted(set(wanted.namespaces)), sorted(set(wanted.states))
+
+
+def _new_secret(holder: str, overlap: timedelta = timedelta(0)) -> str:
+    if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
+        most = int(LONGEST_OVERLAP.total_seconds())
+        raise InputError("OverlapInvalid", f"it is from 0 to {most} seconds", place="overlapSeconds")
+    now: datetime = timezone.now()
+    secret = new_secret()
+    row = SigningSecret.objects.select_for_update().filter(holder=holder).first() or SigningSecret(holder=holder)
+    row.sealed_before, row.before_until = (row.sealed, now + overlap) if row.sealed and overlap else ("", None)
+    row.sealed, row.made_at = seal(secret, purpose=purpose(holder)), now
+    row.save()
+    return secret
+
+
+def _audit(actor: Actor, action: str, hook: Webhook, reason: str, **more: Any) -> None:
+    details = {
+        "name": hook.name, "host": hook.host, "enabled": hook.enabled, "states": hook.states,
+        "namespaces": hook.namespaces, **more,
+    }  # fmt: skip
+    record(actor=actor.name, role=actor.role, action=action, obj=("webhook", hook.pk), reason=reason, details=details)

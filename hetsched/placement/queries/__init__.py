@@ -1,0 +1,1 @@
+"""Read-only queries over workloads, pods, decisions and reservations."""

@@ -1,0 +1,51 @@
+"""The figures of clusters, minute by minute: what plans go by.
+
+Rule: one row a cluster and minute, written by whoever looks first; figures are those of the engine, as pages and
+`simulate` have them. Rows are kept a little longer than the week that plans are tried on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from hetsched.engine.cluster.balance import cluster_metrics
+from hetsched.inventory.models import Cluster
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod
+from hetsched.placement.snapshot import warm
+from hetsched.policies.models import Measure
+from hetsched.policies.plan_contracts import Measured
+
+KEPT = timedelta(days=8)
+log = structlog.get_logger(__name__)
+_WAITING = sorted((State.PENDING.value, State.NOT_NOW.value))
+
+
+def measure(cluster: Cluster) -> Measured:
+    """Return a cluster's figures as they are now."""
+    with warm(cluster.pk).held() as loaded:
+        figures = cluster_metrics(loaded.state)
+    return Measured(
+        gpu_allocation=figures.gpu_allocation,
+        cpu_utilization=figures.cpu_utilization,
+        memory_utilization=figures.memory_utilization,
+        balance=figures.balance,
+        pending_pods=float(Pod.objects.filter(cluster=cluster, state__in=_WAITING).count()),
+    )
+
+
+def take_measures(now: datetime) -> int:
+    """Write this minute's figures of all clusters, where nobody did; return how many were written."""
+    minute = now.replace(second=0, microsecond=0)
+    done = set(Measure.objects.filter(at=minute).values_list("cluster_id", flat=True))
+    written = 0
+    for cluster in Cluster.objects.filter(node_count__gt=0).exclude(pk__in=done).only("pk"):
+        try:
+            row = Measure(cluster=cluster, at=minute, figures=measure(cluster))
+            written += len(Measure.objects.bulk_create([row], ignore_conflicts=True))
+        except Exception:  # one that cannot be read, or is gone by now, keeps no other from its turn
+            log.exception("a cluster could not be measured", cluster=cluster.pk)
+    Measure.objects.filter(at__lt=now - KEPT).delete()
+    return written

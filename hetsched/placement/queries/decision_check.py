@@ -1,0 +1,127 @@
+"""A decision made again, on the state that it was made on: is the answer the same, and would another policy's be?
+
+Rule: the state is folded as `explain` does and its digest compared, so whatever differs is the policy's doing. Under
+the policy revision that decided, the answer has to be the same; if it is not, that is told, never hidden.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.decision import PolicyRef, Reason, Verdict
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.placement.models import Decision
+from hetsched.policies.models import PolicyRevision
+
+from .decision_matrix import announce_gang, scheduler_before
+
+_DIGITS = 4
+
+
+class Differing(msgspec.Struct, frozen=True, rename="camel"):
+    """One part of the answer that is not the same."""
+
+    what: str
+    was: str
+    now: str
+
+
+class Again(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer of a re-run; `same` says that nothing of it differs, `policy` which revision gave it."""
+
+    decision: int
+    same: bool
+    same_policy: bool
+    policy: PolicyRef
+    verdict: str
+    node: str | None
+    score: float | None
+    summary: str
+    reasons: tuple[Reason, ...]
+    allocation: Allocation | None
+    differences: tuple[Differing, ...]
+
+
+def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
+    """Decide again, by the revision that decided or by another one; without `version` by the active one of `policy`.
+
+    Raises: InputError `DecisionExpired`, `PolicyUnknown`.
+    """
+    spec = _spec(policy, version) if policy else _spec(decision.policy_name, decision.policy_version)
+    scheduler = scheduler_before(decision, spec)
+    pod = decision.pod.spec
+    if pod.gang is not None and decision.node_name:
+        pod = msgspec.structs.replace(pod, gang=None)  # the others of its gang were placed after it
+    elif pod.gang is not None:
+        announce_gang(scheduler.state, decision)
+    row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1
+    outcome = scheduler.schedule(pod) if row < 0 else scheduler.place_on(pod, row, decision.allocation)
+    if outcome.node is None:
+        found = diagnose(scheduler, pod)
+        verdict, summary, reasons = found.verdict, found.summary, found.reasons
+    else:
+        summary = f"{pod.key} goes to {outcome.node} with score {outcome.score:.1f}"
+        verdict, reasons = Verdict.PLACED, ()
+    held = outcome.allocation if outcome.node else None
+    differences = _differences(decision, verdict, outcome.node or "", outcome.score, held, reasons)
+    same_policy = (spec.name, spec.version) == (decision.policy_name, decision.policy_version)
+    return Again(
+        decision=decision.pk,
+        same=not differences,
+        same_policy=same_policy,
+        policy=PolicyRef(spec.name, spec.version),
+        verdict=verdict,
+        node=outcome.node,
+        score=round(outcome.score, _DIGITS) if outcome.node else None,
+        summary=summary,
+        reasons=reasons,
+        allocation=held,
+        differences=differences,
+    )
+
+
+def _spec(name: str, version: int) -> PolicySpec:
+    rows = PolicyRevision.objects.filter(policy__name=name, version__gt=0).order_by("-version")
+    found = rows.filter(version=version).first() if version else rows.filter(state="active").first()
+    if found is None:
+        text = f"there is no policy {name[:80]!r}" + (f" of version {version}" if version else "")
+        raise InputError("PolicyUnknown", text, place="policy")
+    return msgspec.structs.replace(found.spec, version=found.version)
+
+
+def _differences(
+    decision: Decision, verdict: str, node: str, score: float, held: Allocation | None, reasons: tuple[Reason, ...]
+) -> tuple[Differing, ...]:
+    found = []
+    if verdict != decision.verdict:
+        found.append(Differing("verdict", decision.verdict, verdict))
+    if node != decision.node_name:
+        found.append(Differing("node", decision.node_name, node))
+    elif node:
+        if decision.score is not None and abs(decision.score - score) > 10**-_DIGITS:
+            found.append(Differing("score", f"{decision.score:.4f}", f"{score:.4f}"))
+        if held != decision.allocation:
+            found.append(Differing("allocation", _text(decision.allocation), _text(held)))
+    elif verdict == decision.verdict:
+        was, now = _counts(decision.reasons), _counts(reasons)
+        found += [
+            Differing(key, str(was.get(key, 0)), str(now.get(key, 0)))
+            for key in {**was, **now}
+            if was.get(key) != now.get(key)
+        ]
+    return tuple(found)
+
+
+def _text(held: Allocation | None) -> str:
+    return "" if held is None else msgspec.json.encode(held).decode()
+
+
+def _counts(reasons: tuple[Reason, ...]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        key = f"{reason.plugin}: {reason.message}"
+        counts[key] = counts.get(key, 0) + reason.nodes
+    return counts

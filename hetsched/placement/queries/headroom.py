@@ -1,0 +1,176 @@
+"""How many more copies of common shapes fit, now, in every pool of a cluster.
+
+Rule: the engine's own filters count on a copy of the warm state (`hetsched.engine.simulation.headroom`), under the
+cluster's policy. A table is kept until the cluster's revision moves on, and then for as long as makes the counting cost
+at most one part in twenty of a core, so it says when it was counted. Somebody who asks while it is counted gets the
+last one. Where nothing of a shape fits a pool, the most frequent first refusal of its nodes is told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from datetime import datetime
+
+import msgspec
+import numpy as np
+from django.utils import timezone
+
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import first_refusals
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.simulation.headroom import Budget, Headroom
+from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
+from hetsched.placement.snapshot import warm
+
+from .common_shapes import Common, common_shapes
+
+KEPT_SECONDS = 3.0
+SHARE = 20
+SHAPES_SECONDS = 60.0
+PATIENCE_SECONDS = 20.0
+# About a second; the rest follows with the next tables.
+BOOKINGS = 20_000
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Nodes of one ISA family and pool; `selector` chooses them by label, empty where no label does."""
+
+    family: str
+    name: str
+    nodes: int
+    selector: dict[str, str]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One shape: how many copies fit by pool, whether that is exact, and the main reason where it is none."""
+
+    common: Common
+    counts: list[int]
+    exact: list[bool]
+    reasons: list[str | None]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The headroom of a cluster at one revision."""
+
+    revision: int
+    policy: str
+    policy_version: int
+    counted_at: datetime
+    pools: list[Pool]
+    lines: list[Line]
+
+
+class _Counter:
+    """One cluster's table in this process."""
+
+    def __init__(self, cluster_id: int) -> None:
+        self.cluster_id = cluster_id
+        self.table: Table | None = None
+        self._due = 0.0
+        self._counting = threading.Lock()
+        self._shapes: list[Common] = []
+        self._shapes_due = 0.0
+        self._headroom = Headroom()
+        self._counted: tuple[ClusterState, Policy] | None = None
+
+    def now(self) -> Table | None:
+        """Return the latest table, counted anew where it is due; None where somebody else still counts the first."""
+        if self.table is not None and time.monotonic() < self._due:
+            return self.table
+        patience = 0.0 if self.table is not None else PATIENCE_SECONDS
+        if not self._counting.acquire(timeout=patience):
+            return self.table
+        try:
+            if time.monotonic() >= self._due:
+                began = time.monotonic()
+                self.table = self._count()
+                cost = time.monotonic() - began
+                self._due = time.monotonic() + max(KEPT_SECONDS, SHARE * cost)
+        finally:
+            self._counting.release()
+        return self.table
+
+    def _count(self) -> Table | None:
+        if time.monotonic() >= self._shapes_due:
+            self._shapes = common_shapes(self.cluster_id)
+            self._shapes_due = time.monotonic() + SHAPES_SECONDS
+        copy = warm(self.cluster_id)
+        with copy.held() as loaded:
+            policy, revision = copy.default_policy(), loaded.revision
+            if policy is None:
+                return None
+            old = self.table
+            if old is not None and _same(old, revision, policy.spec, self._shapes):
+                return old
+            # What is remembered of nodes holds for one fold of the cluster under one policy.
+            if self._counted is None or self._counted[0] is not loaded.state or self._counted[1] is not policy:
+                self._counted, self._headroom = (loaded.state, policy), Headroom()
+            state = loaded.state.fork()
+        scheduler = Scheduler(state, policy)
+        pools, of_row = _pools(self.cluster_id, state)
+        budget = Budget(BOOKINGS)
+        lines = [self._line(scheduler, common, of_row, len(pools), budget) for common in self._shapes]
+        return Table(revision, policy.spec.name, policy.spec.version, timezone.now(), pools, lines)
+
+    def _line(self, scheduler: Scheduler, common: Common, of_row: np.ndarray, pools: int, budget: Budget) -> Line:
+        found = self._headroom.count(scheduler, common.pod, budget)
+        counts = np.bincount(of_row, weights=found.counts, minlength=pools).astype(np.int64)
+        guessed = np.bincount(of_row, weights=~found.exact, minlength=pools)
+        reasons = _reasons(scheduler, common.pod, of_row, pools) if not counts.all() else [None] * pools
+        return Line(
+            common,
+            counts.tolist(),
+            (guessed == 0).tolist(),
+            [None if count else reason for count, reason in zip(counts.tolist(), reasons, strict=True)],
+        )
+
+
+def _same(old: Table, revision: int, policy: PolicySpec, shapes: list[Common]) -> bool:
+    deciding = (old.policy, old.policy_version) == (policy.name, policy.version)
+    return old.revision == revision and deciding and [line.common for line in old.lines] == shapes
+
+
+def _pools(cluster_id: int, state: ClusterState) -> tuple[list[Pool], np.ndarray]:
+    """Return the pools in the order of the node grid, and (N,) the pool of each row."""
+    rows = Node.objects.filter(cluster_id=cluster_id).values_list("name", "isa_family", "pool")
+    known = {name: (family, pool) for name, family, pool in rows}
+    keys = [known.get(report.name, ("unknown", "")) for report in state.reports]
+    order = sorted(set(keys), key=lambda key: (FAMILIES.index(key[0]) if key[0] in FAMILIES else len(FAMILIES), key[1]))
+    places = {key: place for place, key in enumerate(order)}
+    of_row = np.array([places[key] for key in keys], np.intp)
+    sizes = Counter(keys)
+    first = dict(zip(reversed(keys), reversed(state.reports), strict=True))
+    pools = [Pool(*key, sizes[key], _selector(key[1], first[key].labels)) for key in order]
+    return pools, of_row
+
+
+def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
+    return next(({label: pool} for label in POOL_LABELS if labels.get(label) == pool), {})
+
+
+def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
+    """Return, by pool, what refuses the most nodes first."""
+    best: list[tuple[int, str | None]] = [(0, None)] * pools
+    for reason, rows in first_refusals(scheduler, scheduler.state.compile(pod)):
+        for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):
+            if count > best[pool][0]:
+                best[pool] = (count, reason.message)
+    return [message for _, message in best]
+
+
+_counters: dict[int, _Counter] = {}
+_counters_lock = threading.Lock()
+
+
+def headroom(cluster: Cluster) -> Table | None:
+    """Return the table of a cluster, None while it is counted for the first time or no policy decides for it."""
+    with _counters_lock:
+        counter = _counters.setdefault(cluster.pk, _Counter(cluster.pk))
+    return counter.now()

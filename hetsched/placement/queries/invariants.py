@@ -1,0 +1,324 @@
+"""What must be true of the database at every moment, as one function that looks.
+
+Rule: each invariant is checked from the rows alone, by whole-table queries, independently of the code that keeps it.
+Tests call it after every step, crash tests after every kill, an operator whenever in doubt. The names are those of the
+reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 cards, I4 exclusive CPUs are
+none of the shared or reserved ones, I5 reserved things exist, I7 instruction sets, I8 pods and reservations, I15
+nothing lost, I16 idempotency, I17 events, I25 lifecycle; I6 topology, I13 gangs and I14 quotas in `promises`.
+A zone is judged by what is allocatable of it: what online workloads leave may fall below the grants at any time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import msgspec
+from django.db import connection
+from django.db.models import Count, F, Max, Min, Q, Sum
+
+from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.contracts.workload import ImageDemand, IsaDemand
+from hetsched.engine.cluster.columns import UNKNOWN
+from hetsched.engine.framework.image_fit import emulator_covers, image_gap
+from hetsched.inventory.models import Cluster, Node
+from hetsched.isa import Isa, match, parse
+from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
+from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
+from hetsched.placement.lifecycle import HOLDING, QUEUED, State, workload_state
+from hetsched.placement.models import (
+    Hold,
+    IdempotencyKey,
+    Nomination,
+    Pod,
+    Reservation,
+    ReservedCard,
+    ReservedCpu,
+    ReservedDevice,
+    Workload,
+)
+from hetsched.storage.snapshot_read import one_moment
+
+from . import promises
+from .zones import alone
+
+_GUARDS = (
+    "placement_pod_lifecycle", "placement_decision_append_only", "journal_auditentry_append_only",
+    "policies_policyrevision_fixed",
+)  # fmt: skip
+_JUDGES = (
+    "placement_reservation_one_active", "placement_card_one_holder", "placement_cpu_one_holder",
+    "placement_pod_live_name", "placement_device_one_holder",
+)  # fmt: skip
+
+# All that `check_invariants` looks for.
+CHECKED = (
+    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I14", "I15", "I16", "I17", "I21", "I25", "I28",
+)  # fmt: skip
+_ZONE_COLUMNS = ("zone_cpu_allocatable", "zone_cpu", "zone_cpu_free", "zone_memory", "zone_memory_free")
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One thing that is not as it must be."""
+
+    id: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.where}: {self.message}"
+
+
+def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
+    """Return everything that is wrong at one moment in one cluster, or in all of them and in what they share."""
+    with one_moment():
+        return list(_violations(cluster))
+
+
+def _violations(cluster: Cluster | None) -> Iterator[Violation]:
+    for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
+        for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
+            yield from check(one)
+        yield from (Violation(*told) for told in promises.broken(one))
+    if cluster is None:
+        yield from (*_judges_present(), *_idempotency(), *_events())
+        yield from (Violation(*told) for told in promises.overdrawn())
+
+
+def _exclusive(cluster: Cluster) -> Iterator[Violation]:
+    """I1, I3: one holder of a whole card or an exclusive CPU; shares of a card add up to at most the card."""
+    held = Q(active=True, node__cluster=cluster)
+    doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
+    for cpu in doubled.filter(n__gt=1):
+        yield Violation("I1", cpu["node__name"], f"CPU {cpu['cpu']} has {cpu['n']} exclusive holders")
+    cards = ReservedCard.objects.filter(held).values("node__name", "card_index")
+    for card in cards.annotate(n=Count("id", filter=Q(exclusive=True)), milli=Sum("milli")):
+        if card["n"] > 1 or card["milli"] > 1000:
+            message = f"card {card['card_index']}: {card['n']} exclusive holders, {card['milli']}/1000 given out"
+            yield Violation("I3", card["node__name"], message)
+    devices = ReservedDevice.objects.filter(active=True, cluster=cluster).values("driver", "pool", "device")
+    for device in devices.annotate(n=Count("id")).filter(n__gt=1):
+        name = f"{device['driver']}/{device['pool']}/{device['device']}"
+        yield Violation("I3", cluster.name, f"device {name} has {device['n']} holders")
+    claims = cluster.definitions.devices.claims
+    elsewhere = {device: key for key, claim in claims.items() for device in claim.allocated or ()}
+    active = Reservation.objects.filter(active=True, cluster=cluster, devices__active=True).distinct()
+    for reservation in active.select_related("pod"):
+        for grant in reservation.allocation.devices:
+            key = f"{reservation.pod.namespace}/{grant.claim}"
+            if elsewhere.get(grant.device, key) != key:
+                yield Violation(
+                    "I3", reservation.pod.key, f"device {grant.device} is that of claim {elsewhere[grant.device]}"
+                )
+
+
+def _load(cluster: Cluster) -> Iterator[Violation]:
+    """I2: what is reserved fits, and the load columns are its sum."""
+    held: dict[int, Counter[str]] = defaultdict(Counter)
+    ours: dict[int, Counter[str]] = defaultdict(Counter)
+    rows = Reservation.objects.filter(cluster=cluster, active=True)
+    for node_id, requests, allocation, origin in rows.values_list("node_id", "requests", "allocation", "pod__origin"):
+        held[node_id].update(requests)
+        held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
+        if origin in Pod.GRANTED:
+            ours[node_id].update(requests)
+    totals: Counter[str] = Counter()
+    for node in Node.objects.filter(cluster=cluster):
+        sums = held[node.pk]
+        stated = Counter({**node.requested, "#pods": node.pods, "#gpu": node.gpu_milli_used})
+        totals.update(stated)
+        if +stated != +sums:
+            yield Violation("I2", node.name, f"load columns {dict(stated)} are not the sum {dict(sums)}")
+        for resource, amount in ours[node.pk].items():
+            if resource in GPU_RESOURCES and node.report.gpus is not None:
+                continue
+            room = node.allocatable.get(resource, 2**60 if resource == "pods" else 0)
+            if amount and sums[resource] > room:
+                yield Violation("I2", node.name, f"{resource}: {sums[resource]} reserved of {room}")
+    stated = Counter({**cluster.requested, "#gpu": cluster.gpu_milli_used})
+    del totals["#pods"]
+    if +stated != +totals:
+        yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
+
+
+def _zones(cluster: Cluster) -> Iterator[Violation]:
+    """I2, I4: no zone of ours gives more than it has, and no exclusive CPU is one that pods may not have."""
+    rows = Reservation.objects.filter(cluster=cluster, active=True)
+    granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
+    nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
+    for node in Node.objects.filter(pk__in=nodes):
+        held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
+        ours = [one for one in held if one.pod.origin in Pod.GRANTED]
+        state = alone(node, held)
+        facts = state.zones.nodes.get(0)
+        if facts is None:
+            continue  # zones that nobody reports any more: I5 says so of their CPUs
+        column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
+        granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
+        for position in sorted(position for position in granted if position is not None):
+            room, effective, free = (column[name][position] for name in _ZONE_COLUMNS[:3])
+            memory, memory_free = (column[name][position] for name in _ZONE_COLUMNS[3:])
+            where = f"zone {facts.names[position]}"
+            if effective - free > room:
+                yield Violation("I2", node.name, f"{where}: {effective - free}m CPU granted of {room}m")
+            if memory != UNKNOWN and memory_free < 0:
+                yield Violation("I2", node.name, f"{where}: {memory - memory_free} MiB granted of {memory}")
+        for one in ours:
+            for grant in one.allocation.zones if one.allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
+                at = facts.position(grant.name)
+                usable = None if at is None else facts.usable[at]
+                lost = parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else frozenset()
+                wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset()) - lost
+                if usable is not None and wrong:
+                    message = f"holds CPUs {sorted(wrong)} of {node.name}, which zone {grant.name} has not for pods"
+                    yield Violation("I4", one.pod.key, message)
+
+
+def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
+    """I5: what is reserved is in the node's report; memory charged to a card fits it."""
+    cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.GRANTED)
+    for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
+        "node_id", "card_index", "memory_mib"
+    ):
+        cards[node_id][index] += memory
+    cpus: dict[int, set[int]] = defaultdict(set)
+    for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
+        cpus[node_id].add(cpu)
+    for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
+        # Those that are missing or not healthy are there: nothing new is placed on them.
+        known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
+        for index, memory in cards[node.pk].items():
+            if index not in known:
+                yield Violation("I5", node.name, f"card {index} is reserved and not in the report")
+            elif (known[index].memory_mib or memory) < memory:
+                yield Violation("I3", node.name, f"card {index}: {memory} MiB charged of {known[index].memory_mib}")
+        zones = node.report.numa.zones if node.report.numa else ()
+        named = {cpu for zone in zones for cpu in parse_cpuset(zone.cpus or "")}
+        named |= parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else set()
+        if cpus[node.pk] - named:
+            yield Violation("I5", node.name, f"CPUs {sorted(cpus[node.pk] - named)} are reserved and in no zone")
+
+
+def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
+    """I7: whatever we placed can run where it is, natively or by the emulation it allowed."""
+    offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
+    placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=[s.value for s in HOLDING])
+    for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
+        demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
+        if demand is not None and (offer is None or not _runs(demand, offer)):
+            needs = msgspec.to_builtins(demand)
+            yield Violation("I7", pod.key, f"needs {needs}, the node has {offer.native if offer else 'gone'}")
+
+
+def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
+    if demand.images is not None and not _images_run(demand, demand.images, offer):
+        return False
+    if not demand.is_stated:
+        return True
+    native = [demand.native] if demand.native else [t for t in (demand.emulated, demand.cross, demand.qemu) if t]
+    pairs = [(need, offer.native) for need in native if offer.native]
+    pairs += [(need, isa) for need in (demand.emulated, demand.qemu) if need for isa in offer.emulated]
+    pairs += [(need, isa) for need in (demand.cross, demand.qemu) if need for isa in offer.cross]
+    return any(match(parse(need), _offered(isa)).satisfied for need, isa in pairs if isa)
+
+
+def _images_run(demand: IsaDemand, images: ImageDemand, offer: IsaReport) -> bool:
+    emulators = offer.emulated if demand.emulated or demand.qemu else ()
+    return image_gap(images, offer) is None or any(emulator_covers(images, isa) for isa in emulators)
+
+
+def _offered(text: str) -> Isa:
+    try:
+        return parse(text, source="node-label")
+    except InputError:
+        return parse(text, source="cpuinfo")
+
+
+def _held(cluster: Cluster) -> Iterator[Violation]:
+    """I8: a pod is placed if and only if it has exactly one active reservation, on the same node; or it may wait for
+    one node that is kept for it."""
+    holding = [state.value for state in HOLDING]
+    pods = Pod.objects.filter(cluster=cluster)
+    counted = pods.annotate(n=Count("reservations", filter=Q(reservations__active=True)))
+    for pod in counted.filter(state__in=holding).exclude(n=1).exclude(node=None, origin=Pod.IMPORTED):
+        yield Violation("I8", pod.key, f"is {pod.state} with {pod.n} active reservations")
+    for pod in counted.exclude(state__in=holding).exclude(n=0):
+        yield Violation("I8", pod.key, f"is {pod.state} and still holds {pod.n} reservations")
+    elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
+    for reservation in elsewhere.select_related("pod"):
+        yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
+    for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decision__verdict="placed"):
+        yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
+    nominated = Nomination.objects.filter(cluster=cluster, active=True)
+    for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
+        yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} and still nominated")
+    rooms = pods.filter(origin=Pod.HELD, state__in=holding)
+    for room in rooms.exclude(hold__state__in=Hold.OPEN).only("namespace", "name"):
+        yield Violation("I8", room.key, "is room of a hold that is over")
+    ahead = Reservation.objects.filter(cluster=cluster).filter(
+        Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
+    )
+    if ahead.exists():
+        yield Violation("I21", cluster.name, "holds reservations of a revision or epoch that it has not reached")
+
+
+def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
+    """I15: every workload has all its pods, in legal states, and the state that follows from them."""
+    states: dict[str, Counter[str]] = defaultdict(Counter)
+    rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
+    for workload_id, state, count in rows.annotate(n=Count("id")):
+        states[workload_id][state] += count
+    known = {state.value for state in State}
+    submitted = set(AuditEntry.objects.filter(action="workload.submit").values_list("object_name", flat=True))
+    for pk, stated, pod_count in Workload.objects.filter(cluster=cluster).values_list("id", "state", "pod_count"):
+        counted = states[pk]
+        if counted.total() != pod_count or set(counted) - known:
+            yield Violation("I15", pk, f"{pod_count} pods were submitted, there are {dict(counted)}")
+        elif workload_state(counted) != stated:
+            yield Violation("I15", pk, f"is {stated}, its pods are {dict(counted)}")
+        if pk not in submitted:
+            yield Violation("I28", pk, "has no audit entry of its submission")
+
+
+def _judges_present() -> Iterator[Violation]:
+    """I1, I25: the indexes and triggers that have the last word are there."""
+    query = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'index')",
+        "postgresql": "SELECT tgname FROM pg_trigger UNION SELECT indexname FROM pg_indexes",
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        present = {name for (name,) in cursor.fetchall()}
+    for name in _GUARDS:
+        if name not in present:
+            yield Violation("I25", name, "the trigger is missing")
+    for name in _JUDGES:
+        if name not in present:
+            yield Violation("I1", name, "the unique index is missing")
+
+
+def _idempotency() -> Iterator[Violation]:
+    """I16: one answer per key, about the workload it names."""
+    for key in IdempotencyKey.objects.all():
+        about = key.workload_id or key.hold_id
+        if key.response.get("id") != about:
+            yield Violation("I16", key.key, f"answers {key.response.get('id')} for {about}")
+
+
+def _events() -> Iterator[Violation]:
+    """I17: a topic's events are numbered without a gap up to its revision."""
+    kept = (
+        OutboxEvent.objects.order_by()
+        .values("topic")
+        .annotate(n=Count("id"), low=Min("revision"), high=Max("revision"))
+    )
+    rows = {row["topic"]: row for row in kept}
+    revisions = dict(Topic.objects.values_list("name", "revision"))
+    for topic, row in rows.items():
+        if row["n"] != row["high"] - row["low"] + 1 or row["high"] != revisions.get(topic):
+            yield Violation("I17", topic, f"events {row['low']}-{row['high']}: {row['n']}; at {revisions.get(topic)}")

@@ -1,0 +1,155 @@
+"""All that waits in a cluster: what is due, in the order in which it will be tried, and until when the rest waits.
+
+Rule: a pod that waits stands in one of five ways.
+    due        the next batches take it, in the order of the cluster's default policy (`forecast`)
+    back-off   it was tried, and is tried again at `not_before`
+    images     it is tried when its images are read, or at `images_until`
+    resting    it was refused and waits for a change that may help, or for the flush (see `retrying`)
+    gated      somebody keeps it back by scheduling gates
+Only due pods have a place. What is not due comes by when it will be tried, unknown last, then by priority and age.
+A pod that no node could take stands in one of these ways, too, and is tried again when the cluster changes; people are
+told of it apart from those that wait for room.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db.models import Case, CharField, Count, F, Q, Value, When
+from django.utils import timezone
+
+from hetsched.contracts.waits import Event, WaitsFor, bits
+from hetsched.placement.lifecycle import QUEUED, State
+from hetsched.placement.models import Pod
+from hetsched.placement.queue import due
+from hetsched.placement.retry import FLUSH, LOOK_AGAIN
+from hetsched.storage.batches import parts
+
+from .forecast import forecast
+
+_TIMED = bits([Event.TIME])
+_COLUMNS = (
+    "id", "namespace", "name", "workload_id", "policy", "policy_rule", "priority", "gang", "state", "attempts",
+    "not_before", "images_until", "tried_at", "waits_for", "helped_by", "message", "created_at", "decision_id",
+)  # fmt: skip
+
+
+class Standing(enum.StrEnum):
+    DUE = "due"
+    BACK_OFF = "back-off"
+    IMAGES = "images"
+    RESTING = "resting"
+    GATED = "gated"
+
+
+class InLine(msgspec.Struct, frozen=True):
+    """One pod that waits. `position` 1 is tried next, None: no place yet; `again_at` None: when something changes."""
+
+    pod_id: int
+    key: str
+    namespace: str
+    workload_id: str | None
+    policy: str
+    policy_rule: str
+    priority: int
+    gang: str | None
+    state: str
+    attempts: int
+    standing: Standing
+    position: int | None
+    again_at: datetime | None
+    tried_at: datetime | None
+    waits_for: tuple[WaitsFor, ...]
+    message: str
+    created_at: datetime
+    decision_id: int | None
+
+
+def standings(cluster_id: int) -> tuple[dict[Standing, int], int]:
+    """Return how many pods that may fit stand in which way, and how many pods never fit."""
+    counted = dict.fromkeys(Standing, 0)
+    never = 0
+    rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
+    for standing, state, count in rows:
+        if state == State.NEVER_FITS.value:
+            never += count
+        else:
+            counted[Standing(standing)] += count
+    return counted, never
+
+
+def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bool | None = None) -> list[InLine]:
+    """Return the first `limit` pods that wait, or those of them that stand in one way.
+
+    `never`: only those that never fit, or only the others.
+    """
+    now = timezone.now()
+    rows = _standing(cluster_id, now)
+    if never is not None:
+        rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
+    found: list[InLine] = []
+    if only in (None, Standing.DUE):
+        order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
+        for some in parts(list(order)):
+            found += [
+                _in_line(row, Standing.DUE, order[row["id"]]) for row in rows.filter(pk__in=some).values(*_COLUMNS)
+            ]
+        found.sort(key=lambda one: one.position or 0)
+    if only is not Standing.DUE and len(found) < limit:
+        rest = rows.exclude(standing=Standing.DUE) if only is None else rows.filter(standing=only)
+        rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "standing")
+        later = [_in_line(row, Standing(row["standing"]), None) for row in rest[: limit - len(found)]]
+        found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
+    return found
+
+
+def _standing(cluster_id: int, now: datetime) -> Any:
+    """Return the pods that wait, with how."""
+    waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
+    return waiting.annotate(
+        standing=Case(
+            When(due(now), then=Value(Standing.DUE.value)),
+            When(Q(queued=True, images_until__gt=now), then=Value(Standing.IMAGES.value)),
+            When(queued=True, then=Value(Standing.BACK_OFF.value)),
+            When(state=State.PENDING.value, then=Value(Standing.GATED.value)),
+            default=Value(Standing.RESTING.value),
+            output_field=CharField(),
+        )
+    )
+
+
+def _in_line(row: dict[str, Any], standing: Standing, position: int | None) -> InLine:
+    return InLine(
+        pod_id=row["id"],
+        key=f"{row['namespace']}/{row['name']}",
+        namespace=row["namespace"],
+        workload_id=row["workload_id"],
+        policy=row["policy"],
+        policy_rule=row["policy_rule"],
+        priority=row["priority"],
+        gang=f"{row['namespace']}/{row['gang']}" if row["gang"] else None,
+        state=row["state"],
+        attempts=row["attempts"],
+        standing=standing,
+        position=position,
+        again_at=_again_at(row, standing),
+        tried_at=row["tried_at"],
+        waits_for=row["waits_for"],
+        message=row["message"],
+        created_at=row["created_at"],
+        decision_id=row["decision_id"],
+    )
+
+
+def _again_at(row: dict[str, Any], standing: Standing) -> datetime | None:
+    """Return when a pod is tried again at the latest."""
+    if standing is Standing.BACK_OFF:
+        return row["not_before"]
+    if standing is Standing.IMAGES:
+        return row["images_until"]
+    if standing is Standing.RESTING and row["tried_at"] is not None:
+        return row["tried_at"] + (LOOK_AGAIN if row["helped_by"] & _TIMED else FLUSH)
+    return None

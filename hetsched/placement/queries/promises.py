@@ -1,0 +1,99 @@
+"""What was promised to a pod, a gang and an owner, and is not so: I6, I13, I14 of the invariants.
+
+Rule: from the rows alone, and only what they can tell for certain.
+    I6   a pod that asks for one NUMA zone by its own word, where the CPUs were chosen here, has one; whoever has CPUs
+         of its own has no fewer than it was counted with
+    I13  a gang that its policy places whole, of which nobody was sent away, ended or is looked after as half bound yet,
+         has no member placed while others wait, or enough; and who is looked after is not so for longer than its time
+    I14  the workloads of an owner that are not over are charged with no more than the quota they were counted against
+Not told by rows: a gang whose members were seen placed by somebody else, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.inventory.models import Cluster
+from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
+from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
+from hetsched.placement.models import Charge, HalfGang, Pod, Reservation
+from hetsched.policies.models import PolicyRevision
+from hetsched.storage.snapshot_read import shared_now
+
+Told = tuple[str, str, str]
+LATE = timedelta(minutes=10)  # by which a sweep has looked, unless there is none any more
+
+_HOLDING = [state.value for state in HOLDING]
+_BY_THE_KUBELET = "static"
+
+
+def broken(cluster: Cluster) -> Iterator[Told]:
+    """Yield (invariant, where, what) of a cluster."""
+    yield from _zones(cluster)
+    yield from _gangs(cluster)
+    yield from _half_gangs(cluster)
+
+
+def _zones(cluster: Cluster) -> Iterator[Told]:
+    placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=_HOLDING).exclude(allocation=None)
+    for pod in placed.only("namespace", "name", "spec", "allocation").iterator(2000):
+        held, wish = pod.allocation, pod.spec.shape.numa
+        if held is None or not held.zones or held.cpu_policy == _BY_THE_KUBELET:
+            continue
+        if wish is not None and wish.aware and len(held.zones) > 1:
+            yield "I6", pod.key, f"asks for one zone and has {', '.join(zone.name for zone in held.zones)}"
+        for zone in held.zones if held.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
+            cpus = len(parse_cpuset(zone.cpus or ""))
+            if 1000 * cpus < zone.cpu_millis:
+                yield "I6", pod.key, f"is counted with {zone.cpu_millis}m in zone {zone.name} and has {cpus} CPUs"
+
+
+def _gangs(cluster: Cluster) -> Iterator[Told]:
+    counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    rows = Pod.objects.filter(cluster=cluster).exclude(gang="")
+    for namespace, gang, state in rows.values_list("namespace", "gang", "state"):
+        counted[namespace, gang][state] += 1
+    known = {state.value for state in HOLDING | QUEUED}
+    for (namespace, gang), states in sorted(counted.items()):
+        holding = sum(states[state] for state in _HOLDING)
+        if not holding or holding == states.total() or set(+states) - known:
+            continue
+        members = list(rows.filter(namespace=namespace, gang=gang).select_related("decision"))
+        least = max((pod.spec.gang.min_available for pod in members if pod.spec.gang is not None), default=0)
+        if holding >= least or not all(_placed_whole(pod) for pod in members if pod.state in _HOLDING):
+            continue
+        if Reservation.objects.filter(pod__in=members, active=False).exists():
+            continue  # somebody was sent away: it is decided anew, beside those who stay
+        if not HalfGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
+            yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, it needs {least}"
+
+
+def _placed_whole(pod: Pod) -> bool:
+    """Tell whether a pod was placed here, by a policy that places gangs whole."""
+    if pod.origin not in (Pod.SUBMITTED, Pod.WATCHED) or pod.decision is None:
+        return False
+    by = PolicyRevision.objects.filter(policy__name=pod.decision.policy_name, version=pod.decision.policy_version)
+    return any(use.name == "gang" for revision in by for use in revision.spec.plugins)
+
+
+def _half_gangs(cluster: Cluster) -> Iterator[Told]:
+    for one in HalfGang.objects.filter(cluster=cluster):
+        if shared_now() > one.since + timedelta(seconds=one.patience_seconds) + LATE:
+            yield "I13", str(one), f"is half bound since {one.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
+
+
+def overdrawn() -> Iterator[Told]:
+    """Yield (I14, owner, what) of those who are charged with more than their quota."""
+    held: dict[str, Counter[str]] = defaultdict(Counter)
+    bounds: dict[str, dict[str, int]] = {}
+    rows = Charge.objects.exclude(workload__state__in=[state.value for state in FINISHED])
+    for owner, amounts, most in rows.values_list("owner", "amounts", "bounds"):
+        held[owner].update(amounts)
+        bounds[owner] = {name: max(bound, bounds.get(owner, {}).get(name, 0)) for name, bound in most.items()}
+    for owner, most in sorted(bounds.items()):
+        for name, bound in most.items():
+            if held[owner][name] > bound:
+                yield "I14", owner, f"{name}: {held[owner][name]} charged of {bound}"

@@ -1,0 +1,315 @@
+"""A version of a policy, run over what was decided for a cluster; nothing is written.
+
+Problem: what a change would do has to be seen on the pods that really came, before it decides.
+Rule: the stream is the latest decision of each pod, the last so many, in the order they were taken; pods of one batch
+are a group. It starts from the fold of the state that the first of them was made on. What began to hold something in
+between without a decision of the stream (pods of others, earlier placements of the same pods) comes where it came; what
+ended goes from wherever the run put it, unless a decision itself made it leave. Nodes, and what is measured of them,
+are those of now.
+Invariant: the same rows, version and question give the same result, whoever asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+from django.db.models import Q
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.lab.rerun import (
+    FIRST,
+    Came,
+    Cast,
+    Entry,
+    Event,
+    Group,
+    PodChange,
+    ReplayCount,
+    ReplayFidelity,
+    ReplayNote,
+    ReplayResult,
+    Run,
+    Went,
+    compare,
+    entries_of,
+    rerun,
+    side,
+)
+from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.snapshot import load_state
+from hetsched.policies.effective import active_specs
+from hetsched.policies.models import PolicyRevision
+from hetsched.policies.plan_contracts import Asked
+from hetsched.storage.batches import parts
+from hetsched.storage.snapshot_read import one_moment
+
+# A release reason that begins so is the doing of a decision: whether it happens is for each run to find out.
+_BY_A_DECISION = "Preempted by "
+_DECIDED = (
+    "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
+    "nominated_node", "created_at",
+)  # fmt: skip
+_HELD = ("pod_id", "revision", "released_revision", "release_reason", "allocation", "node__name")
+
+Progress = Callable[[float], None]
+Versions = Mapping[tuple[str, int], PolicySpec]
+
+
+class Stream(msgspec.Struct):
+    """What came and went from one state on; `rows` are the decisions of the stream by id."""
+
+    state: ClusterState
+    events: list[Event]
+    rows: dict[int, dict[str, Any]]
+    revision: int
+    departures: int
+    foreign: int
+    notes: list[ReplayNote]
+    versions: dict[tuple[str, int], PolicySpec]
+
+
+def replay(
+    cluster: Cluster, spec: PolicySpec, asked: Asked, *, progress: Progress = lambda _share: None
+) -> tuple[ReplayResult, tuple[PodChange, ...]]:
+    """Run the stream under the baseline and under `spec`; return the result, and all pods that come out otherwise.
+
+    `progress` is told a share of 1 now and then; what it raises ends the run.
+    Raises: InputError `NothingToReplay`.
+    """
+    began = time.perf_counter()
+    with one_moment():
+        stream = read_stream(cluster, asked.last)
+        active = active_specs({spec.name, cluster.policy_name})
+    entries = entries_of(stream.events)
+    casts = _casts(cluster, spec, asked, stream, active)
+    notes = [*stream.notes, *_about(cluster, casts.baseline, casts.draft)]
+    baseline = rerun(
+        stream.state, stream.events, casts.baseline, progress=lambda done: progress(done / len(entries) / 2)
+    )
+    draft = rerun(
+        stream.state,
+        stream.events,
+        casts.draft,
+        against=baseline.nodes,
+        progress=lambda done: progress(0.5 + done / len(entries) / 2),
+    )
+    found = compare(entries, baseline, draft)
+    first, last = stream.rows[min(stream.rows)], stream.rows[max(stream.rows)]
+    result = ReplayResult(
+        asked=asked.last,
+        decisions=len(entries),
+        first_decision=first["id"],
+        last_decision=last["id"],
+        from_time=first["created_at"],
+        to_time=last["created_at"],
+        revision=stream.revision,
+        departures=stream.departures,
+        foreign=stream.foreign,
+        same=found.same,
+        moved=found.count("moved"),
+        infeasible=found.count("infeasible"),
+        feasible=found.count("feasible"),
+        pending_both=found.pending_both,
+        baseline=side(casts.name, casts.version, baseline),
+        draft=side(spec.name, spec.version, draft),
+        fidelity=_fidelity(cluster, stream, entries, baseline, casts.decided_by),
+        notes=tuple(notes),
+        seconds=round(time.perf_counter() - began, 3),
+        changes=found.changes[:FIRST],
+    )
+    return result, found.changes
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+def read_stream(cluster: Cluster, last: int) -> Stream:
+    """Read what was decided, came and went. Raises: InputError `NothingToReplay`."""
+    notes: list[ReplayNote] = []
+    rows, unknown = _latest(cluster, last, notes)
+    if not rows:
+        raise InputError(
+            "NothingToReplay",
+            f"cluster {cluster.name} has no decision that can be repeated",
+            place="cluster",
+            hint="Submit something, or take another cluster",
+        )
+    if unknown:
+        notes.append(ReplayNote("policyGone", f"{unknown} pods are left out: the version that decided is not known"))
+    start, end = (pick(row["cluster_revision"] for row in rows.values()) for pick in (min, max))
+    held, decided = _held_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
+    pods = _pods({*decided, *(one["pod_id"] for one in held)})
+    keyed: list[tuple[tuple[int, int, int], Event]] = []
+    departures = foreign = 0
+    for one in held:
+        row, released = decided.get(one["pod_id"]), one["released_revision"]
+        own = row is not None and one["revision"] > row["cluster_revision"]
+        if not own and one["revision"] > start:
+            keyed.append(((one["revision"], 0, 1), Came(pods[one["pod_id"]], one["node__name"], one["allocation"])))
+            foreign += 1
+        if released is None:
+            continue
+        if one["release_reason"].startswith(_BY_A_DECISION):
+            if own and row is not None:
+                row["node_name"] = ""  # as the runs tell it: one that had to leave is not placed
+        elif released <= end:
+            keyed.append(((released, 0, 0), Went(pods[one["pod_id"]].key)))
+            departures += 1
+    keyed += [((revision, 1, first), group) for revision, first, group in _groups(rows, pods)]
+    keyed.sort(key=lambda item: item[0])
+    state = load_state(cluster.pk, at_revision=start).state
+    versions = _versions({(row["policy_name"], row["policy_version"]) for row in rows.values()})
+    return Stream(state, [event for _, event in keyed], rows, start, departures, foreign, notes, versions)
+
+
+def _pods(wanted: set[int]) -> dict[int, PodSpec]:
+    """Read pods as they waited; equal shapes are one and the same, since comparing them costs more than deciding."""
+    pods: dict[int, PodSpec] = {}
+    shapes: dict[Shape, Shape] = {}
+    for some in parts(sorted(wanted)):
+        for pk, spec in Pod.objects.filter(pk__in=some).values_list("pk", "spec"):
+            shape = shapes.setdefault(spec.shape, spec.shape)
+            pods[pk] = msgspec.structs.replace(spec, shape=shape, node_name="", allocation=None)
+    return pods
+
+
+def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
+    """Return the last decisions about distinct pods whose policy is known, by id in their order, and how many not."""
+    latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
+    ids = list(latest.values_list("decision_id", flat=True)[:last])
+    found: list[dict[str, Any]] = []
+    for some in parts(ids):
+        found += Decision.objects.filter(pk__in=some, cluster=cluster).values(*_DECIDED)
+    kept = [row for row in found if row["cluster_revision"] >= cluster.forgotten_revision]
+    if len(kept) < len(found):
+        message = f"{len(found) - len(kept)} decisions are too old: what ran beside them is forgotten by now"
+        notes.append(ReplayNote("forgotten", message))
+    elif len(found) < last:
+        notes.append(ReplayNote("fewer", f"{len(found)} pods were decided at all"))
+    known = _versions({(row["policy_name"], row["policy_version"]) for row in kept})
+    rows = {row["id"]: row for row in kept if (row["policy_name"], row["policy_version"]) in known}
+    return dict(sorted(rows.items())), len(kept) - len(rows)
+
+
+def _versions(wanted: set[tuple[str, int]]) -> dict[tuple[str, int], PolicySpec]:
+    rows = PolicyRevision.objects.filter(policy__name__in={name for name, _ in wanted})
+    found = rows.filter(version__in={version for _, version in wanted}).select_related("policy")
+    return {(row.policy.name, row.version): row.spec for row in found}
+
+
+def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> list[tuple[int, int, Group]]:
+    """Return (revision, first decision, group) of what was decided together, its pods in the order of submission."""
+    groups: list[tuple[int, int, Group]] = []
+    for revision, some in groupby(rows.values(), key=lambda row: row["cluster_revision"]):
+        batch = list(some)
+        entries = [
+            Entry(pods[row["pod_id"]], row["id"], row["policy_name"], row["policy_version"], row["node_name"] or None)
+            for row in sorted(batch, key=lambda row: row["pod_id"])
+        ]
+        groups.append((revision, batch[0]["id"], Group(tuple(entries))))
+    groups.sort(key=lambda item: item[:2])
+    return groups
+
+
+def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, Any]]:
+    """Return what began to be held, or ended, after `start` and up to `end`."""
+    began, over = (
+        Q(revision__gt=start, revision__lte=end),
+        Q(released_revision__gt=start, released_revision__lte=end + 1),
+    )
+    held = Reservation.objects.filter(began | over, cluster=cluster)
+    return list(held.order_by("revision", "id").values(*_HELD))
+
+
+# -- who decides -------------------------------------------------------------------------------------------------------
+
+
+class Casts(NamedTuple):
+    """The two casts, what the baseline is called, and which version decides for whom in it."""
+
+    baseline: Cast
+    draft: Cast
+    name: str
+    version: int
+    decided_by: dict[tuple[str, int], tuple[str, int]]
+
+
+def _casts(cluster: Cluster, spec: PolicySpec, asked: Asked, stream: Stream, active: Mapping[str, PolicySpec]) -> Casts:
+    compiled: dict[tuple[str, int], Policy] = {}
+
+    def policy(of: PolicySpec) -> Policy:
+        key = (of.name, of.version)
+        if key not in compiled:
+            compiled[key] = compile_policy(of, load_registry(), implied=IMPLIED)
+        return compiled[key]
+
+    own = active.get(spec.name) if asked.baseline == "active" else None
+    before = {key: own if own is not None and key[0] == spec.name else known for key, known in stream.versions.items()}
+    after = {key: spec if asked.scope == "all" or key[0] == spec.name else known for key, known in before.items()}
+    order = active.get(cluster.policy_name) or next(iter(before.values()))
+    draft_order = spec if asked.scope == "all" or order.name == spec.name else order
+    told = {known.version for key, known in before.items() if key[0] == spec.name}
+    everybody = {known.name for known in before.values()}
+    name = spec.name if told or len(everybody) != 1 else next(iter(everybody))
+    return Casts(
+        Cast(policy(order), {key: policy(of) for key, of in before.items()}),
+        Cast(policy(draft_order), {key: policy(of) for key, of in after.items()}),
+        name,
+        told.pop() if len(told) == 1 else 0,
+        {key: (of.name, of.version) for key, of in before.items()},
+    )
+
+
+def _about(cluster: Cluster, *casts: Cast) -> list[ReplayNote]:
+    """Say what of the past cannot be had any more, where it decides."""
+    policies = [policy for cast in casts for policy in cast.policies.values()]
+    notes: list[ReplayNote] = []
+    if any(policy.measures for policy in policies):
+        notes.append(ReplayNote("measuredUse", "measured use counts as it is now, not as it was then"))
+    if any(policy.wants_mix for policy in policies):
+        notes.append(ReplayNote("mix", "the mix is that of these pods, as simulate has it, not that of each moment"))
+    if cluster.kind == ClusterKind.KUBERNETES and any(policy.post_filters for policy in policies):
+        notes.append(ReplayNote("evictions", "who has to leave leaves at once here; really the pod waits for that"))
+    return notes
+
+
+# -- how true it is ----------------------------------------------------------------------------------------------------
+
+
+def _fidelity(
+    cluster: Cluster,
+    stream: Stream,
+    entries: Sequence[Entry],
+    baseline: Run,
+    decided_by: Mapping[tuple[str, int], tuple[str, int]],
+) -> ReplayFidelity:
+    """Count the pods that the baseline puts where they really went, and why not the others."""
+    equal, reasons = 0, Counter[str]()
+    for entry in sorted(entries, key=lambda entry: entry.decision):
+        if baseline.nodes[entry.decision] == entry.recorded:
+            equal += 1
+            continue
+        row, key = stream.rows[entry.decision], (entry.policy, entry.version)
+        if entry.recorded is not None and entry.recorded not in stream.state.row_of:
+            reasons["nodeGone"] += 1
+        elif decided_by[key] != key:
+            reasons["otherVersion"] += 1
+        elif row["inventory_revision"] != cluster.inventory_revision:
+            reasons["inventoryChanged"] += 1
+        elif row["nominated_node"]:
+            reasons["nominated"] += 1
+        else:
+            reasons["consequence" if reasons else "unknown"] += 1
+    told = tuple(ReplayCount(code, pods) for code, pods in sorted(reasons.items(), key=lambda item: -item[1]))
+    return ReplayFidelity(len(entries), equal, told)

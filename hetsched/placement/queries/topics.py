@@ -1,0 +1,271 @@
+"""The documents of the live topics, whole and in part.
+
+Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
+snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
+snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
+topic's lock (`publish_many` takes a callable for that).
+Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
+`node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
+`policies`, `goldens`, `plans`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.staleness import watch_document, watch_topic
+from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
+from hetsched.journal.publish import revision_of
+from hetsched.placement.models import Decision, Pod, Reservation, Workload
+from hetsched.placement.pod_counts import told_figures
+from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
+from hetsched.policies.documents import TOPIC as POLICIES
+from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.snapshot_read import one_moment
+
+DECISIONS = "decisions"
+LATEST = 50
+# Large columns that no document of a pod needs.
+NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
+
+Document = dict[str, Any]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A topic's whole document; `revision` is the latest delta it is sure to hold, it may hold later ones."""
+
+    topic: str
+    revision: int
+    data: Document
+
+
+def workload_topic(workload_id: str) -> str:
+    return f"workload:{workload_id}"
+
+
+def _time(value: datetime | None) -> str | None:
+    return rfc3339(value) if value else None
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def held_document(reservation: Reservation) -> Document:
+    """Return what one pod holds on its node."""
+    return {
+        "requests": reservation.requests,
+        "gpus": plain(reservation.allocation.gpus),
+        "zones": plain(reservation.allocation.zones),
+        "since": _time(reservation.created_at),
+    }
+
+
+def pod_document(pod: Pod) -> Document:
+    """Return one pod of a workload; needs its node, not its request."""
+    return _pod_document(
+        pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
+        pod.decided_at, pod.started_at, pod.finished_at,
+    )  # fmt: skip
+
+
+_POD = (
+    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
+    "decided_at", "started_at", "finished_at",
+)  # fmt: skip
+
+
+_SHOWN = Prepared(lambda: Pod.objects.filter(pk__in=Among("pods"), workload__isnull=False).values_list(*_POD))
+
+
+def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
+    """Give the workload, key and document of each of these pods that has a workload, read as columns."""
+    for workload_id, namespace, name, *shown in _SHOWN(pods=pods):
+        yield workload_id, f"{namespace}/{name}", _pod_document(*shown)
+
+
+def _pod_document(
+    state: str,
+    node: str | None,
+    policy: str,
+    decision_id: int | None,
+    message: str,
+    held: Allocation | None,
+    decided_at: datetime | None,
+    started_at: datetime | None,
+    finished_at: datetime | None,
+) -> Document:
+    return {
+        "state": state,
+        "node": node,
+        "policy": policy or None,
+        "decision": decision_id,
+        "message": message or None,
+        "isa": plain(held.isa) if held and held.isa else None,
+        "gpus": plain(held.gpus) if held else None,
+        "zones": plain(held.zones) if held else None,
+        "decidedAt": _time(decided_at),
+        "startedAt": _time(started_at),
+        "finishedAt": _time(finished_at),
+    }
+
+
+def workload_head(workload: Workload) -> Document:
+    """Return a workload without its pods."""
+    return {
+        "id": workload.pk,
+        "namespace": workload.namespace or None,
+        "name": workload.name,
+        "state": workload.state,
+        "priority": workload.priority,
+        "podCount": workload.pod_count,
+        "submittedBy": workload.submitted_by,
+        "history": workload.history,
+        "createdAt": _time(workload.created_at),
+        "decidedAt": _time(workload.decided_at),
+        "finishedAt": _time(workload.finished_at),
+    }
+
+
+def decision_document(decision: Decision, cluster_name: str) -> Document:
+    """Return one line of the decisions feed."""
+    return {
+        "id": decision.pk,
+        "cluster": cluster_name,
+        "workload": decision.workload_id,
+        "pod": f"{decision.namespace}/{decision.pod_name}",
+        "verdict": decision.verdict,
+        "node": decision.node_name or None,
+        "policy": {"name": decision.policy_name, "version": decision.policy_version},
+        "score": decision.score,
+        "summary": decision.summary,
+        "createdAt": _time(decision.created_at),
+    }
+
+
+def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
+    """Return what these new decisions, already written, change in the feed: the latest come, the oldest leave."""
+    mine = {decision.pk: decision for decision in new}
+    newest = _newest(LATEST + len(mine))
+    after = newest[:LATEST]
+    before = [pk for pk in newest if pk not in mine][:LATEST]
+    patch: Document = {str(pk): None for pk in before if pk not in set(after)}
+    patch.update({str(pk): decision_document(mine[pk], cluster.name) for pk in after if pk in mine})
+    return patch
+
+
+def _newest(count: int) -> list[int]:
+    if count > 2 * LATEST:
+        return list(Decision.objects.order_by("-id").values_list("id", flat=True)[:count])
+    return _NEWEST()[:count]
+
+
+_NEWEST = Prepared(lambda: Decision.objects.order_by("-id").values_list("id", flat=True)[: 2 * LATEST])
+
+# -- whole documents ---------------------------------------------------------------------------------------------------
+
+
+def cluster_document(cluster: Cluster) -> Document:
+    nodes = cluster.nodes.defer("report").order_by("name")
+    return {**told_figures(cluster), "nodes": {node.name: tile(node) for node in nodes}}
+
+
+def node_document(node: Node) -> Document:
+    held = Reservation.objects.filter(node=node, active=True).select_related("pod")
+    pods = {reservation.pod.key: held_document(reservation) for reservation in held}
+    return {**node_facts(node), **node_load(node), "pods": pods}
+
+
+def workload_document(workload: Workload) -> Document:
+    pods = workload.pods.select_related("node").defer(*NOT_SHOWN)
+    return {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+
+
+def decisions_document(cluster: Cluster | None = None) -> Document:
+    """Return the latest decisions: of all clusters, as the topic has them, or of one."""
+    rows = Decision.objects.all() if cluster is None else Decision.objects.filter(cluster=cluster)
+    latest = rows.select_related("cluster").order_by("-id")[:LATEST]
+    return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}
+
+
+# -- topics by name ----------------------------------------------------------------------------------------------------
+
+
+def resolve(topic: str) -> str:
+    """Return the name under which a topic is published: a node's short topic becomes `node:<cluster>/<name>`.
+
+    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` where several clusters have such a node, but not the first.
+    """
+    return _find(topic)[0]
+
+
+def snapshot(topic: str) -> Snapshot:
+    """Return a topic's document as its deltas up to a revision make it, under the name it is published by.
+
+    Raises: InputError, as `resolve` does.
+    """
+    with one_moment():
+        name, build = _find(topic)
+        return Snapshot(name, revision_of(name), without_nulls(build()))
+
+
+def _find(topic: str) -> tuple[str, Callable[[], Document]]:
+    kind, _, name = topic.partition(":")
+    if topic == DECISIONS:
+        return topic, decisions_document
+    if topic == POLICIES:
+        return topic, policies_document
+    if topic == GOLDENS:
+        return topic, goldens_document
+    if topic == PLANS:
+        return topic, plans_document
+    if kind == "cluster":
+        cluster = Cluster.objects.filter(name=name).first()
+        if cluster is not None:
+            return cluster_topic(cluster), lambda: cluster_document(Cluster.objects.get(pk=cluster.pk))
+    elif kind == "watch":
+        connection = Connection.objects.select_related("cluster").filter(cluster__name=name).first()
+        if connection is not None:
+            pk = connection.pk
+            return watch_topic(connection.cluster), lambda: watch_document(Connection.objects.get(pk=pk))
+    elif kind == "workload":
+        workload = Workload.objects.filter(pk=name).defer("manifest").first()
+        if workload is not None:
+            return topic, lambda: workload_document(Workload.objects.defer("manifest").get(pk=workload.pk))
+    elif kind == "node":
+        node = find_node(name)
+        if node is not None:
+            key = node.pk
+            fresh = Node.objects.select_related("cluster")
+            return node_topic(node.cluster, node.name), lambda: node_document(fresh.get(pk=key))
+    raise InputError(
+        "TopicUnknown",
+        f"there is no topic {topic[:120]!r}",
+        hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies, goldens, plans",
+    )
+
+
+def find_node(name: str, cluster: str = "") -> Node | None:
+    """Return the node called `<name>` or `<cluster>/<name>`; without a cluster the first cluster comes first.
+
+    Raises: InputError `NodeAmbiguous`.
+    """
+    if not cluster and "/" in name:
+        cluster, _, name = name.partition("/")
+    rows = Node.objects.filter(name=name).select_related("cluster").order_by("cluster_id")
+    if cluster:
+        return rows.filter(cluster__name=cluster).first()
+    found = list(rows[:3])
+    first = Cluster.objects.order_by("id").first()
+    if len(found) > 1 and found[0].cluster_id != (first and first.pk):
+        names = ", ".join(f"{node.cluster.name}/{name}" for node in found)
+        raise InputError("NodeAmbiguous", f"several clusters have a node {name!r}", hint=f"Say which: {names}")
+    return found[0] if found else None

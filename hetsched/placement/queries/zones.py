@@ -1,0 +1,35 @@
+"""The NUMA zones of one node under what its reservations hold, by the engine's own arithmetic.
+
+Rule: a state of this node alone is built from its report and its active reservations; whatever it says about zones
+is what a decision would see there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.numa.zones import ZoneAtRisk, overcommitted
+from hetsched.inventory.models import Node
+from hetsched.placement.models import Reservation
+
+
+def alone(node: Node, held: Iterable[Reservation]) -> ClusterState:
+    """Return a state of one node and what pods hold there."""
+    pods = (
+        PodSpec(
+            namespace=reservation.pod.namespace,
+            name=reservation.pod.name,
+            shape=Shape(),
+            node_name=node.name,
+            allocation=reservation.allocation,
+        )
+        for reservation in held
+    )
+    return ClusterState([node.report], pods)
+
+
+def zones_at_risk(node: Node, held: Iterable[Reservation]) -> list[ZoneAtRisk]:
+    """Return the zones that granted more CPU than they now have, with the pods that hold it."""
+    return list(overcommitted(alone(node, held))) if node.report.numa is not None else []

@@ -1,0 +1,207 @@
+"""Golden placements and plans as forms of the admin.
+
+Rule: what is right is known to the actions alone. A form tries its action inside a transaction that is taken back, so
+what the action would refuse stands beside the form before anything is written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django import forms
+from django.contrib.admin.widgets import AdminSplitDateTime
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils.translation import gettext_lazy as _
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.golden import Expectation
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM, Actor
+
+from .goldens import save_golden
+from .models import GoldenPlacement, Policy, PolicyPlan
+from .plan_contracts import Condition, Once
+from .plans import save_plan
+
+_METRICS = [
+    ("gpuAllocation", _("GPU allocation (0-1)")),
+    ("cpuUtilization", _("CPU requested (0-1)")),
+    ("memoryUtilization", _("memory requested (0-1)")),
+    ("balance", _("balance (0-1)")),
+    ("pendingPods", _("pods that wait (number)")),
+]
+
+
+def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField:
+    return forms.IntegerField(required=False, min_value=1, max_value=max_value, **options)
+
+
+class ActedForm(forms.ModelForm):
+    """A form whose `act` writes; `actor` is set by the admin page."""
+
+    actor: Actor = SYSTEM
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        help_text=_("For the audit trail."),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.errors:
+            return cleaned
+        try:
+            with transaction.atomic():
+                self.act()
+                transaction.set_rollback(True)
+        except InputError as error:
+            raise ValidationError(str(error)) from None
+        except msgspec.ValidationError as error:
+            raise ValidationError(str(error)) from None
+        return cleaned
+
+    def act(self) -> Any:
+        """Write what the form says, through the action."""
+        raise TypeError("a form says what it does")
+
+    def _get_validation_exclusions(self) -> set[str]:
+        return {field.name for field in self._meta.model._meta.fields}
+
+
+class GoldenForm(ActedForm):
+    """One pod and where it must go."""
+
+    manifest = forms.CharField(
+        label=_("Pod"),
+        widget=forms.Textarea(attrs={"rows": 10, "cols": 90, "spellcheck": "false"}),
+        help_text=_("The manifest of one pod, as YAML or JSON. It is judged on the cluster's nodes as if empty."),
+    )
+    kind = forms.ChoiceField(
+        label=_("It must go"),
+        choices=[
+            ("nodes", _("to one of these nodes: names with commas")),
+            ("selector", _("to a node with these labels: key=value with commas")),
+            ("isa", _("to a node that natively runs this instruction set")),
+            ("verdict", _("nowhere: never-fits or misconfigured")),
+        ],
+    )
+    which = forms.CharField(label=_("Which"), max_length=2000, widget=forms.TextInput(attrs={"size": 60}))
+    policy_name = forms.ChoiceField(label=_("Guards policy"), required=False)
+
+    class Meta:
+        model = GoldenPlacement
+        fields = ("name", "cluster", "manifest", "kind", "which", "policy_name", "enabled", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        names = Policy.objects.values_list("name", flat=True)
+        self.fields["policy_name"].choices = [("", _("all policies")), *((name, name) for name in names)]  # type: ignore[attr-defined]
+        self.initial["reason"] = ""
+        if self.instance.pk:
+            self.fields["name"].disabled = True
+            kind, value = next(iter(msgspec.to_builtins(self.instance.expectation).items()))
+            told = [f"{key}={one}" for key, one in value.items()] if kind == "selector" else value
+            self.initial.update(kind=kind, which=", ".join(told) if isinstance(told, list | tuple) else told)
+
+    @property
+    def expectation(self) -> Expectation:
+        kind, text = self.cleaned_data["kind"], self.cleaned_data["which"].strip()
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if kind == "selector":
+            pairs = [part.partition("=") for part in parts]
+            return Expectation(selector={key.strip(): value.strip() for key, _equals, value in pairs})
+        return msgspec.convert({kind: parts if kind == "nodes" else text}, Expectation)
+
+    def act(self) -> GoldenPlacement:
+        given = self.cleaned_data
+        return save_golden(
+            given["name"],
+            cluster=given["cluster"],
+            manifest=given["manifest"],
+            expectation=self.expectation,
+            policy_name=given["policy_name"],
+            enabled=given["enabled"],
+            actor=self.actor,
+            reason=given["reason"],
+        )
+
+
+class PlanForm(ActedForm):
+    """When which version is to decide: either a time, or a figure that goes up and down."""
+
+    policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
+    kind = forms.ChoiceField(
+        label=_("When"), choices=[("once", _("once, at a time")), ("condition", _("as a figure goes up and down"))]
+    )
+    version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
+    at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
+    late_minutes = forms.IntegerField(
+        label=_("Skip if late by, minutes"), required=False, min_value=0, max_value=10_080, initial=60
+    )
+    cluster = forms.ModelChoiceField(
+        label=_("Cluster"), queryset=Cluster.objects.defer("definitions"), required=False, help_text=_("Whose figure.")
+    )
+    metric = forms.ChoiceField(label=_("Figure"), choices=_METRICS, required=False)
+    above = forms.FloatField(label=_("Above"), required=False)
+    above_version = _number(label=_("activates version"))
+    below = forms.FloatField(label=_("Below"), required=False)
+    below_version = _number(label=_("activates version"))
+    minutes = _number(label=_("For so many minutes"), initial=10, max_value=1440)
+
+    class Meta:
+        model = PolicyPlan
+        fields = ("name", "policy", "kind", "enabled", "reason", "cluster")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["reason"] = ""
+        if not self.instance.pk:
+            return
+        for field in ("name", "policy"):
+            self.fields[field].disabled = True
+        stated = self.instance.once or self.instance.condition
+        shown = {**msgspec.structs.asdict(stated), "kind": "once" if self.instance.once else "condition"}
+        shown.pop("cluster", None)
+        self.initial.update(shown)
+
+    def clean(self) -> dict[str, Any]:
+        needed = {
+            "once": ("version", "at"),
+            "condition": ("cluster", "metric", "above", "above_version", "below", "below_version"),
+        }
+        for field in needed.get(self.cleaned_data.get("kind", ""), ()):
+            if self.cleaned_data.get(field) in (None, "") and field not in self.errors:
+                self.add_error(field, _("This is needed."))
+        return super().clean()
+
+    def act(self) -> PolicyPlan:
+        given = self.cleaned_data
+        once = condition = None
+        if given["kind"] == "once":
+            at: datetime = given["at"]
+            late = given["late_minutes"]
+            once = Once(given["version"], at, 60 if late is None else late)
+        else:
+            condition = Condition(
+                given["cluster"].name,
+                given["metric"],
+                given["above"],
+                given["above_version"],
+                given["below"],
+                given["below_version"],
+                given["minutes"] or 10,
+            )
+        return save_plan(
+            given["name"],
+            policy_name=given["policy"].name,
+            once=once,
+            condition=condition,
+            enabled=given["enabled"],
+            actor=self.actor,
+            reason=given["reason"],
+        )
