@@ -45,7 +45,7 @@ from hetsched.placement.queue import is_any_due
 from hetsched.placement.snapshot import Warm, warm
 
 from . import bind
-from .giving_way import giving_way
+from .interpreter_priority import giving_way
 from .schedule import batch
 
 LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed

@@ -40,7 +40,7 @@ from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
 from hetsched.storage.prepared_queries import Given, Prepared
 
-from .deciding import Batch
+from .decisions import Batch
 
 MOST_CONFLICTS = 5
 RESTS = 2

@@ -28,9 +28,9 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
 
-from .follower import Follower, turned
+from .informer import Follower, turned
+from .leader_election import standing
 from .live import Live
-from .standing import standing
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 120.0

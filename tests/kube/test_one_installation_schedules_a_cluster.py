@@ -20,8 +20,8 @@ from hetsched.inventory.node_events import in_step
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import eventually
-from workers import standing
-from workers.follower import Follower
+from workers import leader_election
+from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EPOCH = 3
@@ -100,11 +100,11 @@ def test_the_rights_of_our_account_are_enough(plane: ControlPlane) -> None:
 def test_a_follower_stops_deciding_once_another_installation_took_over(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "_elections", {})
-    monkeypatch.setattr(standing, "RENEW_SECONDS", 3600)  # renewed by hand below
+    monkeypatch.setattr(leader_election, "_elections", {})
+    monkeypatch.setattr(leader_election, "RENEW_SECONDS", 3600)  # renewed by hand below
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    with standing.standing(cluster, api, lease, threading.Event()) as (_over, leads):
+    with leader_election.standing(cluster, api, lease, threading.Event()) as (_over, leads):
         follower = Follower(lease, api, threading.Event(), leads=leads)
         follower.start()
         eventually(follower, lambda: in_step(cluster))
@@ -112,13 +112,13 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         stranger.stand(api, 1)
         clock.now += DURATION_SECONDS + 1
         assert stranger.stand(api, 1) == ""
-        assert standing._elections[cluster.pk].stand(api, lease.epoch) == "stranger/1"
-        monkeypatch.setattr(standing._elections[cluster.pk], "_until", 0.0)
+        assert leader_election._elections[cluster.pk].stand(api, lease.epoch) == "stranger/1"
+        monkeypatch.setattr(leader_election._elections[cluster.pk], "_until", 0.0)
         follower._tell()
         assert not in_step(cluster)
         follower.ended.set()
     with (
         pytest.raises(InputError, match="another installation of hetsched schedules live: stranger/1"),
-        standing.standing(cluster, api, lease, threading.Event()),
+        leader_election.standing(cluster, api, lease, threading.Event()),
     ):
         pass

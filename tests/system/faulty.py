@@ -114,10 +114,10 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     from hetsched.inventory.lease import Leases
     from hetsched.journal import publish
     from hetsched.storage import bulk_rows
-    from workers import bind, follower, schedule
+    from workers import bind, informer, schedule
 
     points = _Points(names, Path(folder), visit)
-    points.around(follower, "follow", before="c12")
+    points.around(informer, "follow", before="c12")
     points.around(schedule, "record", before="c1")
     points.around(bulk_rows, "insert", after="c2")
     points.around(schedule, "record", after="c3")
@@ -127,8 +127,8 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points.around(publish, "_send_and_mark", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
-    points.around(follower, "follow", before="c8", when=_frees)
-    points.around(follower, "follow", after="c9", when=_frees)
+    points.around(informer, "follow", before="c8", when=_frees)
+    points.around(informer, "follow", after="c9", when=_frees)
 
 
 # -- faults that come and go -------------------------------------------------------------------------------------------

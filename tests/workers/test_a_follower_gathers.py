@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Event, Gone, Seen
 from hetsched.adapters.kubernetes.resources import PODS
-from workers.follower import Follower
+from workers.informer import Follower
 
 
 class News(queue.Queue[Any]):

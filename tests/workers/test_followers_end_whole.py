@@ -21,7 +21,7 @@ from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from workers import bind, live
-from workers.follower import Follower
+from workers.informer import Follower
 from workers.schedule import batch
 
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
-from workers import deciding, schedule
+from workers import decisions, schedule
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster
 def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted(cluster, *members("g", range(8), 8), a_pod("other"))
     clock = count()
-    monkeypatch.setattr(deciding.time, "monotonic", lambda: next(clock) * 1.0)  # a look at the clock takes a second
+    monkeypatch.setattr(decisions.time, "monotonic", lambda: next(clock) * 1.0)  # a look at the clock takes a second
     schedule.run(cluster.pk)
     assert states() == {**{f"g-{number}": "not-now" for number in range(8)}, "other": "placed"}
     assert {code("g-0"), code("g-7")} == {"PermitWaiting", "GangTooSlow"}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workers.giving_way import GIVE_WAY_SECONDS, GivingWay
+from workers.interpreter_priority import GIVE_WAY_SECONDS, GivingWay
 
 
 def test_the_last_one_sets_it_back() -> None:

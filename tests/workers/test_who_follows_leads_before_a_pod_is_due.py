@@ -14,7 +14,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from workers import follower
+from workers import informer
 from workers.live import Live
 
 pytestmark = pytest.mark.django_db
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.django_db
 def leads_at_the_first_write(cluster: Cluster, live: Live | None, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     led: list[bool] = []
 
-    def write(self: follower.Follower, changes: Changes) -> None:
+    def write(self: informer.Follower, changes: Changes) -> None:
         led.append(leading.is_held(cluster.pk))
 
-    monkeypatch.setattr(follower.Follower, "_write", write)
+    monkeypatch.setattr(informer.Follower, "_write", write)
     lease = following.take(cluster.pk, "test")
     nothing: Any = None
     assert lease is not None
-    one = follower.Follower(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
+    one = informer.Follower(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
     for kind in (NODES, PODS):
         one._news.put((kind, Synced(0)))
     one.turn()

@@ -35,8 +35,8 @@ from hetsched.placement.actions.evictions import spared
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
 
-from .nominating import Nominees, waits_for, was_refused
-from .rooming import Given, Rooms
+from .hold_use import Given, Rooms
+from .nominations import Nominees, waits_for, was_refused
 
 _SCORE_DIGITS = 6
 _MOST_NAMED = 5
