@@ -18,6 +18,7 @@ from .output import console
 if TYPE_CHECKING:
     from hetsched.engine.framework.registry import PluginInfo, Registry
 
+PLUGINS = "reference/plugins"
 _MADE = "<!-- Written by `hetsched docs`; change the code instead. -->\n\n"
 
 
@@ -30,7 +31,7 @@ def docs(
 
     pages = reference_pages(load_registry())
     stale = [name for name, text in pages.items() if _read(out / name) != text]
-    stale += [str(page.relative_to(out)) for page in sorted((out / "plugins").glob("*.md")) if _extra(page, out, pages)]
+    stale += [str(page.relative_to(out)) for page in sorted((out / PLUGINS).glob("*.md")) if _extra(page, out, pages)]
     if check and stale:
         raise InputError("DocsStale", f"out of date: {', '.join(stale)}", place=str(out), hint="Run hetsched docs")
     for name in stale if not check else []:
@@ -52,12 +53,12 @@ def _extra(page: Path, out: Path, pages: dict[str, str]) -> bool:
 
 def reference_pages(registry: Registry) -> dict[str, str]:
     """Return every generated page by its path under the documentation folder."""
-    pages = {f"plugins/{info.name}.md": plugin_page(info, described) for info, described in _described(registry)}
+    pages = {f"{PLUGINS}/{info.name}.md": plugin_page(info, described) for info, described in _described(registry)}
     rows = [f"| [{info.name}]({info.name}.md) | {', '.join(info.points)} | {info.summary} |" for info in registry]
-    pages["plugins/README.md"] = (
+    pages[f"{PLUGINS}/README.md"] = (
         f"{_MADE}# Plugins\n\n| plugin | extension points | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
     )
-    pages["lifecycle.md"] = lifecycle_page()
+    pages["reference/pod-lifecycle.md"] = lifecycle_page()
     return pages
 
 

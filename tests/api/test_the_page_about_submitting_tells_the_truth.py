@@ -1,4 +1,5 @@
-"""Every request of docs/submitting.md is sent as it stands there; the answer has the status and the fields it says."""
+"""Every request of docs/how-to/submitting.md is sent as it stands there; the answer has the status and the fields it
+says."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from hetsched.placement.queries.invariants import check_invariants
 
 from .conftest import POD, Api
 
-PAGE = Path(__file__).parents[2] / "docs" / "submitting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "submitting.md"
 BLOCK = re.compile(r"```http\n(\w+) (\S+)\n((?:[A-Z][\w-]+: [^\n]*\n)*)(.*?)\n\n(\d{3})\n(.*?)\n```", re.DOTALL)
 
 
@@ -51,7 +52,7 @@ def test_what_it_shows_is_what_comes(operator: Api, cluster: Cluster) -> None:
 
 
 def test_the_codes_it_names_are_those_that_are_sent() -> None:
-    root = PAGE.parents[1]
+    root = PAGE.parents[2]
     code = "\n".join(
         path.read_text() for folder in ("web", "hetsched/placement") for path in (root / folder).rglob("*.py")
     )

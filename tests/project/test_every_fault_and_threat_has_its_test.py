@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = "".join((ROOT / "docs" / name).read_text() for name in ("reliability.md", "security.md"))
+PAGES = "".join(
+    (ROOT / "docs" / name).read_text() for name in ("explanation/reliability.md", "explanation/security.md")
+)
 ROWS = dict(re.findall(r"^\| ([FIT]\d+) \| (.*)$", PAGES, re.MULTILINE))
 NAMED = sorted(set(re.findall(r"`(tests/[^`]+\.py)::(\w+)`", PAGES)))
 KINDS = {"F": 36, "I": 36, "T": 26}

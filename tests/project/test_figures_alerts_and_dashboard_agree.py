@@ -22,7 +22,7 @@ from web.api.fleet import Fleet
 from workers.extender import figures as extender
 
 FOLDER = settings.BASE_DIR / "deploy" / "observability"
-PAGE = (settings.BASE_DIR / "docs" / "observing.md").read_text()
+PAGE = (settings.BASE_DIR / "docs" / "how-to" / "monitoring.md").read_text()
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
@@ -96,7 +96,7 @@ def test_an_alert_can_fire_and_says_what_to_do(rule: dict[str, Any], given: dict
     assert set(told) == {"summary", "description", "runbook_url"}
     assert all(told.values())
     page, _, anchor = told["runbook_url"].partition("#")
-    assert (page, anchor) == ("docs/observing.md", rule["alert"].lower())
+    assert (page, anchor) == ("docs/how-to/monitoring.md", rule["alert"].lower())
     assert f"\n### {rule['alert']}\n" in PAGE
     # Labels that the texts name are left over by the expression.
     named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))

@@ -1,6 +1,6 @@
 """The steps of the pipelines in `docs/examples/ci`, word by word, in a shell, against a real server.
 
-So is the program of `docs/client.md`, all its parts one after the other.
+So is the program of `docs/reference/python-client.md`, all its parts one after the other.
 
 Rule: the scripts are taken out of the files by their own formats. What a CI system would put in, its variables and its
 secrets, is in the environment; everything else is the example's.
@@ -138,7 +138,7 @@ def test_github_tells_people_also_when_it_is_stopped(pipelines: Pipelines, proje
 
 
 def test_the_clients_page_runs_as_it_is_written(pipelines: Pipelines, project: Path) -> None:
-    page = (ROOT / "docs" / "client.md").read_text()
+    page = (ROOT / "docs" / "reference" / "python-client.md").read_text()
     parts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (project / "page.py").write_text("\n".join(parts))
     done = pipelines.run([f"{sys.executable} page.py"], project, "4")

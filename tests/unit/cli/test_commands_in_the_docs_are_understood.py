@@ -18,7 +18,7 @@ from hetsched.cli.kinds import kind_of
 from hetsched.cli.main import app
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _DOTS = re.compile(r"\s?(…|\.\.\.)(?=\s|$)")  # and more of your own
 _BLOCK = re.compile(r"(?:\s{4,}|\$ )(?:\$ )?((?:[A-Z_]+=\S+ )*hetsched [a-z].*)")
 

@@ -13,12 +13,12 @@ PAGES = reference_pages(REGISTRY)
 
 @pytest.mark.parametrize("info", REGISTRY, ids=lambda info: info.name)
 def test_every_plugin_has_a_page_with_its_rule_and_parameters(info: PluginInfo) -> None:
-    page = PAGES[f"plugins/{info.name}.md"]
+    page = PAGES[f"reference/plugins/{info.name}.md"]
     assert info.doc in page
     for name in info.params.__struct_encode_fields__:
         assert f"| `{name}` |" in page
 
 
 def test_the_life_of_a_pod_is_drawn_from_its_table() -> None:
-    assert "    pending --> placed\n" in PAGES["lifecycle.md"]
-    assert "    succeeded --> " not in PAGES["lifecycle.md"]
+    assert "    pending --> placed\n" in PAGES["reference/pod-lifecycle.md"]
+    assert "    succeeded --> " not in PAGES["reference/pod-lifecycle.md"]

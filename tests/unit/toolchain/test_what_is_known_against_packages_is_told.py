@@ -8,7 +8,7 @@ import pytest
 
 from tests.audit import LOCK, bill, judge, pins
 
-# What is known against older versions; the threat model of docs/security.md names why.
+# What is known against older versions; the threat model of docs/explanation/security.md names why.
 FLOORS = {"django": (5, 2, 17), "djangorestframework": (3, 15, 2), "urllib3": (2, 5, 0), "cryptography": (44, 0, 1)}
 
 
